@@ -1,0 +1,1 @@
+//! Where Bowline meets people: edge servers, sessions, config, command line and API.

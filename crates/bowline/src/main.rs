@@ -1,0 +1,3 @@
+//! The `bowline` binary.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! What happens: catalog, call path and supervisors; starts every task. The library others embed.

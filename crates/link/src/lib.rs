@@ -1,0 +1,1 @@
+//! How bytes travel: one link per live connection to a server.

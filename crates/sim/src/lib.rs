@@ -1,0 +1,1 @@
+//! The world in a box, for tests: virtual clock and scripted servers.
