@@ -1,1 +1,15 @@
-//! What is decided, without side effects: every module is a value or a machine that is told the time.
+//! What is decided, without side effects: every module is a value or a machine that is told the
+//! time.
+//!
+//! No module of this crate opens a socket, spawns a task, reads a clock or touches a disk.
+
+pub mod backoff;
+pub mod breaker;
+pub mod call;
+pub mod error;
+pub mod name;
+pub mod pending;
+pub mod policy;
+pub mod seats;
+pub mod supervision;
+pub mod time;

@@ -1,0 +1,121 @@
+//! Names: what a server may be called, and how a tool is called among those of all servers.
+
+use std::fmt::Write as _;
+
+use sha2::{Digest as _, Sha256};
+
+/// No visible name is longer; several clients refuse more.
+pub const VISIBLE_CHARS_MAX: usize = 64;
+
+/// No server name is longer.
+pub const SERVER_CHARS_MAX: usize = 32;
+
+/// Between the server and the tool in a visible name. Never part of a server name.
+pub const SEPARATOR: &str = "__";
+
+/// Hexadecimal digits that make a mangled name unique.
+const HASH_CHARS: usize = 12;
+
+/// Whether `name` may name a server: `[a-z0-9][a-z0-9-]{0,31}`.
+#[must_use]
+pub fn is_server(name: &str) -> bool {
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    name.len() <= SERVER_CHARS_MAX
+        && name.starts_with(plain)
+        && name.chars().all(|c| plain(c) || c == '-')
+}
+
+/// Returns the name under which `/mcp` shows `tool` of `server`.
+///
+/// It is `server__tool` where that is short and plain enough for every client; otherwise the same
+/// start followed by a hash of the whole identity, so that it depends on nothing but the two names.
+#[must_use]
+pub fn visible(server: &str, tool: &str) -> String {
+    let plain = format!("{server}{SEPARATOR}{tool}");
+    if plain.len() <= VISIBLE_CHARS_MAX && !tool.is_empty() && tool.chars().all(is_plain) {
+        return plain;
+    }
+    mangled(server, tool)
+}
+
+/// Returns the hashed form of a visible name, also used where two tools would share one.
+#[must_use]
+pub fn mangled(server: &str, tool: &str) -> String {
+    let mut name: String = format!("{server}{SEPARATOR}{tool}")
+        .chars()
+        .map(|c| if is_plain(c) { c } else { '_' })
+        .take(VISIBLE_CHARS_MAX - HASH_CHARS - 1)
+        .collect();
+    name.push('_');
+    let digest = Sha256::new()
+        .chain_update(server)
+        .chain_update([0])
+        .chain_update(tool)
+        .finalize();
+    for byte in digest.iter().take(HASH_CHARS / 2) {
+        // Writing to a string cannot fail.
+        let _ = write!(name, "{byte:02x}");
+    }
+    name
+}
+
+/// Returns the server part of a visible name, if it has one.
+#[must_use]
+pub fn server_of(visible: &str) -> Option<&str> {
+    visible
+        .split_once(SEPARATOR)
+        .map(|(server, _)| server)
+        .filter(|server| is_server(server))
+}
+
+const fn is_plain(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '_' || c == '-' || c == '.'
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn server_names_leave_no_room_for_ambiguity() {
+        for good in ["a", "0", "files", "my-files-2", &"a".repeat(32)] {
+            assert!(is_server(good), "{good}");
+        }
+        for bad in [
+            "",
+            "-a",
+            "A",
+            "a_b",
+            "a.b",
+            "a/b",
+            "ä",
+            "..",
+            &"a".repeat(33),
+        ] {
+            assert!(!is_server(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn long_and_odd_names_are_mangled_to_64_plain_characters() {
+        assert_eq!(visible("files", "read_file"), "files__read_file");
+        let fits = "x".repeat(64 - "files__".len());
+        assert_eq!(visible("files", &fits), format!("files__{fits}"));
+        for tool in ["x".repeat(300).as_str(), "naïve tool", "", "a/b"] {
+            let name = visible("files", tool);
+            assert!(name.len() <= VISIBLE_CHARS_MAX, "{name}");
+            assert!(name.chars().all(is_plain), "{name}");
+            assert!(name.starts_with("files__"), "{name}");
+            assert_eq!(name, visible("files", tool), "the same each time");
+            assert_eq!(server_of(&name), Some("files"));
+        }
+    }
+
+    #[test]
+    fn tools_that_differ_only_in_the_cut_part_get_different_names() {
+        let (one, two) = ("y".repeat(100) + "1", "y".repeat(100) + "2");
+        assert_ne!(visible("s", &one), visible("s", &two));
+        // Cyrillic a and Latin a look alike; the names do not.
+        assert_ne!(visible("s", "p\u{430}y"), visible("s", "pay"));
+    }
+}

@@ -1,0 +1,43 @@
+//! Who may call what. Narrows, never widens.
+
+use crate::call::{Principal, Role};
+
+/// What the policy says of one principal and one tool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// The principal sees and may call it.
+    Allow,
+    /// It does neither.
+    Deny,
+}
+
+/// The rules in force; immutable, so that a reload swaps the whole value.
+///
+/// There are two roles so far, both of the machine's own user, and both may do all that the
+/// gateway offers over MCP. Listing and calling ask the same function.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Policy;
+
+impl Policy {
+    /// Decides whether `principal` may see and call `tool` of `server`.
+    #[must_use]
+    pub const fn decide(&self, principal: &Principal, _server: &str, _tool: &str) -> Decision {
+        match principal.role {
+            Role::Owner | Role::AnonymousLocal => Decision::Allow,
+            Role::None => Decision::Deny,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_principal_without_a_role_may_do_nothing() {
+        let decide = |role| Policy.decide(&Principal::new("p", role), "s", "t");
+        assert_eq!(decide(Role::Owner), Decision::Allow);
+        assert_eq!(decide(Role::AnonymousLocal), Decision::Allow);
+        assert_eq!(decide(Role::None), Decision::Deny);
+    }
+}
