@@ -1,1 +1,12 @@
 //! What happens: catalog, call path and supervisors; starts every task. The library others embed.
+
+pub mod callpath;
+pub mod catalog;
+pub mod dial;
+pub mod host;
+pub mod ports;
+pub mod spec;
+pub mod supervisor;
+pub mod tasks;
+
+pub use host::{Host, HostLimits};

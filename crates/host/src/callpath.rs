@@ -1,0 +1,199 @@
+//! The road every tool call takes, in order, on one page.
+
+pub(crate) mod seat;
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use bowline_core::breaker::Health;
+use bowline_core::call::{Call, Origin, Reply, Route};
+use bowline_core::error::{CallError, Execution};
+use bowline_core::policy::{Decision, Policy};
+use bowline_core::time::Now;
+use bowline_link::{LinkError, Rename, Request};
+
+use crate::callpath::seat::SeatTable;
+use crate::catalog::{CatalogStore, Found};
+use crate::ports::Clock;
+use crate::supervisor::{Ready, Supervisor};
+
+/// The servers in care, by name; swapped whole when the configuration changes.
+pub type Servers = HashMap<Arc<str>, Supervisor>;
+
+/// Everything a call meets on its way.
+#[derive(Debug)]
+pub struct CallPath {
+    pub(crate) catalog: Arc<CatalogStore>,
+    pub(crate) policy: ArcSwap<Policy>,
+    pub(crate) seats: SeatTable,
+    pub(crate) servers: ArcSwap<Servers>,
+    pub(crate) clock: Arc<dyn Clock>,
+}
+
+impl CallPath {
+    /// Carries `call` to its server and brings the answer back, or says why there is none and
+    /// whether the tool may have run.
+    ///
+    /// Dropping the future at any point is a cancellation: the seat is given back, the breaker is
+    /// not told anything, and a server that has the request is told to stop.
+    pub async fn call(&self, call: Call) -> Result<Reply, CallError> {
+        // Catalog: which tool of which server. Waits for a server that is still starting.
+        let (route, server) = self.resolve(&call).await?;
+
+        // Policy: the same decision as for listing.
+        self.permit(&call, &route)?;
+
+        // Budget: calls in flight of one principal. Given back on drop.
+        let _seat = self.seats.take(&call.principal)?;
+
+        // Cache and outbox lane stand here, outside the breaker: a fresh answer needs no server,
+        // and an open breaker must queue the writes that the outbox exists for.
+
+        // Breaker: a dropped ticket reports that nothing was learned.
+        let ticket = server.admit()?;
+
+        // Supervisor and link: one start for all who wait, one retry where nothing was sent.
+        let deadline = self.deadline(&call, &server);
+        let outcome = self.attempt(&call, &route, &server, deadline).await;
+
+        ticket.report(health(&outcome));
+        server.count(outcome.as_ref().err());
+        outcome
+    }
+
+    /// Sends the call over the link that serves. A link that closed before it took the request
+    /// is the one failure that is repeated here, once, on its successor.
+    async fn attempt(
+        &self,
+        call: &Call,
+        route: &Route,
+        server: &Supervisor,
+        deadline: Now,
+    ) -> Result<Reply, CallError> {
+        let started = self.clock.now();
+        let ready = server.link(deadline).await?;
+        match self.send(call, route, &ready, deadline).await {
+            Err(LinkError::Closed(_)) => {
+                let next = server.link(deadline).await?;
+                self.send(call, route, &next, deadline).await
+            }
+            outcome => outcome,
+        }
+        .map_err(|error| explain(error, route, deadline.millis_since(started)))
+    }
+
+    async fn send(
+        &self,
+        call: &Call,
+        route: &Route,
+        ready: &Ready,
+        deadline: Now,
+    ) -> Result<Reply, LinkError> {
+        let answer = ready
+            .link
+            .request(Request {
+                method: Cow::Borrowed("tools/call"),
+                params: Some(call.params.clone()),
+                rename: (*call.tool != *route.tool).then(|| Rename {
+                    at: call.name_at.clone(),
+                    to: Arc::clone(&route.tool),
+                }),
+                progress_at: call.progress_at.clone(),
+                reply_id: call.id.clone(),
+                deadline: self.clock.instant(deadline),
+                events: call.events.clone(),
+            })
+            .await?;
+        Ok(Reply {
+            answer: answer.bytes,
+            body_at: answer.body_at,
+            body: answer.body,
+            origin: Origin::Live,
+        })
+    }
+
+    async fn resolve(&self, call: &Call) -> Result<(Arc<Route>, Supervisor), CallError> {
+        let unknown = || CallError::UnknownTool {
+            tool: Arc::clone(&call.tool),
+        };
+        let servers = self.servers.load();
+        let route = match self.catalog.current().resolve(call) {
+            Found::Route(route) => route,
+            Found::Nothing => return Err(unknown()),
+            Found::Unlisted(name) => {
+                let server = servers
+                    .get(&name)
+                    .ok_or(CallError::UnknownServer { server: name })?;
+                server.listed(self.deadline(call, server)).await?;
+                match self.catalog.current().resolve(call) {
+                    Found::Route(route) => route,
+                    Found::Nothing | Found::Unlisted(_) => return Err(unknown()),
+                }
+            }
+        };
+        let server = servers.get(&route.server).cloned().ok_or_else(unknown)?;
+        Ok((route, server))
+    }
+
+    fn permit(&self, call: &Call, route: &Route) -> Result<(), CallError> {
+        let decision = self
+            .policy
+            .load()
+            .decide(&call.principal, &route.server, &route.tool);
+        match decision {
+            Decision::Allow => Ok(()),
+            Decision::Deny => Err(CallError::Denied {
+                principal: Arc::clone(&call.principal.name),
+                server: Arc::clone(&route.server),
+                tool: Arc::clone(&route.tool),
+            }),
+        }
+    }
+
+    /// The earlier of what the caller and the server allow.
+    fn deadline(&self, call: &Call, server: &Supervisor) -> Now {
+        let limit = self.clock.now().plus(server.spec().call_timeout);
+        call.deadline.map_or(limit, |asked| asked.min(limit))
+    }
+}
+
+/// Puts what a link knows into the caller's terms.
+fn explain(error: LinkError, route: &Route, after_ms: u64) -> CallError {
+    let server = Arc::clone(&route.server);
+    match error {
+        LinkError::Lost(exit) => CallError::ConnectionLost {
+            server,
+            reason: exit.to_string().into(),
+        },
+        LinkError::Timeout { .. } => CallError::Timeout {
+            server,
+            execution: error.execution(),
+            after_ms,
+        },
+        LinkError::TooLong { bytes_max } => CallError::AnswerTooLarge { server, bytes_max },
+        LinkError::BadAnswer(_) => CallError::BadAnswer {
+            server,
+            reason: error.to_string().into(),
+        },
+        LinkError::Busy { .. } | LinkError::Closed(_) | LinkError::NotSent(_) => {
+            debug_assert_eq!(error.execution(), Execution::NotStarted);
+            CallError::SendFailed {
+                server,
+                reason: error.to_string().into(),
+            }
+        }
+    }
+}
+
+/// What a call's end says about its server.
+fn health(outcome: &Result<Reply, CallError>) -> Health {
+    match outcome {
+        Ok(_) => Health::Good,
+        Err(error) if error.class().counts_against_server() => Health::Bad,
+        Err(_) => Health::Untold,
+    }
+}

@@ -1,0 +1,49 @@
+//! Calls in flight of each principal; a dropped seat is free again.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bowline_core::call::Principal;
+use bowline_core::error::CallError;
+use bowline_core::seats::Seats;
+
+/// All seats of a gateway.
+#[derive(Clone, Debug)]
+pub(crate) struct SeatTable(Arc<Mutex<Seats>>);
+
+impl SeatTable {
+    pub(crate) fn new(limit: u32) -> Self {
+        Self(Arc::new(Mutex::new(Seats::new(limit))))
+    }
+
+    pub(crate) fn take(&self, principal: &Arc<Principal>) -> Result<Seat, CallError> {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take(&principal.name)
+            .map_err(|limit| CallError::TooManyCalls {
+                principal: Arc::clone(&principal.name),
+                limit,
+            })?;
+        Ok(Seat {
+            table: self.clone(),
+            principal: Arc::clone(principal),
+        })
+    }
+}
+
+/// One call's place.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    table: SeatTable,
+    principal: Arc<Principal>,
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.table
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .give_back(&self.principal.name);
+    }
+}

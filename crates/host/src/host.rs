@@ -1,0 +1,264 @@
+//! The host: servers in care, their catalog, and calls to them. No HTTP, no files, no globals.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use bowline_core::call::{Call, Principal, Reply, Scope};
+use bowline_core::error::CallError;
+use bowline_core::policy::{Decision, Policy};
+use bowline_link::stderr::{LogLine, Stamps, StderrLimits, StderrLog};
+use tokio::sync::watch;
+
+use crate::callpath::seat::SeatTable;
+use crate::callpath::{CallPath, Servers};
+use crate::catalog::{Catalog, CatalogStore, Listing};
+use crate::ports::Clock;
+use crate::spec::ServerSpec;
+use crate::supervisor::{Dial, Order, ServerStatus, Supervisor, Surroundings};
+use crate::tasks::Tasks;
+
+/// How much the host takes on.
+#[derive(Clone, Copy, Debug)]
+pub struct HostLimits {
+    /// Calls one principal may have in flight.
+    pub principal_calls_max: u32,
+    /// How long the first list may wait for servers that are still starting.
+    pub first_list_wait: Duration,
+    /// How long a stop of all servers may take.
+    pub stop_wait: Duration,
+}
+
+impl Default for HostLimits {
+    fn default() -> Self {
+        Self {
+            principal_calls_max: 1_024,
+            first_list_wait: Duration::from_millis(1_500),
+            stop_wait: Duration::from_secs(6),
+        }
+    }
+}
+
+/// The servers in care. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Host {
+    path: Arc<CallPath>,
+    tasks: Tasks,
+    limits: HostLimits,
+    /// Numbers the lines of all logs.
+    stamps: Arc<Stamps>,
+}
+
+impl Host {
+    /// Takes `specs` into care and starts those that are not lazy, in the background.
+    #[must_use]
+    pub fn start(
+        specs: Vec<ServerSpec>,
+        limits: HostLimits,
+        dial: Arc<dyn Dial>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        let tasks = Tasks::default();
+        let catalog = Arc::new(CatalogStore::default());
+        let around = Surroundings {
+            dial,
+            catalog: Arc::clone(&catalog),
+            tasks: tasks.clone(),
+            clock: Arc::clone(&clock),
+        };
+        let wall = Arc::clone(&clock);
+        let stamps = Stamps::new(move || wall.unix_ms());
+        let servers: Servers = specs
+            .into_iter()
+            .map(|spec| {
+                let name = Arc::clone(&spec.name);
+                let limits = StderrLimits::default();
+                let log = StderrLog::new(Arc::clone(&name), Arc::clone(&stamps), limits);
+                (name, Supervisor::start(spec, log, &around))
+            })
+            .collect();
+        let path = CallPath {
+            catalog,
+            policy: ArcSwap::from_pointee(Policy),
+            seats: SeatTable::new(limits.principal_calls_max),
+            servers: ArcSwap::from_pointee(servers),
+            clock,
+        };
+        Self {
+            path: Arc::new(path),
+            tasks,
+            limits,
+            stamps,
+        }
+    }
+
+    /// Carries one call. See [`CallPath::call`].
+    pub async fn call(&self, call: Call) -> Result<Reply, CallError> {
+        self.path.call(call).await
+    }
+
+    /// Returns the clock everything here goes by.
+    #[must_use]
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.path.clock
+    }
+
+    /// Returns the starter of tasks, for what serves this host.
+    #[must_use]
+    pub const fn tasks(&self) -> &Tasks {
+        &self.tasks
+    }
+
+    /// Returns the catalog of this moment.
+    #[must_use]
+    pub fn catalog(&self) -> Arc<Catalog> {
+        self.path.catalog.current()
+    }
+
+    /// Returns a receiver that sees every new version of the catalog.
+    #[must_use]
+    pub fn catalog_changes(&self) -> watch::Receiver<u64> {
+        self.path.catalog.changes()
+    }
+
+    /// Returns the names of all servers, sorted.
+    #[must_use]
+    pub fn servers(&self) -> Vec<Arc<str>> {
+        let mut names: Vec<_> = self.path.servers.load().keys().cloned().collect();
+        names.sort();
+        names
+    }
+
+    /// Returns one server.
+    pub fn server(&self, name: &str) -> Result<Supervisor, CallError> {
+        self.path
+            .servers
+            .load()
+            .get(name)
+            .cloned()
+            .ok_or_else(|| CallError::UnknownServer {
+                server: name.into(),
+            })
+    }
+
+    /// Returns what `principal` sees in `scope`, as ready bytes.
+    #[must_use]
+    pub fn view(&self, principal: &Principal, scope: &Scope) -> Listing {
+        let policy = self.path.policy.load();
+        let catalog = self.catalog();
+        let sees_all = catalog.offers().flat_map(|offer| &offer.tools).all(|tool| {
+            policy.decide(principal, &tool.route.server, &tool.route.tool) == Decision::Allow
+        });
+        if sees_all {
+            return catalog.listing(scope);
+        }
+        // Roles see all or nothing so far; a partial view is built where roles are.
+        Catalog::default().listing(scope)
+    }
+
+    /// Waits until every server that starts by itself serves or has failed once, but not long.
+    ///
+    /// An agent that lists tools right after the start should see them, and one slow server must
+    /// not keep it waiting.
+    pub async fn settled(&self) {
+        let servers: Vec<_> = self.path.servers.load().values().cloned().collect();
+        let all = async {
+            for server in servers {
+                // The sender lives as long as the supervisor does.
+                let _ = server.state().wait_for(|state| state.is_settled()).await;
+            }
+        };
+        let now = self.path.clock.now();
+        // Counted from the start of the clock: later lists never wait.
+        let end = bowline_core::time::Now(0).plus(self.limits.first_list_wait);
+        if now < end {
+            let _ = tokio::time::timeout(now.until(end), all).await;
+        }
+    }
+
+    /// Returns the state of every server, by name.
+    #[must_use]
+    pub fn status(&self) -> Vec<ServerStatus> {
+        let catalog = self.catalog();
+        let servers = self.path.servers.load();
+        let mut list: Vec<_> = servers
+            .values()
+            .map(|server| server.status(tools_of(&catalog, &server.spec().name)))
+            .collect();
+        list.sort_by(|a, b| a.name.cmp(&b.name));
+        list
+    }
+
+    /// Returns the state of one server.
+    pub fn status_of(&self, name: &str) -> Result<ServerStatus, CallError> {
+        Ok(self.server(name)?.status(tools_of(&self.catalog(), name)))
+    }
+
+    /// Gives a server an order and waits, but not long, for what comes of it.
+    pub async fn order(
+        &self,
+        name: &str,
+        order: Order,
+        wait: Duration,
+    ) -> Result<ServerStatus, CallError> {
+        let server = self.server(name)?;
+        server.order(order).await?;
+        let _ =
+            tokio::time::timeout(wait, server.state().wait_for(|state| state.is_settled())).await;
+        self.status_of(name)
+    }
+
+    /// Returns log lines after `after`, oldest first, of one server or of all.
+    pub fn logs(
+        &self,
+        server: Option<&str>,
+        after: u64,
+        limit: usize,
+    ) -> Result<Vec<LogLine>, CallError> {
+        let chosen = match server {
+            Some(name) => vec![self.server(name)?],
+            None => self.path.servers.load().values().cloned().collect(),
+        };
+        let mut lines: Vec<_> = chosen
+            .iter()
+            .flat_map(|server| server.log().read(after, limit))
+            .collect();
+        lines.sort_by_key(|line| line.seq);
+        lines.truncate(limit);
+        Ok(lines)
+    }
+
+    /// Returns a receiver that is told when any server writes a log line.
+    #[must_use]
+    pub fn log_changes(&self) -> watch::Receiver<u64> {
+        self.stamps.subscribe()
+    }
+
+    /// Stops every server in the right order, all at once, and waits for the end of all tasks.
+    pub async fn shutdown(&self) {
+        let servers = self.path.servers.swap(Arc::new(HashMap::new()));
+        let stops = servers.values().map(|server| {
+            let server = server.clone();
+            async move { server.order(Order::Stop).await }
+        });
+        let stops: Vec<_> = stops.collect();
+        let all = async {
+            let mut set = tokio::task::JoinSet::new();
+            for stop in stops {
+                set.spawn(stop);
+            }
+            while set.join_next().await.is_some() {}
+        };
+        if tokio::time::timeout(self.limits.stop_wait, all)
+            .await
+            .is_err()
+        {
+            tracing::warn!("some servers did not stop in time");
+        }
+    }
+}
+
+fn tools_of(catalog: &Catalog, server: &str) -> usize {
+    catalog.offer(server).map_or(0, |offer| offer.tools.len())
+}

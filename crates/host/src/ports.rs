@@ -1,0 +1,61 @@
+//! The doors to the outside. Everything else is reachable without I/O.
+
+use std::fmt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bowline_core::time::Now;
+use tokio::time::Instant;
+
+/// Tells the time; tests and the simulator hold the hands.
+pub trait Clock: fmt::Debug + Send + Sync {
+    /// The moment on the monotonic clock.
+    fn now(&self) -> Now;
+    /// The same moment as a timer wants it.
+    fn instant(&self, at: Now) -> Instant;
+    /// The wall clock, in milliseconds since 1970; for people only.
+    fn unix_ms(&self) -> u64;
+}
+
+/// The clocks of this machine.
+#[derive(Clone, Copy, Debug)]
+pub struct SystemClock {
+    origin: Instant,
+}
+
+impl SystemClock {
+    /// Starts counting now.
+    #[must_use]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the one place that reads a clock"
+    )]
+    pub fn start() -> Self {
+        Self {
+            origin: Instant::now(),
+        }
+    }
+}
+
+impl Clock for SystemClock {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the one place that reads a clock"
+    )]
+    fn now(&self) -> Now {
+        Now(bowline_core::time::millis(Instant::now() - self.origin))
+    }
+
+    fn instant(&self, at: Now) -> Instant {
+        self.origin + Duration::from_millis(at.0)
+    }
+
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the one place that reads a clock"
+    )]
+    fn unix_ms(&self) -> u64 {
+        SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, bowline_core::time::millis)
+    }
+}

@@ -1,0 +1,83 @@
+//! What the host is told about one server.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bowline_core::backoff::Backoff;
+use bowline_core::breaker::BreakerPolicy;
+use bowline_core::call::Effect;
+use bowline_core::supervision::RestartPolicy;
+
+/// How long a server may take from its start to its list of tools, unless told otherwise.
+pub const START_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long a call may take, unless told otherwise.
+pub const CALL_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// One server: how to start it and how to treat it.
+#[derive(Clone, Debug)]
+pub struct ServerSpec {
+    /// Its name, `[a-z0-9][a-z0-9-]{0,31}`.
+    pub name: Arc<str>,
+    /// The program to run.
+    pub command: OsString,
+    /// Its arguments, passed literally.
+    pub args: Vec<OsString>,
+    /// The child's whole environment.
+    pub env: Vec<(OsString, OsString)>,
+    /// Where it runs; the gateway's own directory when not given.
+    pub cwd: Option<PathBuf>,
+    /// Our own binary and the arguments that make it a reaper; without it, descendants of a
+    /// server may outlive a killed gateway.
+    pub reaper: Option<(PathBuf, Vec<OsString>)>,
+    /// Whether it waits for its first call before it is started.
+    pub lazy: bool,
+    /// How long it may take to start.
+    pub start_timeout: Duration,
+    /// How long one call may take.
+    pub call_timeout: Duration,
+    /// How often it may be restarted.
+    pub restart: RestartPolicy,
+    /// How long to wait between restarts.
+    pub backoff: Backoff,
+    /// When to stop calling it for a while.
+    pub breaker: BreakerPolicy,
+    /// What its tools do, where a person said so.
+    pub effects: BTreeMap<String, Effect>,
+}
+
+impl ServerSpec {
+    /// Returns a spec for `command` with every default.
+    #[must_use]
+    pub fn new(name: &str, command: impl Into<OsString>) -> Self {
+        Self {
+            name: name.into(),
+            command: command.into(),
+            args: Vec::new(),
+            env: Vec::new(),
+            cwd: None,
+            reaper: None,
+            lazy: false,
+            start_timeout: START_TIMEOUT,
+            call_timeout: CALL_TIMEOUT,
+            restart: RestartPolicy::default(),
+            backoff: Backoff::default(),
+            breaker: BreakerPolicy::default(),
+            effects: BTreeMap::new(),
+        }
+    }
+
+    /// Returns the command line for people to read.
+    #[must_use]
+    pub fn command_line(&self) -> String {
+        let mut line = self.command.to_string_lossy().into_owned();
+        for arg in &self.args {
+            line.push(' ');
+            line.push_str(&arg.to_string_lossy());
+        }
+        line
+    }
+}

@@ -1,0 +1,325 @@
+//! The owner of one server's link: starts it once for all callers, notices its end, starts it
+//! again, and knows when to stop trying.
+
+mod actor;
+mod list;
+mod status;
+mod ticket;
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use bowline_core::breaker::Breaker;
+use bowline_core::error::{CallError, Class};
+use bowline_core::time::Now;
+use bowline_link::stderr::StderrLog;
+use bowline_link::stdio::ConnectError;
+use bowline_link::{BoxFuture, Link, LinkEvent};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::time::{Instant, timeout_at};
+
+use crate::catalog::CatalogStore;
+use crate::ports::Clock;
+use crate::spec::ServerSpec;
+use crate::tasks::Tasks;
+
+pub use list::ListError;
+pub use status::{LastError, ServerStatus};
+pub use ticket::Ticket;
+
+/// A caller waits for a restart that is due sooner than this, and is told of one that is not.
+const BACKOFF_WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// Commands that may wait for one supervisor.
+const COMMANDS_MAX: usize = 16;
+
+/// A connection just made, and what the server says outside calls.
+pub type Dialled = (Arc<dyn Link>, mpsc::Receiver<LinkEvent>);
+
+/// Connects to a server. Dropping the future leaves nothing behind.
+pub trait Dial: fmt::Debug + Send + Sync {
+    /// Starts the server of `spec` and shakes hands with it.
+    fn dial<'a>(
+        &'a self,
+        spec: &'a ServerSpec,
+        log: &'a Arc<StderrLog>,
+        deadline: Instant,
+    ) -> BoxFuture<'a, Result<Dialled, ConnectError>>;
+}
+
+/// What a server is doing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Waits for its first call.
+    Idle,
+    /// A person stopped it.
+    Stopped,
+    /// It is being started.
+    Starting,
+    /// It serves.
+    Ready,
+    /// It failed and is tried again later.
+    Backoff {
+        /// When.
+        until: Now,
+        /// What it failed with.
+        reason: Arc<str>,
+    },
+    /// It failed too often.
+    Ejected {
+        /// What it failed with last.
+        reason: Arc<str>,
+    },
+    /// It is being stopped.
+    Draining,
+}
+
+impl State {
+    /// Returns the word used in status.
+    #[must_use]
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Idle => "idle",
+            Self::Stopped => "stopped",
+            Self::Starting => "starting",
+            Self::Ready => "ready",
+            Self::Backoff { .. } => "backoff",
+            Self::Ejected { .. } => "ejected",
+            Self::Draining => "draining",
+        }
+    }
+
+    /// Whether nothing is under way: the server serves, or does not and will not soon.
+    #[must_use]
+    pub const fn is_settled(&self) -> bool {
+        !matches!(self, Self::Starting | Self::Draining)
+    }
+}
+
+/// A link that serves, and which one of the server's links it is.
+#[derive(Debug)]
+pub struct Ready {
+    /// Counts the starts of this server.
+    pub generation: u64,
+    /// The link itself.
+    pub link: Arc<dyn Link>,
+    /// When it became ready.
+    pub since: Now,
+}
+
+/// What a person wants a server to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Run.
+    Start,
+    /// Stop, and refuse calls until started.
+    Stop,
+    /// Stop, forget past failures, and run.
+    Restart,
+}
+
+#[derive(Debug)]
+struct Command {
+    order: Order,
+    done: oneshot::Sender<()>,
+}
+
+/// What the supervisor, its actor and its tickets share.
+#[derive(Debug)]
+struct Shared {
+    spec: Arc<ServerSpec>,
+    clock: Arc<dyn Clock>,
+    /// The link that serves, read on every call.
+    ready: ArcSwapOption<Ready>,
+    state: watch::Sender<State>,
+    breaker: Mutex<Breaker>,
+    /// Rung by a caller who needs a lazy server.
+    demand: Notify,
+    log: Arc<StderrLog>,
+    counts: Counts,
+    last_error: Mutex<Option<(Class, Arc<str>, Now)>>,
+}
+
+/// What is counted per server.
+#[derive(Debug, Default)]
+struct Counts {
+    calls: AtomicU64,
+    errors: AtomicU64,
+    generation: AtomicU64,
+    restarts: AtomicU64,
+}
+
+/// A cheap handle on one server.
+#[derive(Clone, Debug)]
+pub struct Supervisor {
+    shared: Arc<Shared>,
+    commands: mpsc::Sender<Command>,
+}
+
+/// What a supervisor needs from its surroundings.
+#[derive(Clone, Debug)]
+pub struct Surroundings {
+    /// Connects.
+    pub dial: Arc<dyn Dial>,
+    /// Where the tools go.
+    pub catalog: Arc<CatalogStore>,
+    /// Where the actor runs.
+    pub tasks: Tasks,
+    /// What time it is.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl Supervisor {
+    /// Takes a server into care; unless it is lazy, it is started in the background at once.
+    #[must_use]
+    pub fn start(spec: ServerSpec, log: Arc<StderrLog>, around: &Surroundings) -> Self {
+        let first = if spec.lazy {
+            State::Idle
+        } else {
+            State::Starting
+        };
+        let shared = Arc::new(Shared {
+            breaker: Mutex::new(Breaker::new(spec.breaker)),
+            spec: Arc::new(spec),
+            clock: Arc::clone(&around.clock),
+            ready: ArcSwapOption::empty(),
+            state: watch::Sender::new(first),
+            demand: Notify::new(),
+            log,
+            counts: Counts::default(),
+            last_error: Mutex::default(),
+        });
+        let (commands, receiver) = mpsc::channel(COMMANDS_MAX);
+        let actor = actor::Actor::new(Arc::clone(&shared), around, receiver);
+        around.tasks.spawn("supervisor", actor.run());
+        Self { shared, commands }
+    }
+
+    /// Returns the spec it was started with.
+    #[must_use]
+    pub fn spec(&self) -> &ServerSpec {
+        &self.shared.spec
+    }
+
+    /// Returns what the server's stderr said.
+    #[must_use]
+    pub fn log(&self) -> &Arc<StderrLog> {
+        &self.shared.log
+    }
+
+    /// Returns a receiver that sees every change of state.
+    #[must_use]
+    pub fn state(&self) -> watch::Receiver<State> {
+        self.shared.state.subscribe()
+    }
+
+    /// Asks the breaker to let one call through.
+    pub fn admit(&self) -> Result<Ticket, CallError> {
+        Ticket::take(&self.shared)
+    }
+
+    /// Returns the link that serves, waiting for a start that is under way.
+    ///
+    /// Refuses at once where waiting would not help: stopped, ejected, or not to be tried again
+    /// for a while.
+    pub async fn link(&self, deadline: Now) -> Result<Arc<Ready>, CallError> {
+        if let Some(ready) = self.open_link() {
+            return Ok(ready);
+        }
+        let mut state = self.shared.state.subscribe();
+        let until = self.shared.clock.instant(deadline);
+        loop {
+            let seen = state.borrow_and_update().clone();
+            self.refusal(&seen).map_or(Ok(()), Err)?;
+            match seen {
+                State::Ready => {
+                    if let Some(ready) = self.open_link() {
+                        return Ok(ready);
+                    }
+                }
+                State::Idle => self.shared.demand.notify_one(),
+                State::Starting
+                | State::Backoff { .. }
+                | State::Stopped
+                | State::Ejected { .. }
+                | State::Draining => {}
+            }
+            match timeout_at(until, state.changed()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) => return Err(CallError::ShuttingDown),
+                Err(_) => {
+                    return Err(CallError::StartTimeout {
+                        server: Arc::clone(&self.shared.spec.name),
+                    });
+                }
+            }
+        }
+    }
+
+    /// Waits until the server has told its tools, or refuses as [`link`](Self::link) does.
+    pub async fn listed(&self, deadline: Now) -> Result<(), CallError> {
+        self.link(deadline).await.map(drop)
+    }
+
+    /// Gives an order and waits until it is taken; whatever it starts goes on by itself.
+    pub async fn order(&self, order: Order) -> Result<(), CallError> {
+        let (done, taken) = oneshot::channel();
+        self.commands
+            .send(Command { order, done })
+            .await
+            .map_err(|_| CallError::ShuttingDown)?;
+        taken.await.map_err(|_| CallError::ShuttingDown)
+    }
+
+    /// Counts a call's end for status.
+    pub fn count(&self, error: Option<&CallError>) {
+        self.shared.counts.calls.fetch_add(1, Ordering::Relaxed);
+        if let Some(error) = error {
+            self.shared.counts.errors.fetch_add(1, Ordering::Relaxed);
+            self.shared
+                .remember(error.class(), error.to_string().into());
+        }
+    }
+
+    fn open_link(&self) -> Option<Arc<Ready>> {
+        let ready = self.shared.ready.load_full()?;
+        ready.link.is_open().then_some(ready)
+    }
+
+    /// Says why waiting would not help, if it would not.
+    fn refusal(&self, state: &State) -> Option<CallError> {
+        let server = || Arc::clone(&self.shared.spec.name);
+        match state {
+            State::Stopped | State::Draining => Some(CallError::Stopped { server: server() }),
+            State::Ejected { reason } => Some(CallError::Ejected {
+                server: server(),
+                reason: Arc::clone(reason),
+            }),
+            State::Backoff { until, reason } => {
+                let next = self.shared.clock.now().until(*until);
+                (next > BACKOFF_WAIT_MAX).then(|| CallError::StartFailed {
+                    server: server(),
+                    reason: Arc::clone(reason),
+                    next,
+                })
+            }
+            State::Idle | State::Starting | State::Ready => None,
+        }
+    }
+}
+
+impl Shared {
+    fn remember(&self, class: Class, message: Arc<str>) {
+        *lock(&self.last_error) = Some((class, message, self.clock.now()));
+    }
+}
+
+/// Locks a machine. A poisoned one is still whole: no machine is left half-changed by a panic.
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}

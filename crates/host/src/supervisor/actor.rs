@@ -1,0 +1,324 @@
+//! The task behind a supervisor: one server, one phase at a time.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher as _;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bowline_core::error::Class;
+use bowline_core::supervision::{RestartBudget, Verdict};
+use bowline_link::stdio::ConnectError;
+use bowline_link::{BoxFuture, Exit, Link, LinkEvent};
+use bytes::Bytes;
+use thiserror::Error;
+use tokio::sync::mpsc;
+
+use super::list::{ListError, list_tools};
+use super::{Command, Dialled, Order, Ready, Shared, State, Surroundings, lock};
+use crate::catalog::Offer;
+
+/// A server that served this long has recovered from whatever ailed it before.
+const HEALTHY_AFTER: Duration = Duration::from_secs(10);
+
+/// How long a server may take to list its tools anew.
+const RELIST_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The task's own state.
+#[derive(Debug)]
+pub(super) struct Actor {
+    shared: Arc<Shared>,
+    around: Surroundings,
+    commands: mpsc::Receiver<Command>,
+    budget: RestartBudget,
+    /// Failures in a row, for the backoff.
+    failures: u32,
+}
+
+/// What the server is doing, with what only the actor holds.
+enum Phase {
+    Idle,
+    Stopped,
+    Starting,
+    Ready(Dialled),
+    Backoff(Duration, Arc<str>),
+    Ejected(Arc<str>),
+    End,
+}
+
+/// Why a start failed.
+#[derive(Debug, Error)]
+enum StartError {
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    #[error(transparent)]
+    List(#[from] ListError),
+}
+
+impl Actor {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        around: &Surroundings,
+        commands: mpsc::Receiver<Command>,
+    ) -> Self {
+        Self {
+            budget: RestartBudget::new(shared.spec.restart),
+            shared,
+            around: around.clone(),
+            commands,
+            failures: 0,
+        }
+    }
+
+    pub(super) async fn run(mut self) {
+        let mut phase = if self.shared.spec.lazy {
+            Phase::Idle
+        } else {
+            Phase::Starting
+        };
+        loop {
+            phase = match phase {
+                Phase::Idle => self.idle().await,
+                Phase::Stopped => self.rest(State::Stopped).await,
+                Phase::Starting => self.starting().await,
+                Phase::Ready(dialled) => self.ready(dialled).await,
+                Phase::Backoff(wait, reason) => self.backoff(wait, reason).await,
+                Phase::Ejected(reason) => self.rest(State::Ejected { reason }).await,
+                Phase::End => return,
+            };
+        }
+    }
+
+    async fn idle(&mut self) -> Phase {
+        self.tell(State::Idle);
+        tokio::select! {
+            biased;
+            command = self.commands.recv() => self.obey_at_rest(command),
+            () = self.shared.demand.notified() => Phase::Starting,
+        }
+    }
+
+    /// Nothing happens until a person says so.
+    async fn rest(&mut self, state: State) -> Phase {
+        self.tell(state);
+        let command = self.commands.recv().await;
+        self.obey_at_rest(command)
+    }
+
+    async fn backoff(&mut self, wait: Duration, reason: Arc<str>) -> Phase {
+        let until = self.shared.clock.now().plus(wait);
+        self.tell(State::Backoff { until, reason });
+        tokio::select! {
+            biased;
+            command = self.commands.recv() => self.obey_at_rest(command),
+            () = tokio::time::sleep(wait) => Phase::Starting,
+        }
+    }
+
+    async fn starting(&mut self) -> Phase {
+        let generation = self
+            .shared
+            .counts
+            .generation
+            .fetch_add(1, Ordering::Relaxed)
+            + 1;
+        self.tell(State::Starting);
+        tracing::info!(server = %self.shared.spec.name, generation, "starting");
+        let outcome = {
+            let connect = Self::connect(&self.shared, &self.around);
+            tokio::select! {
+                biased;
+                command = self.commands.recv() => Err(command),
+                outcome = connect => Ok(outcome),
+            }
+        };
+        match outcome {
+            Ok(Ok((dialled, pages))) => {
+                self.publish(&pages);
+                self.shared.ready.store(Some(Arc::new(Ready {
+                    generation,
+                    link: Arc::clone(&dialled.0),
+                    since: self.shared.clock.now(),
+                })));
+                Phase::Ready(dialled)
+            }
+            Ok(Err(error)) => self.failed(&reason_of(&error)),
+            // The connection under way was dropped, and its process with it.
+            Err(Some(command)) if command.order == Order::Start => {
+                let _ = command.done.send(());
+                Phase::Starting
+            }
+            Err(command) => self.obey_at_rest(command),
+        }
+    }
+
+    async fn connect(
+        shared: &Shared,
+        around: &Surroundings,
+    ) -> Result<(Dialled, Vec<Bytes>), StartError> {
+        let end = shared.clock.now().plus(shared.spec.start_timeout);
+        let deadline = shared.clock.instant(end);
+        let dialled = around
+            .dial
+            .dial(&shared.spec, &shared.log, deadline)
+            .await?;
+        let pages = list_tools(dialled.0.as_ref(), deadline).await?;
+        Ok((dialled, pages))
+    }
+
+    async fn ready(&mut self, (link, mut events): Dialled) -> Phase {
+        self.tell(State::Ready);
+        let since = self.shared.clock.now();
+        let mut relist: Option<BoxFuture<'_, Result<Vec<Bytes>, ListError>>> = None;
+        let phase = loop {
+            tokio::select! {
+                biased;
+                command = self.commands.recv() => match command {
+                    Some(command) if command.order == Order::Start => {
+                        let _ = command.done.send(());
+                    }
+                    command => break self.obey_while_ready(command, &link).await,
+                },
+                exit = link.closed() => break self.lost(exit, since),
+                Some(event) = events.recv() => match event {
+                    LinkEvent::ToolsChanged => {
+                        let end = self.shared.clock.now().plus(RELIST_TIMEOUT);
+                        let deadline = self.shared.clock.instant(end);
+                        let link = Arc::clone(&link);
+                        relist = Some(Box::pin(async move {
+                            list_tools(link.as_ref(), deadline).await
+                        }));
+                    }
+                    _ => {}
+                },
+                Some(listed) = listed(&mut relist) => {
+                    relist = None;
+                    match listed {
+                        Ok(pages) => self.publish(&pages),
+                        Err(error) => self.shared.remember(
+                            Class::ProtocolError,
+                            reason_of(&error),
+                        ),
+                    }
+                }
+            }
+        };
+        phase
+    }
+
+    /// The link ended by itself.
+    fn lost(&mut self, exit: Exit, since: bowline_core::time::Now) -> Phase {
+        self.shared.ready.store(None);
+        let now = self.shared.clock.now();
+        if now.millis_since(since) >= bowline_core::time::millis(HEALTHY_AFTER) {
+            self.failures = 0;
+        }
+        self.failed(&exit.to_string().into())
+    }
+
+    /// Counts a failure and decides what comes next.
+    fn failed(&mut self, reason: &Arc<str>) -> Phase {
+        let now = self.shared.clock.now();
+        self.failures = self.failures.saturating_add(1);
+        self.shared
+            .remember(Class::ConnectFailed, Arc::clone(reason));
+        let verdict = self.budget.spend(now);
+        self.shared
+            .counts
+            .restarts
+            .store(self.budget.spent().into(), Ordering::Relaxed);
+        let server = &self.shared.spec.name;
+        match verdict {
+            Verdict::Restart => {
+                // Any well-mixed number will do; this one needs no dependency.
+                let jitter = RandomState::new().hash_one(self.failures);
+                let wait = self.shared.spec.backoff.wait(self.failures, jitter);
+                tracing::warn!(%server, %reason, ?wait, "failed; will be started again");
+                Phase::Backoff(wait, Arc::clone(reason))
+            }
+            Verdict::Eject => {
+                tracing::error!(%server, %reason, "failed too often; ejected");
+                Phase::Ejected(Arc::clone(reason))
+            }
+        }
+    }
+
+    /// Takes an order while no link is up; `None` means that the host is gone.
+    fn obey_at_rest(&mut self, command: Option<Command>) -> Phase {
+        let Some(Command { order, done }) = command else {
+            return Phase::End;
+        };
+        let phase = match order {
+            Order::Start | Order::Restart => {
+                self.forgive();
+                self.tell(State::Starting);
+                Phase::Starting
+            }
+            Order::Stop => {
+                self.around.catalog.withdraw(&self.shared.spec.name);
+                self.tell(State::Stopped);
+                Phase::Stopped
+            }
+        };
+        let _ = done.send(());
+        phase
+    }
+
+    async fn obey_while_ready(&mut self, command: Option<Command>, link: &Arc<dyn Link>) -> Phase {
+        self.tell(State::Draining);
+        self.shared.ready.store(None);
+        let exit = link.close().await;
+        tracing::info!(server = %self.shared.spec.name, %exit, "stopped");
+        self.obey_at_rest(command)
+    }
+
+    /// A person asked for a fresh start.
+    fn forgive(&mut self) {
+        self.failures = 0;
+        self.budget.reset();
+        self.shared.counts.restarts.store(0, Ordering::Relaxed);
+        lock(&self.shared.breaker).reset();
+    }
+
+    fn publish(&self, pages: &[Bytes]) {
+        let offer = Offer::new(&self.shared.spec.name, pages, &self.shared.spec.effects);
+        if offer.withheld > 0 {
+            tracing::warn!(
+                server = %offer.server,
+                withheld = offer.withheld,
+                "tool definitions without a usable name are left out"
+            );
+        }
+        self.around.catalog.publish(offer);
+    }
+
+    fn tell(&self, state: State) {
+        self.shared.state.send_if_modified(|current| {
+            let changed = *current != state;
+            *current = state;
+            changed
+        });
+    }
+}
+
+/// Resolves when a list that was asked for arrives; never while none was.
+async fn listed(
+    relist: &mut Option<BoxFuture<'_, Result<Vec<Bytes>, ListError>>>,
+) -> Option<Result<Vec<Bytes>, ListError>> {
+    match relist {
+        Some(relist) => Some(relist.await),
+        None => std::future::pending().await,
+    }
+}
+
+/// Writes an error and its causes as one line for people.
+fn reason_of(error: &dyn std::error::Error) -> Arc<str> {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text.into()
+}
