@@ -18,6 +18,7 @@ use bowline_core::time::Now;
 use bowline_link::stderr::StderrLog;
 use bowline_link::stdio::ConnectError;
 use bowline_link::{BoxFuture, Link, LinkEvent};
+use bytes::Bytes;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout_at};
 
@@ -262,6 +263,13 @@ impl Supervisor {
     /// Waits until the server has told its tools, or refuses as [`link`](Self::link) does.
     pub async fn listed(&self, deadline: Now) -> Result<(), CallError> {
         self.link(deadline).await.map(drop)
+    }
+
+    /// Returns what the server said of itself when it was started, while it serves.
+    #[must_use]
+    pub fn introduction(&self) -> Option<Bytes> {
+        let ready = self.open_link()?;
+        Some(ready.link.server().initialize.clone())
     }
 
     /// Gives an order and waits until it is taken; whatever it starts goes on by itself.

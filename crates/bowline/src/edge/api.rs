@@ -1,0 +1,145 @@
+//! `/api/v1`: what the command line asks the running gateway. For the owner only.
+
+mod call;
+mod logs;
+mod servers;
+
+use std::sync::{Arc, Weak};
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use bowline_core::call::{Principal, Role};
+use bowline_core::error::CallError;
+use http::request::Parts;
+use http::{Request, header};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use serde_json::{Value, json};
+use tower::ServiceExt as _;
+
+use super::body::{Answer, EdgeBody};
+use super::mcp::bounded_body;
+use super::{Edge, errors};
+
+/// How many suggestions an error carries.
+const SUGGESTIONS_MAX: usize = 3;
+
+/// The edge, which owns this router: hence the weak reference.
+type Shared = State<Weak<Edge>>;
+
+/// Answers one request to the API.
+pub async fn answer(
+    edge: &Arc<Edge>,
+    principal: &Principal,
+    parts: Parts,
+    incoming: Incoming,
+) -> Answer {
+    if principal.role != Role::Owner {
+        let body = json!({"error": {"code": "forbidden", "message": "this needs the owner token"}});
+        return super::body::json(StatusCode::FORBIDDEN, body.to_string());
+    }
+    // A form or plain text can be sent by any web page without asking; JSON cannot.
+    let is_json = parts
+        .headers
+        .get(header::CONTENT_TYPE)
+        .is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
+    if parts.method != http::Method::GET && !is_json {
+        let message = "the body must be application/json";
+        let body = json!({"error": {"code": "not_json", "message": message}});
+        return super::body::json(StatusCode::UNSUPPORTED_MEDIA_TYPE, body.to_string());
+    }
+    let bytes = match bounded_body(&parts.headers, incoming).await {
+        Ok(bytes) => bytes,
+        Err(unread) => return unread,
+    };
+    let request = Request::from_parts(parts, axum::body::Body::from(bytes));
+    let response = match edge.api.clone().oneshot(request).await {
+        Ok(response) => response,
+        Err(never) => match never {},
+    };
+    response.map(|body| EdgeBody::Api(Box::new(body.boxed_unsync())))
+}
+
+/// Builds the routes.
+pub(super) fn router(edge: Weak<Edge>) -> Router {
+    Router::new()
+        .route("/api/v1/status", get(servers::status))
+        .route("/api/v1/servers", get(servers::list))
+        .route("/api/v1/servers/{name}/{order}", post(servers::order))
+        .route("/api/v1/tools", get(servers::tools))
+        .route("/api/v1/call", post(call::call))
+        .route("/api/v1/logs", get(logs::logs))
+        .fallback(nothing)
+        .with_state(edge)
+}
+
+async fn nothing() -> Failure {
+    Failure::plain(
+        StatusCode::NOT_FOUND,
+        "not_found",
+        "the API has no such path",
+    )
+}
+
+/// An error of the API.
+#[derive(Debug)]
+pub(super) struct Failure(StatusCode, Value);
+
+impl Failure {
+    fn plain(status: StatusCode, code: &str, message: &str) -> Self {
+        Self(status, json!({"error": {"code": code, "message": message}}))
+    }
+
+    /// Tells a failed call, with the names that come close to one that does not exist.
+    fn call(edge: &Edge, error: &CallError, server: Option<&str>) -> Self {
+        let near = match error {
+            CallError::UnknownServer { server } => nearest(server, edge.host.servers()),
+            CallError::UnknownTool { tool } => {
+                let catalog = edge.host.catalog();
+                let names = catalog
+                    .offers()
+                    .filter(|offer| server.is_none_or(|server| *offer.server == *server))
+                    .flat_map(|offer| &offer.tools)
+                    .map(|tool| Arc::clone(&tool.route.tool));
+                nearest(tool, names.collect::<Vec<_>>())
+            }
+            _ => Vec::new(),
+        };
+        Self(errors::status(error), errors::api(error, &near))
+    }
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        (self.0, axum::Json(self.1)).into_response()
+    }
+}
+
+/// Returns the living edge.
+fn alive(edge: &Weak<Edge>) -> Result<Arc<Edge>, Failure> {
+    edge.upgrade().ok_or_else(|| {
+        Failure::plain(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "server_stopped",
+            "the gateway is shutting down",
+        )
+    })
+}
+
+/// Returns the names that are most like `asked`, best first.
+fn nearest(asked: &str, names: impl IntoIterator<Item = Arc<str>>) -> Vec<String> {
+    let mut scored: Vec<_> = names
+        .into_iter()
+        .map(|name| (strsim::jaro_winkler(asked, &name), name))
+        .filter(|(score, _)| *score > 0.7)
+        .collect();
+    scored.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
+    scored
+        .into_iter()
+        .take(SUGGESTIONS_MAX)
+        .map(|(_, name)| name.as_ref().to_owned())
+        .collect()
+}

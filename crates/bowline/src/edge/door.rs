@@ -1,0 +1,231 @@
+//! Who may come in: host, origin and credential are judged here, once, before anything else.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use bowline_core::call::{Principal, Role};
+use http::header::{self, HeaderMap};
+use http::request::Parts;
+use http::uri::Authority;
+use subtle::ConstantTimeEq as _;
+use thiserror::Error;
+
+use super::route::Place;
+
+/// Why a request was turned away.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum Refused {
+    /// `Host` names somebody else.
+    #[error("this gateway answers to its own address and to localhost only; `Host` is another")]
+    Host,
+    /// `Origin` names somebody else.
+    #[error("requests of web pages are taken from this gateway's own origin only")]
+    Origin,
+    /// There is no credential, or not the right one.
+    #[error("a bearer token is required; it is in the token file of the state directory")]
+    Unauthorized,
+    /// A credential stands where it is logged.
+    #[error("credentials belong into the Authorization header, not into the query")]
+    Query,
+    /// The credential is right but may not do this.
+    #[error("this needs the owner token")]
+    Forbidden,
+}
+
+/// Whether callers must prove who they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Auth {
+    /// Always, the default.
+    Required,
+    /// Not at the MCP endpoints, which are then open to all local callers.
+    NotForMcp,
+}
+
+/// The one place that turns a request into a principal.
+#[derive(Debug)]
+pub struct Door {
+    auth: Auth,
+    token: Token,
+    owner: Arc<Principal>,
+    anonymous: Arc<Principal>,
+}
+
+/// A secret that does not show itself.
+struct Token(Vec<u8>);
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("…")
+    }
+}
+
+/// Query parameters that look like credentials.
+const CREDENTIAL_KEYS: [&str; 5] = [
+    "token",
+    "access_token",
+    "api_key",
+    "apikey",
+    "authorization",
+];
+
+impl Door {
+    /// Returns a door that `token` opens.
+    #[must_use]
+    pub fn new(auth: Auth, token: &str) -> Self {
+        Self {
+            auth,
+            token: Token(token.as_bytes().to_vec()),
+            owner: Arc::new(Principal::new("owner", Role::Owner)),
+            anonymous: Arc::new(Principal::new("anonymous-local", Role::AnonymousLocal)),
+        }
+    }
+
+    /// Whether callers must prove who they are.
+    #[must_use]
+    pub const fn auth(&self) -> Auth {
+        self.auth
+    }
+
+    /// Judges `Host` and `Origin` of a request that came in at `local`.
+    pub fn check_address(&self, parts: &Parts, local: SocketAddr) -> Result<(), Refused> {
+        let host = only(&parts.headers, header::HOST).ok_or(Refused::Host)?;
+        if !is_ours(host, local) {
+            return Err(Refused::Host);
+        }
+        // An absolute-form target names a host as well; it must not be another.
+        if let Some(authority) = parts.uri.authority()
+            && !is_ours(authority.as_str(), local)
+        {
+            return Err(Refused::Host);
+        }
+        if !parts.headers.contains_key(header::ORIGIN) {
+            return Ok(());
+        }
+        let ours = only(&parts.headers, header::ORIGIN)
+            .and_then(|origin| origin.strip_prefix("http://"))
+            .is_some_and(|authority| is_ours(authority, local));
+        if ours { Ok(()) } else { Err(Refused::Origin) }
+    }
+
+    /// Says who makes a request for `place`.
+    pub fn identify(&self, parts: &Parts, place: &Place) -> Result<Arc<Principal>, Refused> {
+        if parts.uri.query().is_some_and(holds_credential) {
+            return Err(Refused::Query);
+        }
+        if parts.headers.contains_key(header::AUTHORIZATION) {
+            // A wrong credential never falls back to another identity.
+            let right = only(&parts.headers, header::AUTHORIZATION)
+                .and_then(bearer)
+                .is_some_and(|token| bool::from(token.as_bytes().ct_eq(&self.token.0)));
+            return if right {
+                Ok(Arc::clone(&self.owner))
+            } else {
+                Err(Refused::Unauthorized)
+            };
+        }
+        match (place, self.auth) {
+            (Place::Mcp(_), Auth::NotForMcp) | (Place::Livez | Place::Readyz, _) => {
+                Ok(Arc::clone(&self.anonymous))
+            }
+            (Place::Mcp(_), Auth::Required) | (Place::Api, _) => Err(Refused::Unauthorized),
+        }
+    }
+}
+
+/// Returns the value of a header that stands exactly once and is plain text.
+fn only(headers: &HeaderMap, name: header::HeaderName) -> Option<&str> {
+    let mut values = headers.get_all(name).iter();
+    let first = values.next()?;
+    match values.next() {
+        Some(_) => None,
+        None => first.to_str().ok(),
+    }
+}
+
+fn bearer(value: &str) -> Option<&str> {
+    let (scheme, token) = value.split_once(' ')?;
+    scheme
+        .eq_ignore_ascii_case("bearer")
+        .then(|| token.trim_matches(' '))
+}
+
+fn holds_credential(query: &str) -> bool {
+    query.split('&').any(|pair| {
+        let key = pair.split_once('=').map_or(pair, |(key, _)| key);
+        CREDENTIAL_KEYS
+            .iter()
+            .any(|known| key.eq_ignore_ascii_case(known))
+    })
+}
+
+/// Whether an authority means the socket the request came in at. A name other than localhost
+/// never does: that is how a web page reaches a listener it must not (DNS rebinding).
+fn is_ours(authority: &str, local: SocketAddr) -> bool {
+    let Ok(authority) = authority.parse::<Authority>() else {
+        return false;
+    };
+    if authority.as_str().contains('@') {
+        return false;
+    }
+    let port = match authority.port() {
+        Some(port) => port.as_u16(),
+        None if authority.as_str().ends_with(':') => return false,
+        None => 80,
+    };
+    if port != local.port() {
+        return false;
+    }
+    let host = authority.host();
+    let host = host.strip_suffix('.').unwrap_or(host);
+    if host.eq_ignore_ascii_case("localhost") {
+        return local.ip().is_loopback();
+    }
+    let literal = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'))
+        .unwrap_or(host);
+    literal
+        .parse::<IpAddr>()
+        .is_ok_and(|ip| ip == local.ip() || (ip.is_loopback() && local.ip().is_loopback()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_literal_addresses_and_localhost_are_ours() {
+        let local: SocketAddr = "127.0.0.1:7331".parse().unwrap();
+        for ours in [
+            "127.0.0.1:7331",
+            "localhost:7331",
+            "LOCALHOST:7331",
+            "localhost.:7331",
+            "[::1]:7331",
+        ] {
+            assert!(is_ours(ours, local), "{ours}");
+        }
+        for foreign in [
+            "evil.example:7331",
+            "127.0.0.1",
+            "localhost",
+            "127.0.0.1:80",
+            "0.0.0.0:7331",
+            "localhost.evil.example:7331",
+            "127.0.0.1.nip.example:7331",
+            "evil@127.0.0.1:7331",
+            "",
+            "127.0.0.1:7331:7331",
+            "[::ffff:7f00:1]:80",
+        ] {
+            assert!(!is_ours(foreign, local), "{foreign}");
+        }
+    }
+
+    #[test]
+    fn a_token_in_the_query_is_found_whatever_its_case() {
+        assert!(holds_credential("a=b&Access_Token=x"));
+        assert!(holds_credential("token"));
+        assert!(!holds_credential("server=token&after=1"));
+    }
+}

@@ -1,0 +1,190 @@
+//! What an agent reads when a call has no answer: words a model can act on, data a program can.
+
+use bowline_core::error::{CallError, Execution, Retry};
+use bowline_core::time::millis;
+use bowline_wire::jsonrpc::write_error;
+use bowline_wire::mcp::code;
+use bytes::Bytes;
+use http::StatusCode;
+use serde_json::{Map, Value, json};
+
+/// Every code word there is; each has a page in `docs/errors/`.
+pub const CODES: [&str; 15] = [
+    "server_not_found",
+    "tool_not_found",
+    "policy_denied",
+    "too_many_calls",
+    "server_stopped",
+    "server_ejected",
+    "server_resting",
+    "start_failed",
+    "start_timeout",
+    "send_failed",
+    "connection_lost",
+    "timeout",
+    "answer_too_large",
+    "bad_answer",
+    "cancelled",
+];
+
+/// The JSON-RPC code of our own refusals and failures, outside the range the standard reserves.
+pub const CALL_FAILED: i64 = -31_000;
+
+/// The JSON-RPC code of a request without the right credential.
+pub const UNAUTHORIZED: i64 = -32_001;
+
+/// Returns the code word of an error.
+#[must_use]
+pub const fn word(error: &CallError) -> &'static str {
+    match error {
+        CallError::UnknownServer { .. } => "server_not_found",
+        CallError::UnknownTool { .. } => "tool_not_found",
+        CallError::Denied { .. } => "policy_denied",
+        CallError::TooManyCalls { .. } => "too_many_calls",
+        CallError::Stopped { .. } | CallError::ShuttingDown => "server_stopped",
+        CallError::Ejected { .. } => "server_ejected",
+        CallError::Resting { .. } => "server_resting",
+        CallError::StartFailed { .. } => "start_failed",
+        CallError::StartTimeout { .. } => "start_timeout",
+        CallError::SendFailed { .. } => "send_failed",
+        CallError::ConnectionLost { .. } => "connection_lost",
+        CallError::Timeout { .. } => "timeout",
+        CallError::AnswerTooLarge { .. } => "answer_too_large",
+        CallError::BadAnswer { .. } => "bad_answer",
+        CallError::Cancelled { .. } => "cancelled",
+    }
+}
+
+/// Returns the status the API answers with.
+#[must_use]
+pub const fn status(error: &CallError) -> StatusCode {
+    match error {
+        CallError::UnknownServer { .. } | CallError::UnknownTool { .. } => StatusCode::NOT_FOUND,
+        CallError::Denied { .. } => StatusCode::FORBIDDEN,
+        CallError::TooManyCalls { .. } => StatusCode::TOO_MANY_REQUESTS,
+        CallError::Stopped { .. }
+        | CallError::Ejected { .. }
+        | CallError::Resting { .. }
+        | CallError::StartFailed { .. }
+        | CallError::SendFailed { .. }
+        | CallError::Cancelled { .. }
+        | CallError::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
+        CallError::StartTimeout { .. } | CallError::Timeout { .. } => StatusCode::GATEWAY_TIMEOUT,
+        CallError::ConnectionLost { .. }
+        | CallError::AnswerTooLarge { .. }
+        | CallError::BadAnswer { .. } => StatusCode::BAD_GATEWAY,
+    }
+}
+
+/// Returns what to do next, in one sentence.
+#[must_use]
+pub fn advice(error: &CallError) -> String {
+    match error {
+        CallError::UnknownServer { .. } => "`bowline ls` shows the servers.".to_owned(),
+        CallError::UnknownTool { .. } => "List the tools again; names may have changed.".to_owned(),
+        CallError::Denied { .. } => "Do not try again; ask the owner of the gateway.".to_owned(),
+        CallError::TooManyCalls { .. } => "Wait for some calls to end.".to_owned(),
+        CallError::Stopped { server } => {
+            format!("A person stopped it; `bowline start {server}` runs it again.")
+        }
+        CallError::Ejected { server, .. } => {
+            format!("See `bowline logs {server}`; `bowline restart {server}` tries again.")
+        }
+        CallError::StartFailed { server, .. } | CallError::StartTimeout { server } => {
+            format!("See `bowline logs {server}`.")
+        }
+        CallError::Resting { .. } => "Try again after the rest.".to_owned(),
+        CallError::SendFailed { .. } | CallError::ShuttingDown => {
+            "The call did not run and may be repeated.".to_owned()
+        }
+        CallError::ConnectionLost { .. } => UNKNOWN.to_owned(),
+        CallError::Timeout { execution, .. } | CallError::Cancelled { execution } => {
+            match execution {
+                Execution::NotStarted => "The call did not run and may be repeated.".to_owned(),
+                Execution::Unknown | Execution::Completed => UNKNOWN.to_owned(),
+            }
+        }
+        CallError::AnswerTooLarge { .. } => {
+            "The call did run; ask for less, do not repeat it as it is.".to_owned()
+        }
+        CallError::BadAnswer { .. } => "The call did run; do not repeat it.".to_owned(),
+    }
+}
+
+const UNKNOWN: &str = "The call may have run; do not repeat it without checking what it did.";
+
+/// Returns the machine-readable part of an error.
+#[must_use]
+pub fn data(error: &CallError) -> Map<String, Value> {
+    let mut data = Map::new();
+    data.insert("code".to_owned(), word(error).into());
+    data.insert("class".to_owned(), error.class().as_str().into());
+    data.insert("execution".to_owned(), error.execution().as_str().into());
+    data.insert("origin".to_owned(), error.origin().as_str().into());
+    let (retry, after) = match error.retry() {
+        Retry::Never => ("never", None),
+        Retry::Safe => ("safe", None),
+        Retry::After(wait) => ("after", Some(millis(wait))),
+    };
+    data.insert("retry".to_owned(), retry.into());
+    if let Some(after) = after {
+        data.insert("retry_after_ms".to_owned(), after.into());
+    }
+    data
+}
+
+/// Writes an error as the answer to the request `id`.
+#[must_use]
+pub fn answer(id: &[u8], error: &CallError) -> Bytes {
+    let number = match error {
+        // What the protocol says of a name that does not exist.
+        CallError::UnknownTool { .. } | CallError::UnknownServer { .. } => code::INVALID_PARAMS,
+        _ => CALL_FAILED,
+    };
+    let message = format!("{}. {}", capital(&error.to_string()), advice(error));
+    let data = Value::Object(data(error)).to_string();
+    let mut out = Vec::with_capacity(message.len() + data.len() + 96);
+    write_error(&mut out, Some(id), number, &message, Some(data.as_bytes()));
+    out.into()
+}
+
+/// Returns an error as the API tells it.
+#[must_use]
+pub fn api(error: &CallError, suggestions: &[String]) -> Value {
+    let mut body = data(error);
+    body.insert("message".to_owned(), error.to_string().into());
+    body.insert("hint".to_owned(), advice(error).into());
+    if !suggestions.is_empty() {
+        body.insert("suggestions".to_owned(), suggestions.into());
+    }
+    json!({ "error": body })
+}
+
+fn capital(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map_or_else(String::new, |first| {
+        first.to_uppercase().chain(chars).collect()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn an_unknown_outcome_says_so_to_model_and_program() {
+        let error = CallError::ConnectionLost {
+            server: Arc::from("files"),
+            reason: Arc::from("exit code 1"),
+        };
+        let answer: Value = serde_json::from_slice(&answer(b"\"a\"", &error)).unwrap();
+        assert_eq!(answer["id"], "a");
+        assert_eq!(answer["error"]["data"]["execution"], "unknown");
+        assert_eq!(answer["error"]["data"]["retry"], "never");
+        let message = answer["error"]["message"].as_str().unwrap();
+        assert!(message.contains("may have run"), "{message}");
+        assert!(CODES.contains(&word(&error)));
+    }
+}

@@ -1,0 +1,179 @@
+//! Reads the body of a request, within bounds of size and time.
+
+use std::time::Duration;
+
+use bowline_wire::jsonrpc::{Refusal, refused_id, write_error};
+use bowline_wire::mcp::code;
+use bytes::{Bytes, BytesMut};
+use http::request::Parts;
+use http::{HeaderMap, StatusCode, header};
+use http_body_util::BodyExt as _;
+use hyper::body::{Body as _, Incoming};
+
+use super::failure;
+use crate::edge::body::{self, Answer};
+
+/// Bytes of a request.
+pub(crate) const BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// How long a body may pause.
+const BODY_IDLE: Duration = Duration::from_secs(30);
+
+/// Why a body was not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unread {
+    /// It is not declared to be JSON.
+    NotJson,
+    /// It is compressed.
+    Encoded,
+    /// The caller cannot take what we answer with.
+    NotAcceptable,
+    /// It is too large.
+    TooLarge,
+    /// It paused too long.
+    Slow,
+    /// The connection broke.
+    Broken,
+}
+
+impl Unread {
+    /// Returns the answer that says so.
+    pub(crate) fn answer(self) -> Answer {
+        let (status, message) = match self {
+            Self::NotJson => (
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "the body must be application/json",
+            ),
+            Self::Encoded => (
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "the body must not be compressed",
+            ),
+            Self::NotAcceptable => (
+                StatusCode::NOT_ACCEPTABLE,
+                "accept application/json and text/event-stream",
+            ),
+            Self::TooLarge => (
+                StatusCode::PAYLOAD_TOO_LARGE,
+                "the body is larger than 8 MiB",
+            ),
+            Self::Slow => (
+                StatusCode::REQUEST_TIMEOUT,
+                "the body did not arrive in time",
+            ),
+            Self::Broken => (StatusCode::BAD_REQUEST, "the body did not arrive whole"),
+        };
+        let mut answer = failure(status, None, code::INVALID_REQUEST, message);
+        if matches!(self, Self::TooLarge | Self::Slow | Self::Broken) {
+            // What is left of the body must not be read as the next request.
+            answer.headers_mut().insert(
+                header::CONNECTION,
+                header::HeaderValue::from_static("close"),
+            );
+        }
+        answer
+    }
+}
+
+/// Reads a body that a POST to an MCP endpoint may have.
+pub(crate) async fn body(parts: &Parts, incoming: Incoming) -> Result<Bytes, Unread> {
+    if !is_json(&parts.headers) {
+        return Err(Unread::NotJson);
+    }
+    if !accepts(parts, "application/json") && !accepts(parts, "text/event-stream") {
+        return Err(Unread::NotAcceptable);
+    }
+    bounded(&parts.headers, incoming).await
+}
+
+/// Reads a body up to the limit, whatever it holds.
+pub(crate) async fn bounded(headers: &HeaderMap, incoming: Incoming) -> Result<Bytes, Unread> {
+    if headers.contains_key(header::CONTENT_ENCODING) {
+        return Err(Unread::Encoded);
+    }
+    if incoming.size_hint().lower() > BODY_BYTES_MAX as u64 {
+        return Err(Unread::TooLarge);
+    }
+    let mut incoming = incoming;
+    let Some(first) = chunk(&mut incoming).await? else {
+        return Ok(Bytes::new());
+    };
+    // Nearly every body is one chunk, which then needs no copy.
+    let Some(second) = chunk(&mut incoming).await? else {
+        return Ok(first);
+    };
+    let mut whole = BytesMut::from(first);
+    let mut next = Some(second);
+    while let Some(more) = next {
+        if whole.len() + more.len() > BODY_BYTES_MAX {
+            return Err(Unread::TooLarge);
+        }
+        whole.extend_from_slice(&more);
+        next = chunk(&mut incoming).await?;
+    }
+    Ok(whole.freeze())
+}
+
+async fn chunk(incoming: &mut Incoming) -> Result<Option<Bytes>, Unread> {
+    loop {
+        if incoming.is_end_stream() {
+            return Ok(None);
+        }
+        let frame = match tokio::time::timeout(BODY_IDLE, incoming.frame()).await {
+            Err(_) => return Err(Unread::Slow),
+            Ok(None) => return Ok(None),
+            Ok(Some(Err(_))) => return Err(Unread::Broken),
+            Ok(Some(Ok(frame))) => frame,
+        };
+        // Trailers say nothing we act on.
+        if let Ok(data) = frame.into_data() {
+            return Ok(Some(data));
+        }
+    }
+}
+
+/// Answers a body that is not a message.
+pub(crate) fn refused(text: &[u8], refusal: Refusal) -> Answer {
+    let number = match refusal {
+        Refusal::Json(_) => code::PARSE,
+        _ => code::INVALID_REQUEST,
+    };
+    let mut message = refusal.to_string();
+    if let Some(source) = std::error::Error::source(&refusal) {
+        message.push_str(": ");
+        message.push_str(&source.to_string());
+    }
+    let id = match refusal {
+        Refusal::Json(_) => None,
+        _ => refused_id(text),
+    };
+    let mut out = Vec::new();
+    write_error(&mut out, id, number, &message, None);
+    body::json(StatusCode::OK, Bytes::from(out))
+}
+
+/// Whether the caller takes this kind of answer; one that does not say takes all.
+pub(crate) fn accepts(parts: &Parts, kind: &str) -> bool {
+    let mut values = parts.headers.get_all(header::ACCEPT).iter().peekable();
+    if values.peek().is_none() {
+        return true;
+    }
+    values
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .map(|range| range.split(';').next().unwrap_or_default().trim())
+        .any(|range| {
+            range == "*/*"
+                || range.eq_ignore_ascii_case(kind)
+                || range
+                    .strip_suffix("/*")
+                    .is_some_and(|prefix| kind.split('/').next() == Some(prefix))
+        })
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    headers
+        .get(header::CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .and_then(|value| value.split(';').next())
+        .is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json"))
+}

@@ -1,0 +1,146 @@
+//! Session ids that carry their session, sealed so that only this gateway can make or read them.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use bowline_core::call::Scope;
+use bowline_wire::mcp::Revision;
+use chacha20poly1305::aead::{Aead as _, KeyInit as _, Payload};
+use chacha20poly1305::{Key, XChaCha20Poly1305, XNonce};
+
+/// Bytes of a nonce: long enough to be drawn at random for ever.
+const NONCE_BYTES: usize = 24;
+
+/// No id is longer; a longer header value is not looked at.
+pub const ID_CHARS_MAX: usize = 512;
+
+/// Bound into every seal, so that nothing sealed for another use passes as a session.
+const USE: &[u8] = b"bowline session 1";
+
+/// What a session id says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sealed {
+    /// The principal it was given to.
+    pub principal: String,
+    /// The endpoint it belongs to.
+    pub scope: Scope,
+    /// The revision agreed on.
+    pub revision: Revision,
+    /// When it was given out, in seconds since 1970.
+    pub issued_s: u64,
+}
+
+/// Makes and opens session ids.
+pub struct Seal(XChaCha20Poly1305);
+
+impl std::fmt::Debug for Seal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Seal(…)")
+    }
+}
+
+impl Seal {
+    /// Returns a seal with this key.
+    #[must_use]
+    pub fn new(key: &[u8; 32]) -> Self {
+        Self(XChaCha20Poly1305::new(&Key::from(*key)))
+    }
+
+    /// Seals a session into an id; `None` when the system gives no randomness.
+    #[must_use]
+    pub fn seal(&self, sealed: &Sealed) -> Option<String> {
+        let mut nonce = [0; NONCE_BYTES];
+        getrandom::fill(&mut nonce).ok()?;
+        let text = encode(sealed);
+        let payload = Payload {
+            msg: &text,
+            aad: USE,
+        };
+        let box_ = self.0.encrypt(&XNonce::from(nonce), payload).ok()?;
+        let mut id = Vec::from(nonce);
+        id.extend_from_slice(&box_);
+        Some(URL_SAFE_NO_PAD.encode(id))
+    }
+
+    /// Opens an id; `None` when this gateway did not make it.
+    #[must_use]
+    pub fn open(&self, id: &str) -> Option<Sealed> {
+        if id.len() > ID_CHARS_MAX {
+            return None;
+        }
+        let bytes = URL_SAFE_NO_PAD.decode(id).ok()?;
+        let (nonce, box_) = bytes.split_first_chunk::<NONCE_BYTES>()?;
+        let payload = Payload {
+            msg: box_,
+            aad: USE,
+        };
+        let text = self.0.decrypt(&XNonce::from(*nonce), payload).ok()?;
+        decode(&text)
+    }
+}
+
+/// Principal, scope and revision as lines: none of them holds a line break.
+fn encode(sealed: &Sealed) -> Vec<u8> {
+    let scope = match &sealed.scope {
+        Scope::All => "",
+        Scope::Server(server) => server,
+    };
+    format!(
+        "{}\n{scope}\n{}\n{}",
+        sealed.issued_s, sealed.revision, sealed.principal
+    )
+    .into_bytes()
+}
+
+fn decode(text: &[u8]) -> Option<Sealed> {
+    let mut lines = std::str::from_utf8(text).ok()?.splitn(4, '\n');
+    let issued_s = lines.next()?.parse().ok()?;
+    let scope = match lines.next()? {
+        "" => Scope::All,
+        server => Scope::Server(server.into()),
+    };
+    let revision = Revision::parse(lines.next()?)?;
+    Some(Sealed {
+        principal: lines.next()?.to_owned(),
+        scope,
+        revision,
+        issued_s,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sealed() -> Sealed {
+        Sealed {
+            principal: "owner".to_owned(),
+            scope: Scope::Server("files".into()),
+            revision: Revision::V2025_11_25,
+            issued_s: 7,
+        }
+    }
+
+    #[test]
+    fn an_id_opens_to_what_was_sealed() {
+        let seal = Seal::new(&[7; 32]);
+        let id = seal.seal(&sealed()).unwrap();
+        assert_eq!(seal.open(&id), Some(sealed()));
+        assert_ne!(seal.seal(&sealed()).unwrap(), id, "never the same twice");
+        assert!(id.bytes().all(|b| (0x21..=0x7e).contains(&b)), "{id}");
+    }
+
+    #[test]
+    fn a_changed_or_foreign_id_opens_to_nothing() {
+        let seal = Seal::new(&[7; 32]);
+        let id = seal.seal(&sealed()).unwrap();
+        for at in 0..id.len() {
+            let mut forged = id.clone().into_bytes();
+            forged[at] = if forged[at] == b'A' { b'B' } else { b'A' };
+            let forged = String::from_utf8(forged).unwrap();
+            assert_eq!(seal.open(&forged), None, "byte {at}");
+        }
+        assert_eq!(Seal::new(&[8; 32]).open(&id), None);
+        assert_eq!(seal.open(""), None);
+        assert_eq!(seal.open(&"A".repeat(10_000)), None);
+    }
+}
