@@ -1,1 +1,15 @@
 //! What is said: JSON-RPC envelopes over raw bytes, the MCP revisions, SSE, canonical JSON.
+
+pub mod canonical;
+pub mod jsonrpc;
+pub mod mcp;
+pub mod object;
+pub mod scan;
+pub mod span;
+pub mod splice;
+pub mod sse;
+mod text;
+
+pub use jsonrpc::{Kind, Message, Refusal};
+pub use scan::{Fault, Keys};
+pub use span::Span;

@@ -1,0 +1,339 @@
+//! A strict check of a JSON text in one pass, without building anything.
+
+use crate::span::Span;
+use crate::text::{self, Literal};
+
+mod names;
+use names::Names;
+
+/// How many arrays and objects may be open at once.
+pub const DEPTH_MAX: usize = 64;
+
+/// Why a text is not the JSON that we take. Places are byte offsets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// The text holds nothing but space.
+    #[error("the text is empty")]
+    Empty,
+    /// The bytes are not UTF-8.
+    #[error("the text is not UTF-8 at byte {at}")]
+    Utf8 {
+        /// The first wrong byte.
+        at: usize,
+    },
+    /// The text breaks the grammar, or ends too early.
+    #[error("the text is not JSON at byte {at}")]
+    Syntax {
+        /// The first wrong byte, or the length of a text that ends too early.
+        at: usize,
+    },
+    /// More than [`DEPTH_MAX`] arrays and objects are open.
+    #[error("the text is nested deeper than {DEPTH_MAX} levels at byte {at}")]
+    Depth {
+        /// The bracket that is one too many.
+        at: usize,
+    },
+    /// An object has a key twice.
+    #[error("an object repeats a key at byte {at}")]
+    DuplicateKey {
+        /// The opening quote of the second.
+        at: usize,
+    },
+    /// Something follows the value.
+    #[error("something follows the value at byte {at}")]
+    Trailing {
+        /// Its first byte.
+        at: usize,
+    },
+}
+
+/// In which objects a key may come only once. Keys are compared with their escapes resolved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keys {
+    /// In every object.
+    Unique,
+    /// In the outermost object.
+    UniqueOutside,
+    /// In none.
+    Any,
+}
+
+/// Checks that the whole text is one JSON value.
+///
+/// # Errors
+/// The first fault found; a wrong encoding is found before everything else.
+pub fn check(bytes: &[u8], keys: Keys) -> Result<(), Fault> {
+    walk(bytes, keys, &mut ())
+}
+
+/// Hears of the members of the outermost object while a text is checked.
+pub(crate) trait Sink {
+    /// A member is complete; `value` is its span without the space around it.
+    fn member(&mut self, key: Literal<'_>, value: Span);
+}
+
+impl Sink for () {
+    #[inline]
+    fn member(&mut self, _: Literal<'_>, _: Span) {}
+}
+
+/// Checks a text and tells `sink` of the members of the outermost object. What the sink heard
+/// counts only when the answer is `Ok`.
+pub(crate) fn walk(bytes: &[u8], keys: Keys, sink: &mut impl Sink) -> Result<(), Fault> {
+    if let Err(error) = std::str::from_utf8(bytes) {
+        let at = error.valid_up_to();
+        return Err(Fault::Utf8 { at });
+    }
+    let mut walk = Walk {
+        bytes,
+        at: 0,
+        depth: 0,
+        objects: 0,
+        keys,
+        names: Names::new(),
+        key: Literal {
+            raw: &[],
+            escaped: false,
+        },
+        value_start: 0,
+    };
+    walk.run(sink)
+}
+
+// One bit of `Walk::objects` per level.
+const _: () = assert!(DEPTH_MAX <= u64::BITS as usize);
+
+/// The state of one pass. Nesting is a number and a row of bits, so that a deep text cannot
+/// grow the stack.
+#[derive(Debug)]
+struct Walk<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    /// How many arrays and objects are open.
+    depth: usize,
+    /// The open levels, the innermost in the lowest bit: 1 is an object, 0 an array.
+    objects: u64,
+    keys: Keys,
+    names: Names<'a>,
+    /// The key of the member of the outermost object that is being read.
+    key: Literal<'a>,
+    /// Where its value begins.
+    value_start: usize,
+}
+
+impl Walk<'_> {
+    fn run(&mut self, sink: &mut impl Sink) -> Result<(), Fault> {
+        if self.space().is_none() {
+            return Err(Fault::Empty);
+        }
+        loop {
+            if self.begin()? {
+                self.end(sink)?;
+                if self.depth == 0 {
+                    break;
+                }
+            }
+        }
+        match self.space() {
+            Some(_) => Err(Fault::Trailing { at: self.at }),
+            None => Ok(()),
+        }
+    }
+
+    /// Begins the value that stands here. True when it is complete, false when another value
+    /// begins here, the first inside it.
+    #[inline]
+    fn begin(&mut self) -> Result<bool, Fault> {
+        match self.peek() {
+            Some(b'"') => {
+                self.literal()?;
+            }
+            Some(b'{') => {
+                self.open(1)?;
+                if self.space() != Some(b'}') {
+                    self.key()?;
+                    return Ok(false);
+                }
+                self.close();
+            }
+            Some(b'[') => {
+                self.open(0)?;
+                if self.space() != Some(b']') {
+                    return Ok(false);
+                }
+                self.close();
+            }
+            Some(b'-' | b'0'..=b'9') => self.number()?,
+            Some(b't') => self.word(b"true")?,
+            Some(b'f') => self.word(b"false")?,
+            Some(b'n') => self.word(b"null")?,
+            _ => return self.wrong(),
+        }
+        Ok(true)
+    }
+
+    /// A value is complete: closes what ends with it, up to the place where the next value
+    /// begins or the outermost value ends.
+    #[inline]
+    fn end(&mut self, sink: &mut impl Sink) -> Result<(), Fault> {
+        while self.depth > 0 {
+            let in_object = self.objects & 1 == 1;
+            if self.depth == 1 && in_object {
+                let (start, end) = (self.value_start, self.at);
+                sink.member(self.key, Span { start, end });
+            }
+            match (self.space(), in_object) {
+                (Some(b','), true) => {
+                    self.at += 1;
+                    self.space();
+                    return self.key();
+                }
+                (Some(b','), false) => {
+                    self.at += 1;
+                    self.space();
+                    return Ok(());
+                }
+                (Some(b'}'), true) | (Some(b']'), false) => self.close(),
+                _ => return self.wrong(),
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn open(&mut self, object: u64) -> Result<(), Fault> {
+        if self.depth == DEPTH_MAX {
+            return Err(Fault::Depth { at: self.at });
+        }
+        if object == 1 && self.tracked(self.depth) {
+            self.names.open(self.depth);
+        }
+        self.at += 1;
+        self.depth += 1;
+        self.objects = self.objects << 1 | object;
+        Ok(())
+    }
+
+    #[inline]
+    fn close(&mut self) {
+        let object = self.objects & 1;
+        self.at += 1;
+        self.depth -= 1;
+        self.objects >>= 1;
+        if object == 1 && self.tracked(self.depth) {
+            self.names.close(self.depth);
+        }
+    }
+
+    /// Whether an object with `level` arrays and objects around it must not repeat a key.
+    #[inline]
+    fn tracked(&self, level: usize) -> bool {
+        match self.keys {
+            Keys::Unique => true,
+            Keys::UniqueOutside => level == 0,
+            Keys::Any => false,
+        }
+    }
+
+    /// Reads a key and its colon.
+    #[inline]
+    fn key(&mut self) -> Result<(), Fault> {
+        let at = self.at;
+        if self.peek() != Some(b'"') {
+            return self.wrong();
+        }
+        let key = self.literal()?;
+        let owner = self.depth - 1;
+        if self.tracked(owner) && !self.names.insert(owner, key) {
+            return Err(Fault::DuplicateKey { at });
+        }
+        if self.space() != Some(b':') {
+            return self.wrong();
+        }
+        self.at += 1;
+        self.space();
+        if owner == 0 {
+            self.key = key;
+            self.value_start = self.at;
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Walk<'a> {
+    #[inline]
+    fn peek(&self) -> Option<u8> {
+        self.bytes.get(self.at).copied()
+    }
+
+    /// Passes over space and answers the byte that follows it.
+    #[inline]
+    fn space(&mut self) -> Option<u8> {
+        loop {
+            match self.peek() {
+                Some(b' ' | b'\n' | b'\r' | b'\t') => self.at += 1,
+                other => return other,
+            }
+        }
+    }
+
+    fn wrong<T>(&self) -> Result<T, Fault> {
+        Err(Fault::Syntax { at: self.at })
+    }
+
+    #[inline]
+    fn literal(&mut self) -> Result<Literal<'a>, Fault> {
+        match text::literal(self.bytes, self.at + 1) {
+            Ok((literal, end)) => {
+                self.at = end;
+                Ok(literal)
+            }
+            Err(at) => Err(Fault::Syntax { at }),
+        }
+    }
+
+    fn word(&mut self, word: &[u8]) -> Result<(), Fault> {
+        let rest = self.bytes.get(self.at..).unwrap_or_default();
+        if !rest.starts_with(word) {
+            return self.wrong();
+        }
+        self.at += word.len();
+        Ok(())
+    }
+
+    fn number(&mut self) -> Result<(), Fault> {
+        if self.peek() == Some(b'-') {
+            self.at += 1;
+        }
+        if self.peek() == Some(b'0') {
+            self.at += 1;
+        } else {
+            self.digits()?;
+        }
+        if self.peek() == Some(b'.') {
+            self.at += 1;
+            self.digits()?;
+        }
+        if let Some(b'e' | b'E') = self.peek() {
+            self.at += 1;
+            if let Some(b'+' | b'-') = self.peek() {
+                self.at += 1;
+            }
+            self.digits()?;
+        }
+        Ok(())
+    }
+
+    /// Passes over one digit or more.
+    fn digits(&mut self) -> Result<(), Fault> {
+        let start = self.at;
+        while let Some(b'0'..=b'9') = self.peek() {
+            self.at += 1;
+        }
+        if self.at == start {
+            self.wrong()
+        } else {
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! The keys of the open objects, kept to find one that comes twice.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+
+use super::DEPTH_MAX;
+use crate::text::Literal;
+
+/// Up to here an object's keys are compared one by one; beyond, they are hashed.
+const COMPARED_KEYS_MAX: usize = 16;
+
+/// How many keys of all open objects are kept without an allocation.
+const INLINE_KEYS_MAX: usize = 24;
+
+/// The keys seen so far in each open object.
+#[derive(Debug)]
+pub(super) struct Names<'a> {
+    inline: [&'a [u8]; INLINE_KEYS_MAX],
+    spill: Vec<&'a [u8]>,
+    len: usize,
+    /// Where the compared keys of the object at each depth begin. At most
+    /// `DEPTH_MAX * COMPARED_KEYS_MAX` keys are kept, so that 16 bits do.
+    starts: [u16; DEPTH_MAX],
+    /// The objects with many or escaped keys: their depth and their keys. Each set is dropped
+    /// with its object: clearing a large one for many small objects would cost more.
+    hashed: Vec<(usize, HashSet<Cow<'a, [u8]>>)>,
+}
+
+impl<'a> Names<'a> {
+    pub(super) const fn new() -> Self {
+        Self {
+            inline: [&[]; INLINE_KEYS_MAX],
+            spill: Vec::new(),
+            len: 0,
+            starts: [0; DEPTH_MAX],
+            hashed: Vec::new(),
+        }
+    }
+
+    /// Begins the object at `depth`.
+    #[inline]
+    pub(super) fn open(&mut self, depth: usize) {
+        if let Some(start) = self.starts.get_mut(depth) {
+            *start = u16::try_from(self.len).unwrap_or(u16::MAX);
+        }
+    }
+
+    /// Forgets the keys of the object at `depth`.
+    #[inline]
+    pub(super) fn close(&mut self, depth: usize) {
+        self.truncate(self.start(depth));
+        self.hashed.pop_if(|(owner, _)| *owner == depth);
+    }
+
+    /// Adds a key to the object at `depth`; false when it was there.
+    #[inline]
+    pub(super) fn insert(&mut self, depth: usize, key: Literal<'a>) -> bool {
+        let start = self.start(depth);
+        let hashes = self.hashed.last().is_some_and(|(owner, _)| *owner == depth);
+        if hashes || key.escaped || self.len - start >= COMPARED_KEYS_MAX {
+            return self.insert_hashed(depth, start, key);
+        }
+        if self.since(start).any(|known| known == key.raw) {
+            return false;
+        }
+        match self.inline.get_mut(self.len) {
+            Some(slot) => *slot = key.raw,
+            None => self.spill.push(key.raw),
+        }
+        self.len += 1;
+        true
+    }
+
+    #[cold]
+    fn insert_hashed(&mut self, depth: usize, start: usize, key: Literal<'a>) -> bool {
+        if self.hashed.last().is_none_or(|(owner, _)| *owner != depth) {
+            let known = self.since(start).map(Cow::Borrowed).collect();
+            self.hashed.push((depth, known));
+            self.truncate(start);
+        }
+        let Some((_, known)) = self.hashed.last_mut() else {
+            return false;
+        };
+        known.insert(key.meaning())
+    }
+
+    #[inline]
+    fn start(&self, depth: usize) -> usize {
+        self.starts.get(depth).copied().map_or(0, usize::from)
+    }
+
+    #[inline]
+    fn since(&self, start: usize) -> impl Iterator<Item = &'a [u8]> {
+        let inline = self.inline.get(start..self.len.min(INLINE_KEYS_MAX));
+        let spill = self.spill.get(start.saturating_sub(INLINE_KEYS_MAX)..);
+        let inline = inline.unwrap_or_default().iter();
+        inline.chain(spill.unwrap_or_default()).copied()
+    }
+
+    #[inline]
+    fn truncate(&mut self, len: usize) {
+        self.len = len;
+        self.spill.truncate(len.saturating_sub(INLINE_KEYS_MAX));
+    }
+}

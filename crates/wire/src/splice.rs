@@ -1,0 +1,127 @@
+//! Edits of a text by byte range: what is not edited stays as it was written.
+
+use crate::span::Span;
+use crate::text;
+
+/// A replacement of one range; an empty range inserts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Edit<'a> {
+    /// The range of the source that goes.
+    pub at: Span,
+    /// What comes instead.
+    pub with: &'a [u8],
+}
+
+/// A text with edits that are not applied yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Edited<'a> {
+    /// The text as it is.
+    pub source: &'a [u8],
+    /// The edits, sorted by place and without overlap.
+    pub edits: &'a [Edit<'a>],
+}
+
+impl<'a> Edited<'a> {
+    /// A text without edits.
+    #[must_use]
+    pub const fn unchanged(source: &'a [u8]) -> Self {
+        Self { source, edits: &[] }
+    }
+
+    /// Appends the edited text.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        out.reserve(self.source.len() + self.edits.iter().map(|e| e.with.len()).sum::<usize>());
+        let mut done = 0;
+        for edit in self.edits {
+            debug_assert!(done <= edit.at.start, "edits are sorted and do not overlap");
+            debug_assert!(
+                edit.at.start <= edit.at.end,
+                "an edit does not run backwards"
+            );
+            debug_assert!(
+                edit.at.end <= self.source.len(),
+                "an edit is inside the text"
+            );
+            let kept = self.source.get(done..edit.at.start);
+            out.extend_from_slice(kept.unwrap_or_default());
+            out.extend_from_slice(edit.with);
+            done = edit.at.end;
+        }
+        out.extend_from_slice(self.source.get(done..).unwrap_or_default());
+    }
+
+    /// The edited text.
+    #[must_use]
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.write(&mut out);
+        out
+    }
+}
+
+/// Appends a text as a JSON string literal, quotes included.
+pub fn write_string(out: &mut Vec<u8>, text: &str) {
+    text::write_literal(out, text.as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Edit, Edited, write_string};
+    use crate::span::Span;
+
+    fn edited(source: &str, edits: &[(usize, usize, &str)]) -> String {
+        let edits: Vec<_> = edits
+            .iter()
+            .map(|&(start, end, with)| Edit {
+                at: Span { start, end },
+                with: with.as_bytes(),
+            })
+            .collect();
+        let source = source.as_bytes();
+        let edited = Edited {
+            source,
+            edits: &edits,
+        };
+        String::from_utf8(edited.to_vec()).unwrap()
+    }
+
+    #[test]
+    fn edits_replace_insert_and_delete_and_leave_the_rest() {
+        for (edits, want) in [
+            (&[][..], "0123456789"),
+            (&[(2, 4, "ab")], "01ab456789"),
+            (&[(0, 0, "<"), (10, 10, ">")], "<0123456789>"),
+            (&[(0, 10, "")], ""),
+            (&[(1, 2, ""), (2, 3, "x"), (3, 3, "yz")], "0xyz3456789"),
+            (
+                &[(9, 10, "longer than before")],
+                "012345678longer than before",
+            ),
+        ] {
+            assert_eq!(edited("0123456789", edits), want);
+        }
+    }
+
+    #[test]
+    fn write_appends_to_what_is_there() {
+        let mut out = b"[".to_vec();
+        Edited::unchanged(b"1").write(&mut out);
+        assert_eq!(out, b"[1");
+    }
+
+    #[test]
+    fn a_written_string_reads_back_as_it_was() {
+        for text in [
+            "",
+            "plain",
+            "quote \" slash \\ tab \t line \n return \r nul \0 bell \u{7} del \u{7f}",
+            "\u{8}\u{c}\u{1f}",
+            "é \u{d7ff} \u{e000} \u{fffd} \u{ffff} 😀 \u{2028}",
+        ] {
+            let mut out = Vec::new();
+            write_string(&mut out, text);
+            assert_eq!(serde_json::from_slice::<String>(&out).unwrap(), text);
+            assert_eq!(out, serde_json::to_vec(text).unwrap());
+        }
+    }
+}
