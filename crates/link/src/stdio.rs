@@ -33,7 +33,7 @@ pub struct StdioSpec {
     pub limits: StdioLimits,
 }
 
-/// A program that runs [`crate::reaper::run`] with what follows its own arguments.
+/// A program that runs `reaper::run` with what follows its own arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reaper {
     /// Our own binary.
@@ -147,7 +147,9 @@ pub enum ConnectError {
 
 /// The last line of stderr says most often why a server failed.
 fn tail(lines: &[Arc<str>]) -> String {
-    lines.last().map_or_else(String::new, |line| format!(": {line}"))
+    lines
+        .last()
+        .map_or_else(String::new, |line| format!(": {line}"))
 }
 
 /// Starts a server and shakes hands with it. The link lives in tasks of `spawner`; the receiver
