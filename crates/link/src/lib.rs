@@ -1,6 +1,9 @@
 //! How bytes travel: one link per live connection to a server.
 
 pub mod link;
+mod peer;
+#[cfg(target_os = "linux")]
+pub mod reaper;
 pub mod stderr;
 pub mod stdio;
 

@@ -1,9 +1,17 @@
 //! What servers write to stderr, kept in a ring per server.
 
+use std::collections::VecDeque;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::watch;
+
+mod plain;
+use plain::Plain;
+
+/// What is read from a stream at once.
+const CHUNK_BYTES: usize = 16 * 1024;
 
 /// One line of a server's stderr.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,12 +29,17 @@ pub struct LogLine {
 /// Gives the lines of all servers their number and time, and wakes who follows them.
 pub struct Stamps {
     now_ms: Box<dyn Fn() -> u64 + Send + Sync>,
-    last: watch::Sender<u64>,
+    /// The number of the newest line. Lines are stored while it is held, so who sees a number
+    /// finds every line up to it.
+    newest: Mutex<u64>,
+    /// Follows `newest`.
+    followed: watch::Sender<u64>,
 }
 
 impl fmt::Debug for Stamps {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Stamps").field("last", &self.last).finish()
+        let newest = &self.newest;
+        f.debug_struct("Stamps").field("newest", newest).finish()
     }
 }
 
@@ -36,14 +49,34 @@ impl Stamps {
     pub fn new(now_ms: impl Fn() -> u64 + Send + Sync + 'static) -> Arc<Self> {
         Arc::new(Self {
             now_ms: Box::new(now_ms),
-            last: watch::Sender::new(0),
+            newest: Mutex::new(0),
+            followed: watch::Sender::new(0),
         })
     }
 
     /// Follows the number of the newest line.
     #[must_use]
     pub fn subscribe(&self) -> watch::Receiver<u64> {
-        self.last.subscribe()
+        self.followed.subscribe()
+    }
+
+    /// Returns the number of the newest line. Who merges the logs of several servers asks for it
+    /// first and leaves out lines beyond it, or it may miss one that comes meanwhile.
+    #[must_use]
+    pub fn newest(&self) -> u64 {
+        *self.newest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn now_ms(&self) -> u64 {
+        (self.now_ms)()
+    }
+
+    fn stamp(&self, store: impl FnOnce(u64, u64)) {
+        let at_ms = self.now_ms();
+        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        *newest += 1;
+        store(*newest, at_ms);
+        self.followed.send_replace(*newest);
     }
 }
 
@@ -74,6 +107,14 @@ pub struct StderrLog {
     server: Arc<str>,
     stamps: Arc<Stamps>,
     limits: StderrLimits,
+    ring: Mutex<Ring>,
+}
+
+#[derive(Debug, Default)]
+struct Ring {
+    lines: VecDeque<LogLine>,
+    /// Invariant: the sum of the lengths of all texts.
+    bytes: usize,
 }
 
 impl StderrLog {
@@ -84,13 +125,67 @@ impl StderrLog {
             server,
             stamps,
             limits,
+            ring: Mutex::default(),
         })
+    }
+
+    /// Returns the stamps that number its lines.
+    #[must_use]
+    pub const fn stamps(&self) -> &Arc<Stamps> {
+        &self.stamps
     }
 
     /// Returns up to `limit` lines after number `after`, oldest first.
     #[must_use]
     pub fn read(&self, after: u64, limit: usize) -> Vec<LogLine> {
-        let _ = (after, limit);
-        Vec::new()
+        let ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = ring.lines.partition_point(|line| line.seq <= after);
+        ring.lines.iter().skip(first).take(limit).cloned().collect()
+    }
+
+    /// Returns the texts of the last `count` lines after number `after`, oldest first.
+    #[must_use]
+    pub fn tail(&self, after: u64, count: usize) -> Vec<Arc<str>> {
+        let ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = ring.lines.partition_point(|line| line.seq <= after);
+        let first = first.max(ring.lines.len().saturating_sub(count));
+        let lines = ring.lines.iter().skip(first);
+        lines.map(|line| line.text.clone()).collect()
+    }
+
+    /// Adds a line.
+    pub fn push(&self, text: &str) {
+        self.stamps.stamp(|seq, at_ms| {
+            let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
+            ring.bytes += text.len();
+            ring.lines.push_back(LogLine {
+                seq,
+                server: self.server.clone(),
+                at_ms,
+                text: text.into(),
+            });
+            while ring.lines.len() > self.limits.lines_max || ring.bytes > self.limits.bytes_max {
+                let Some(oldest) = ring.lines.pop_front() else {
+                    break;
+                };
+                ring.bytes -= oldest.text.len();
+            }
+        });
     }
 }
+
+/// Reads a server's stderr to its end, whatever it holds: a server whose stderr is not read
+/// stands still sooner or later.
+pub(crate) async fn drain<R: AsyncRead + Unpin>(log: Arc<StderrLog>, mut stream: R) {
+    let mut plain = Plain::new(log.limits.line_bytes_max);
+    let mut chunk = vec![0; CHUNK_BYTES];
+    while let Ok(length @ 1..) = stream.read(&mut chunk).await {
+        plain.push(chunk.get(..length).unwrap_or_default(), |line| {
+            log.push(line);
+        });
+    }
+    plain.end(|line| log.push(line));
+}
+
+#[cfg(test)]
+mod tests;

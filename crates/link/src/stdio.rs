@@ -7,11 +7,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
-use tokio::sync::mpsc;
+use tokio::process::ChildStderr;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use crate::link::{Exit, Link, LinkEvent, Spawner};
-use crate::stderr::StderrLog;
+use crate::link::{
+    Answer, BoxFuture, Exit, Link, LinkError, LinkEvent, Request, ServerInfo, Spawner,
+};
+use crate::peer::{Peer, Stop, read_loop, write_loop};
+use crate::stderr::{StderrLog, drain};
+
+mod child;
+mod handshake;
+mod tree;
+use child::Child;
+
+/// Lines of stderr that a failed start shows.
+const STDERR_TAIL_LINES: usize = 5;
 
 /// How to start a server.
 #[derive(Clone, Debug)]
@@ -112,10 +124,12 @@ pub enum ConnectError {
         stderr_tail: Vec<Arc<str>>,
     },
     /// The process did not answer in time.
-    #[error("server `{server}` did not answer the handshake in time")]
+    #[error("server `{server}` did not answer the handshake in time{}", tail(.stderr_tail))]
     HandshakeTimeout {
         /// The server.
         server: Arc<str>,
+        /// The last lines of its stderr.
+        stderr_tail: Vec<Arc<str>>,
     },
     /// The server answered `initialize` with an error.
     #[error("server `{server}` refused the handshake with code {code}: {message}")]
@@ -164,8 +178,126 @@ pub async fn connect(
     deadline: Instant,
     spawner: &dyn Spawner,
 ) -> Result<(Arc<dyn Link>, mpsc::Receiver<LinkEvent>), ConnectError> {
-    let _ = (stderr, client, deadline, spawner);
-    Err(ConnectError::HandshakeTimeout {
-        server: spec.server.clone(),
-    })
+    let log_before = stderr.stamps().newest();
+    let mut child = Child::spawn(spec)?;
+    let tree = child.tree.clone();
+    let peer = Peer::new(spec.server.clone(), spec.limits);
+    // Dropped before the end, it kills what was started.
+    let mut starting = Starting(Some(peer.clone()));
+    let (events, heard) = mpsc::channel(spec.limits.events_max.max(1));
+    let mut streams = Vec::new();
+    if let Some(stdin) = child.process.stdin.take() {
+        spawner.spawn("link.writer", Box::pin(write_loop(peer.clone(), stdin)));
+    }
+    if let Some(stdout) = child.process.stdout.take() {
+        let stamps = stderr.stamps().clone();
+        let task = read_loop(peer.clone(), events, stamps, stdout);
+        streams.push(spawn_followed(spawner, "link.reader", task));
+    }
+    if let Some(pipe) = child.process.stderr.take() {
+        let task = drain_while_there(peer.clone(), stderr.clone(), pipe);
+        streams.push(spawn_followed(spawner, "link.stderr", task));
+    }
+    let keeping = child.keep(peer.clone(), streams, spec.limits);
+    spawner.spawn("link.keeper", Box::pin(keeping));
+
+    match handshake::shake(&peer, &client, deadline).await {
+        Ok(info) => {
+            let pid = tree.server_pid();
+            starting.0 = None;
+            let link = StdioLink { peer, pid, info };
+            Ok((Arc::new(link), heard))
+        }
+        Err(failure) => {
+            drop(starting);
+            let exit = peer.ended().await;
+            let stderr_tail = stderr.tail(log_before, STDERR_TAIL_LINES);
+            Err(failure.explain(spec.server.clone(), exit, stderr_tail))
+        }
+    }
+}
+
+/// Runs a task; what is returned tells when it is over.
+fn spawn_followed(
+    spawner: &dyn Spawner,
+    name: &'static str,
+    task: impl Future<Output = ()> + Send + 'static,
+) -> oneshot::Receiver<()> {
+    let (over, follow) = oneshot::channel::<()>();
+    let followed = async move {
+        task.await;
+        drop(over);
+    };
+    spawner.spawn(name, Box::pin(followed));
+    follow
+}
+
+/// A descendant that was not killed may hold stderr open for ever; nobody waits for that.
+async fn drain_while_there(peer: Arc<Peer>, log: Arc<StderrLog>, pipe: ChildStderr) {
+    tokio::select! {
+        biased;
+        () = drain(log, pipe) => {}
+        _ = peer.ended() => {}
+    }
+}
+
+/// A link that does not exist yet.
+#[derive(Debug)]
+struct Starting(Option<Arc<Peer>>);
+
+impl Drop for Starting {
+    fn drop(&mut self) {
+        if let Some(peer) = &self.0 {
+            peer.end(Exit::Stopping, Stop::AtOnce);
+        }
+    }
+}
+
+/// A link with a child process.
+#[derive(Debug)]
+struct StdioLink {
+    peer: Arc<Peer>,
+    pid: u32,
+    info: ServerInfo,
+}
+
+impl Link for StdioLink {
+    fn request(&self, request: Request) -> BoxFuture<'_, Result<Answer, LinkError>> {
+        Box::pin(self.peer.request(request))
+    }
+
+    fn notify(&self, method: &str, params: Option<&[u8]>) -> Result<(), LinkError> {
+        self.peer.notify(method, params)
+    }
+
+    fn is_open(&self) -> bool {
+        self.peer.is_open()
+    }
+
+    fn closed(&self) -> BoxFuture<'_, Exit> {
+        Box::pin(self.peer.ended())
+    }
+
+    fn close(&self) -> BoxFuture<'_, Exit> {
+        self.peer.end(Exit::Stopping, Stop::Orderly);
+        Box::pin(self.peer.ended())
+    }
+
+    fn pid(&self) -> Option<u32> {
+        Some(self.pid)
+    }
+
+    fn in_flight(&self) -> usize {
+        self.peer.in_flight()
+    }
+
+    fn server(&self) -> &ServerInfo {
+        &self.info
+    }
+}
+
+impl Drop for StdioLink {
+    fn drop(&mut self) {
+        self.peer.end(Exit::Stopping, Stop::Orderly);
+    }
 }
