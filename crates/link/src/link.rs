@@ -1,0 +1,232 @@
+//! The door to one live connection with a server.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::future::Future;
+use std::ops::Range;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use bowline_core::call::{Body, EventSink};
+use bowline_core::error::Execution;
+use bowline_core::pending::Sent;
+use bowline_wire::mcp::Revision;
+use bytes::Bytes;
+use thiserror::Error;
+use tokio::time::Instant;
+
+/// A future behind a pointer, so that a trait can hand it out.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// One request on its way to a server.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The method.
+    pub method: Cow<'static, str>,
+    /// The parameters, one JSON value.
+    pub params: Option<Bytes>,
+    /// A string in `params` that travels as another one.
+    pub rename: Option<Rename>,
+    /// Where in `params` the caller's progress token stands. On the wire it is the link's own id;
+    /// in progress notifications it is the caller's again.
+    pub progress_at: Option<Range<usize>>,
+    /// The id under which the answer is given back, as the caller wrote it.
+    pub reply_id: Bytes,
+    /// When waiting ends.
+    pub deadline: Instant,
+    /// Takes what the server says before it answers.
+    pub events: Option<Arc<dyn EventSink>>,
+}
+
+/// A JSON string that is replaced on the way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rename {
+    /// Where it stands, its quotes included.
+    pub at: Range<usize>,
+    /// What it becomes.
+    pub to: Arc<str>,
+}
+
+/// What a server answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The whole JSON-RPC answer under the caller's id; every other byte is the server's.
+    pub bytes: Bytes,
+    /// Whether it holds a result or an error.
+    pub body: Body,
+    /// Where in `bytes` that stands.
+    pub body_at: Range<usize>,
+}
+
+impl Answer {
+    /// Returns the result or the error object.
+    #[must_use]
+    pub fn body_bytes(&self) -> &[u8] {
+        self.bytes.get(self.body_at.clone()).unwrap_or_default()
+    }
+}
+
+/// Why a request has no answer.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum LinkError {
+    /// Too many requests wait already; it was not sent.
+    #[error("{in_flight_max} requests are in flight already")]
+    Busy {
+        /// How many may be.
+        in_flight_max: usize,
+    },
+    /// The link was gone before the request left.
+    #[error("the link is closed: {0}")]
+    Closed(Exit),
+    /// The request could not be handed over; it was not sent.
+    #[error("the request was not sent: {0}")]
+    NotSent(NotSent),
+    /// The link went away after the request may have left.
+    #[error("the server went away: {0}")]
+    Lost(Exit),
+    /// The deadline came first.
+    #[error("no answer in time")]
+    Timeout {
+        /// Whether the request had left.
+        sent: Sent,
+    },
+    /// The answer came, but broke the limit on lines.
+    #[error("the answer is longer than {bytes_max} bytes")]
+    TooLong {
+        /// The limit.
+        bytes_max: usize,
+    },
+    /// The answer came, but is not one.
+    #[error("the answer is not valid: {0}")]
+    BadAnswer(Arc<str>),
+}
+
+impl LinkError {
+    /// Returns what is known about whether the request was carried out.
+    #[must_use]
+    pub const fn execution(&self) -> Execution {
+        match self {
+            Self::Busy { .. }
+            | Self::Closed(_)
+            | Self::NotSent(_)
+            | Self::Timeout { sent: Sent::No } => Execution::NotStarted,
+            Self::Lost(_)
+            | Self::Timeout {
+                sent: Sent::Perhaps,
+            } => Execution::Unknown,
+            Self::TooLong { .. } | Self::BadAnswer(_) => Execution::Completed,
+        }
+    }
+}
+
+/// What kept a request from being sent.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum NotSent {
+    /// The queue to the server stayed full until the deadline.
+    #[error("the queue to the server stayed full")]
+    QueueFull,
+    /// The server did not read until the deadline.
+    #[error("the server does not read")]
+    NotRead,
+    /// The request alone is larger than the queue.
+    #[error("it is larger than {bytes_max} bytes")]
+    TooLarge {
+        /// The limit.
+        bytes_max: usize,
+    },
+}
+
+/// How a link ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// The process exited by itself.
+    Status(i32),
+    /// The process was ended by a signal.
+    Signal(i32),
+    /// The server closed its output or input while its process lived on; it was stopped.
+    Closed,
+    /// A line was longer than what may be thrown away; the process was killed.
+    Overrun,
+    /// The link is being stopped by us; how the process ends is not known yet.
+    Stopping,
+    /// The process is gone, and nobody can say how.
+    Gone,
+}
+
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Status(code) => write!(f, "exit code {code}"),
+            Self::Signal(signal) => write!(f, "killed by signal {signal}"),
+            Self::Closed => f.write_str("it closed its streams"),
+            Self::Overrun => f.write_str("it wrote a line without end"),
+            Self::Stopping => f.write_str("it is being stopped"),
+            Self::Gone => f.write_str("it is gone"),
+        }
+    }
+}
+
+/// What a server says outside calls.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LinkEvent {
+    /// Its tools changed. Several changes may come as one, but never none.
+    ToolsChanged,
+    /// Its prompts changed, likewise.
+    PromptsChanged,
+    /// Its resources changed, likewise.
+    ResourcesChanged,
+    /// `notifications/message`, whole.
+    Log(Bytes),
+    /// Any other notification, whole.
+    Other(Bytes),
+}
+
+/// What a server said of itself in the handshake.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerInfo {
+    /// The revision agreed on.
+    pub revision: Revision,
+    /// The raw result of `initialize`.
+    pub initialize: Bytes,
+    /// `serverInfo.name`, empty when it gave none.
+    pub name: Arc<str>,
+    /// `serverInfo.version`, empty when it gave none.
+    pub version: Arc<str>,
+}
+
+/// One live connection with a server, used by many callers at once.
+pub trait Link: fmt::Debug + Send + Sync {
+    /// Sends a request and waits for its answer. Dropping the future takes the request back: it
+    /// is not sent when it has not left, and the server is told when it may have.
+    fn request(&self, request: Request) -> BoxFuture<'_, Result<Answer, LinkError>>;
+
+    /// Queues a notification, without waiting.
+    ///
+    /// # Errors
+    /// `Closed`, or `NotSent` when the queue is full.
+    fn notify(&self, method: &str, params: Option<&[u8]>) -> Result<(), LinkError>;
+
+    /// Whether requests are still taken.
+    fn is_open(&self) -> bool;
+
+    /// Waits until the link is gone.
+    fn closed(&self) -> BoxFuture<'_, Exit>;
+
+    /// Stops the server in order and waits until it is gone; may be called again.
+    fn close(&self) -> BoxFuture<'_, Exit>;
+
+    /// Returns the server's process, where there is one.
+    fn pid(&self) -> Option<u32>;
+
+    /// Returns how many requests wait for an answer.
+    fn in_flight(&self) -> usize;
+
+    /// Returns what the server said of itself.
+    fn server(&self) -> &ServerInfo;
+}
+
+/// Runs the tasks of a link; the host's task keeper implements it.
+pub trait Spawner: Send + Sync {
+    /// Runs a task to its end.
+    fn spawn(&self, name: &'static str, task: BoxFuture<'static, ()>);
+}

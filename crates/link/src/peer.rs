@@ -1,0 +1,412 @@
+//! One JSON-RPC conversation over a pair of byte streams: who waits, and what is to be written.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bowline_core::call::EventSink;
+use bowline_core::pending::{Pending, Sent};
+use bowline_wire::mcp::method;
+use bytes::Bytes;
+use tokio::sync::{Notify, oneshot, watch};
+use tokio::time::timeout_at;
+
+use crate::link::{Answer, Exit, LinkError, NotSent, Request};
+use crate::stdio::StdioLimits;
+
+mod frame;
+mod lines;
+mod overlong;
+mod reader;
+mod writer;
+
+pub(crate) use reader::read_loop;
+pub(crate) use writer::write_loop;
+
+/// Answers to requests of the server that may wait to be written.
+const REPLIES_MAX: usize = 64;
+
+/// The part of a link that does not know what carries the bytes.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    server: Arc<str>,
+    limits: StdioLimits,
+    state: Mutex<State>,
+    /// Follows `State::phase`, for those who wait.
+    phase: watch::Sender<Phase>,
+    /// Wakes the writer.
+    work: Notify,
+    /// Wakes requests that wait for room in the queue.
+    room: Notify,
+    pub(crate) counts: Counts,
+}
+
+/// How far the life of a link has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Requests are taken.
+    Open,
+    /// No more requests are taken; the process goes, or has gone.
+    Ending(Exit, Stop),
+    /// All is over.
+    Ended(Exit),
+}
+
+/// How a process is to be ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// With time to finish.
+    Orderly,
+    /// At once.
+    AtOnce,
+}
+
+/// What was seen and dropped.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    /// Lines that are no messages.
+    pub(crate) noise: AtomicU64,
+    /// Answers and progress that nobody waits for.
+    pub(crate) late: AtomicU64,
+    /// Events and replies for which there was no room.
+    pub(crate) dropped: AtomicU64,
+}
+
+impl Counts {
+    pub(crate) fn add(counter: &AtomicU64) {
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// All of it is guarded by one lock, so that registering, sending, answering and giving up have
+/// one order.
+#[derive(Debug)]
+struct State {
+    phase: Phase,
+    pending: Pending<Waiter>,
+    /// Whole messages that have not been given to the server.
+    queue: VecDeque<Frame>,
+    /// Invariant: the sum of the lengths in `queue`.
+    queue_bytes: usize,
+    /// Requests to be taken back. Invariant: each was sent and waited for when the writer last
+    /// looked, so there are never more than may be in flight.
+    cancels: VecDeque<Cancel>,
+    /// Answers to requests of the server.
+    replies: VecDeque<Vec<u8>>,
+}
+
+#[derive(Debug)]
+struct Frame {
+    /// The request that it carries; absent for notifications.
+    id: Option<u64>,
+    bytes: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Cancel {
+    id: u64,
+    reason: &'static str,
+}
+
+/// One caller that waits.
+#[derive(Debug)]
+struct Waiter {
+    answer: oneshot::Sender<Result<Answer, LinkError>>,
+    /// The caller's id.
+    reply_id: Bytes,
+    progress: Option<Progress>,
+}
+
+/// Where progress goes.
+#[derive(Clone, Debug)]
+struct Progress {
+    /// The caller's token, as it wrote it.
+    token: Bytes,
+    sink: Arc<dyn EventSink>,
+}
+
+impl Peer {
+    pub(crate) fn new(server: Arc<str>, limits: StdioLimits) -> Arc<Self> {
+        Arc::new(Self {
+            server,
+            limits,
+            state: Mutex::new(State {
+                phase: Phase::Open,
+                pending: Pending::new(limits.in_flight_max),
+                queue: VecDeque::new(),
+                queue_bytes: 0,
+                cancels: VecDeque::new(),
+                replies: VecDeque::new(),
+            }),
+            phase: watch::Sender::new(Phase::Open),
+            work: Notify::new(),
+            room: Notify::new(),
+            counts: Counts::default(),
+        })
+    }
+
+    /// Sends a request and waits for its answer.
+    pub(crate) async fn request(&self, request: Request) -> Result<Answer, LinkError> {
+        let (id, mut answer) = self.register(&request)?;
+        let mut waiting = Waiting {
+            peer: self,
+            id: Some(id),
+            cancels: request.method != method::INITIALIZE,
+        };
+        let frame = frame::request(id, &request);
+        let deadline = request.deadline;
+        // The parameters can be large, and the wait long.
+        drop(request);
+        if frame.len() > self.limits.queue_bytes_max {
+            let bytes_max = self.limits.queue_bytes_max;
+            return Err(LinkError::NotSent(NotSent::TooLarge { bytes_max }));
+        }
+        let mut queued = false;
+        let outcome = timeout_at(deadline, async {
+            self.push_when_room(id, frame).await?;
+            queued = true;
+            (&mut answer).await.unwrap_or(Err(GONE))
+        })
+        .await;
+        if let Ok(outcome) = outcome {
+            waiting.id = None;
+            return outcome;
+        }
+        match waiting.give_up("the request timed out") {
+            Some(Sent::Perhaps) => Err(LinkError::Timeout {
+                sent: Sent::Perhaps,
+            }),
+            Some(Sent::No) if queued => Err(LinkError::NotSent(NotSent::NotRead)),
+            Some(Sent::No) => Err(LinkError::NotSent(NotSent::QueueFull)),
+            // It was answered in the same moment.
+            None => answer.try_recv().unwrap_or(Err(GONE)),
+        }
+    }
+
+    /// Queues a notification if there is room.
+    pub(crate) fn notify(&self, method: &str, params: Option<&[u8]>) -> Result<(), LinkError> {
+        match self.push(None, frame::notification(method, params)) {
+            Ok(()) => Ok(()),
+            Err(Refused::Closed(exit)) => Err(LinkError::Closed(exit)),
+            Err(Refused::Full(_)) => Err(LinkError::NotSent(NotSent::QueueFull)),
+        }
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        self.lock().phase == Phase::Open
+    }
+
+    pub(crate) fn in_flight(&self) -> usize {
+        self.lock().pending.len()
+    }
+
+    /// Waits until no more requests are taken, and tells why and how the process is to go.
+    pub(crate) async fn ending(&self) -> (Exit, Stop) {
+        match self.reached(|phase| *phase != Phase::Open).await {
+            Phase::Ending(exit, stop) => (exit, stop),
+            Phase::Ended(exit) => (exit, Stop::AtOnce),
+            Phase::Open => (Exit::Gone, Stop::AtOnce),
+        }
+    }
+
+    /// Waits until the process is to go at once.
+    pub(crate) async fn haste(&self) {
+        let is_calm =
+            |phase: &Phase| matches!(phase, Phase::Open | Phase::Ending(_, Stop::Orderly));
+        self.reached(|phase| !is_calm(phase)).await;
+    }
+
+    /// Waits until all is over.
+    pub(crate) async fn ended(&self) -> Exit {
+        match self.reached(|phase| matches!(phase, Phase::Ended(_))).await {
+            Phase::Ended(exit) => exit,
+            Phase::Open | Phase::Ending(..) => Exit::Gone,
+        }
+    }
+
+    async fn reached(&self, wanted: impl FnMut(&Phase) -> bool + Send) -> Phase {
+        let mut phase = self.phase.subscribe();
+        let reached = phase.wait_for(wanted).await;
+        reached.map_or(Phase::Ended(Exit::Gone), |phase| *phase)
+    }
+
+    /// Takes no more requests, and gives back those that have not been sent. The first reason
+    /// counts; only the haste may grow.
+    pub(crate) fn end(&self, exit: Exit, stop: Stop) {
+        let mut state = self.lock();
+        let phase = match state.phase {
+            Phase::Open => Phase::Ending(exit, stop),
+            Phase::Ending(first, Stop::Orderly) => Phase::Ending(first, stop),
+            Phase::Ending(_, Stop::AtOnce) | Phase::Ended(_) => return,
+        };
+        state.phase = phase;
+        let unsent: Vec<Frame> = state.queue.drain(..).collect();
+        state.queue_bytes = 0;
+        for id in unsent.iter().filter_map(|frame| frame.id) {
+            if let Some((waiter, _)) = state.pending.take(id) {
+                let _ = waiter.answer.send(Err(LinkError::Closed(exit)));
+            }
+        }
+        drop(state);
+        self.phase.send_replace(phase);
+        self.work.notify_one();
+        self.room.notify_waiters();
+    }
+
+    /// Tells all who still wait that no answer will come.
+    pub(crate) fn fail(&self, exit: Exit) {
+        for (waiter, sent) in self.lock().pending.drain() {
+            let _ = waiter.answer.send(Err(match sent {
+                Sent::No => LinkError::Closed(exit),
+                Sent::Perhaps => LinkError::Lost(exit),
+            }));
+        }
+    }
+
+    /// Ends the life of the link.
+    pub(crate) fn finish(&self, exit: Exit) {
+        self.end(exit, Stop::AtOnce);
+        self.lock().phase = Phase::Ended(exit);
+        self.fail(exit);
+        self.phase.send_replace(Phase::Ended(exit));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing in the state can be left half done by a panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn register(&self, request: &Request) -> Result<(u64, Receiver), LinkError> {
+        let (sender, receiver) = oneshot::channel();
+        let progress = request.events.as_ref().and_then(|sink| {
+            let at = request.progress_at.clone()?;
+            let token = request.params.as_ref()?.get(at)?;
+            Some(Progress {
+                token: Bytes::copy_from_slice(token),
+                sink: sink.clone(),
+            })
+        });
+        let waiter = Waiter {
+            answer: sender,
+            reply_id: request.reply_id.clone(),
+            progress,
+        };
+        let mut state = self.lock();
+        if let Phase::Ending(exit, _) | Phase::Ended(exit) = state.phase {
+            return Err(LinkError::Closed(exit));
+        }
+        match state.pending.register(waiter) {
+            Ok(id) => Ok((id, receiver)),
+            Err(_) => Err(LinkError::Busy {
+                in_flight_max: self.limits.in_flight_max,
+            }),
+        }
+    }
+
+    async fn push_when_room(&self, id: u64, mut frame: Vec<u8>) -> Result<(), LinkError> {
+        loop {
+            // Made before the look at the queue, so that room made after it is not missed.
+            let room = self.room.notified();
+            match self.push(Some(id), frame) {
+                Ok(()) => return Ok(()),
+                Err(Refused::Closed(exit)) => return Err(LinkError::Closed(exit)),
+                Err(Refused::Full(back)) => frame = back,
+            }
+            room.await;
+        }
+    }
+
+    fn push(&self, id: Option<u64>, bytes: Vec<u8>) -> Result<(), Refused> {
+        let mut state = self.lock();
+        if let Phase::Ending(exit, _) | Phase::Ended(exit) = state.phase {
+            return Err(Refused::Closed(exit));
+        }
+        let queue_bytes = state.queue_bytes + bytes.len();
+        if state.queue.len() >= self.limits.queue_frames_max
+            || queue_bytes > self.limits.queue_bytes_max
+        {
+            return Err(Refused::Full(bytes));
+        }
+        state.queue_bytes = queue_bytes;
+        state.queue.push_back(Frame { id, bytes });
+        // A writer that has not yet taken what was there before is awake already.
+        let wake = state.queue.len() == 1;
+        drop(state);
+        if wake {
+            self.work.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Queues an answer to a request of the server.
+    fn reply(&self, bytes: Vec<u8>) {
+        let mut state = self.lock();
+        if state.replies.len() >= REPLIES_MAX {
+            Counts::add(&self.counts.dropped);
+            return;
+        }
+        state.replies.push_back(bytes);
+        drop(state);
+        self.work.notify_one();
+    }
+}
+
+/// A waiter cannot vanish without being told, so nobody reads this; it says what is true.
+const GONE: LinkError = LinkError::Lost(Exit::Gone);
+
+type Receiver = oneshot::Receiver<Result<Answer, LinkError>>;
+
+/// Why a frame was not queued.
+#[derive(Debug)]
+enum Refused {
+    Closed(Exit),
+    /// Given back, to be tried again.
+    Full(Vec<u8>),
+}
+
+/// The wait of one caller; dropped early, it takes the request back.
+#[derive(Debug)]
+struct Waiting<'a> {
+    peer: &'a Peer,
+    /// Absent when the wait is over.
+    id: Option<u64>,
+    /// Whether the server may be told: the handshake must not be taken back.
+    cancels: bool,
+}
+
+impl Waiting<'_> {
+    /// Ends the wait. Returns whether the request may have left, or nothing when it is over.
+    fn give_up(&mut self, reason: &'static str) -> Option<Sent> {
+        let id = self.id.take()?;
+        let mut state = self.peer.lock();
+        let (_, sent) = state.pending.take(id)?;
+        match sent {
+            Sent::No => {
+                if let Some(at) = state.queue.iter().position(|frame| frame.id == Some(id))
+                    && let Some(frame) = state.queue.remove(at)
+                {
+                    state.queue_bytes -= frame.bytes.len();
+                    drop(state);
+                    self.peer.room.notify_waiters();
+                }
+            }
+            Sent::Perhaps if self.cancels => {
+                state.cancels.push_back(Cancel { id, reason });
+                debug_assert!(state.cancels.len() <= self.peer.limits.in_flight_max);
+                drop(state);
+                self.peer.work.notify_one();
+            }
+            Sent::Perhaps => {}
+        }
+        Some(sent)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.give_up("the caller took the request back");
+    }
+}
+
+#[cfg(test)]
+mod tests;

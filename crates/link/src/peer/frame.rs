@@ -1,0 +1,91 @@
+//! Messages to a server as whole lines.
+
+use bowline_wire::Span;
+use bowline_wire::jsonrpc::{write_error, write_notification, write_request, write_result};
+use bowline_wire::mcp::{code, method};
+use bowline_wire::splice::{Edit, Edited, write_string};
+
+use crate::link::Request;
+
+/// What an envelope needs beside method and parameters.
+const ENVELOPE_BYTES: usize = 80;
+
+/// Of the method of a refused request, as many characters are repeated.
+const METHOD_CHARS_MAX: usize = 64;
+
+/// Returns a request under the link's own id.
+pub(super) fn request(id: u64, request: &Request) -> Vec<u8> {
+    let params = request.params.as_deref().unwrap_or_default();
+    let mut out = Vec::with_capacity(params.len() + request.method.len() + ENVELOPE_BYTES);
+    let mut number = itoa::Buffer::new();
+    let token = number.format(id).as_bytes();
+    let mut name = Vec::new();
+    let rename = request.rename.as_ref().map(|rename| {
+        write_string(&mut name, &rename.to);
+        span(&rename.at)
+    });
+    let rename = rename.map(|at| Edit { at, with: &name });
+    let progress = request.progress_at.as_ref().map(|at| Edit {
+        at: span(at),
+        with: token,
+    });
+    let both;
+    let edits: &[Edit<'_>] = match (&rename, &progress) {
+        (Some(rename), Some(progress)) => {
+            both = if rename.at.start < progress.at.start {
+                [*rename, *progress]
+            } else {
+                [*progress, *rename]
+            };
+            &both
+        }
+        (Some(one), None) | (None, Some(one)) => std::slice::from_ref(one),
+        (None, None) => &[],
+    };
+    let params = request.params.as_deref();
+    let params = params.map(|source| Edited { source, edits });
+    write_request(&mut out, id, &request.method, params);
+    out.push(b'\n');
+    out
+}
+
+/// Returns a notification.
+pub(super) fn notification(method: &str, params: Option<&[u8]>) -> Vec<u8> {
+    let room = params.unwrap_or_default().len() + method.len() + ENVELOPE_BYTES;
+    let mut out = Vec::with_capacity(room);
+    write_notification(&mut out, method, params);
+    out.push(b'\n');
+    out
+}
+
+/// Appends the news that nobody waits for a request any more.
+pub(super) fn write_cancelled(out: &mut Vec<u8>, id: u64, reason: &str) {
+    let mut params = br#"{"requestId":"#.to_vec();
+    params.extend_from_slice(itoa::Buffer::new().format(id).as_bytes());
+    params.extend_from_slice(br#","reason":"#);
+    write_string(&mut params, reason);
+    params.push(b'}');
+    write_notification(out, method::CANCELLED, Some(&params));
+    out.push(b'\n');
+}
+
+/// Returns the answer to a request of the server: we are there, and can do nothing for it.
+pub(super) fn reply(id: &[u8], asked: &str) -> Vec<u8> {
+    let mut out = Vec::new();
+    if asked == method::PING {
+        write_result(&mut out, id, b"{}");
+    } else {
+        let asked: String = asked.chars().take(METHOD_CHARS_MAX).collect();
+        let message = format!("this client has not declared the capability for `{asked}`");
+        write_error(&mut out, Some(id), code::METHOD_NOT_FOUND, &message, None);
+    }
+    out.push(b'\n');
+    out
+}
+
+fn span(range: &std::ops::Range<usize>) -> Span {
+    Span {
+        start: range.start,
+        end: range.end,
+    }
+}

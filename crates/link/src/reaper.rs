@@ -1,0 +1,341 @@
+//! A small process between the gateway and a server: when either goes, no descendant stays.
+//!
+//! It is the subreaper of all that the server starts, so that whatever detaches itself becomes
+//! its child. It takes SIGTERM as the wish for an orderly end and SIGINT as the order to kill,
+//! and it follows the gateway into death, however that died.
+
+use std::ffi::OsString;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{
+    Pid, PidfdFlags, Resource, Rlimit, Signal, WaitOptions, WaitStatus, getpid, getppid,
+    kill_process, kill_process_group, pidfd_open, set_child_subreaper, setrlimit, wait,
+};
+use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
+use signal_hook::low_level::pipe;
+
+mod children;
+
+/// How long a server may take to go after SIGTERM.
+const TERM_GRACE: Duration = Duration::from_secs(2);
+
+/// The same when the gateway is gone: nobody listens any more.
+const ORPHAN_GRACE: Duration = Duration::from_millis(700);
+
+/// How long killed processes are waited for; longer, the system itself is stuck.
+const KILL_GRACE: Duration = Duration::from_secs(5);
+
+/// How often killed processes are looked for again when none has reported its end.
+const SWEEP_EVERY: Duration = Duration::from_millis(20);
+
+/// How often the gateway is looked for where the system cannot report its end.
+const PARENT_EVERY: Duration = Duration::from_secs(1);
+
+/// The kernel short of memory takes the server, and not the gateway.
+const OOM_SCORE: &str = "500";
+
+const EXIT_USAGE: u8 = 2;
+const EXIT_FAILED: u8 = 125;
+const EXIT_NOT_RUNNABLE: u8 = 126;
+const EXIT_NOT_FOUND: u8 = 127;
+
+/// Runs `PARENT_PID -- COMMAND ARGS...` and returns how it ended: its own code, or 128 and the
+/// signal that ended it.
+pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
+    let code = match Order::read(args) {
+        Some(order) => order.serve().unwrap_or_else(|error| {
+            say(&format!("reaper: {error}"));
+            EXIT_FAILED
+        }),
+        None => {
+            say("usage: PARENT_PID -- COMMAND ARGS...");
+            EXIT_USAGE
+        }
+    };
+    ExitCode::from(code)
+}
+
+/// What is to be run, and for whom.
+#[derive(Debug)]
+struct Order {
+    parent: Pid,
+    command: OsString,
+    args: Vec<OsString>,
+}
+
+impl Order {
+    fn read(mut args: impl Iterator<Item = OsString>) -> Option<Self> {
+        let parent = args.next()?.to_str()?.parse().ok()?;
+        if args.next()? != "--" {
+            return None;
+        }
+        Some(Self {
+            parent: Pid::from_raw(parent)?,
+            command: args.next()?,
+            args: args.collect(),
+        })
+    }
+
+    fn serve(self) -> io::Result<u8> {
+        let signals = Signals::new()?;
+        let parent = pidfd_open(self.parent, PidfdFlags::empty()).ok();
+        // Checked after it is watched: the number could have come to mean another process.
+        if getppid() != Some(self.parent) {
+            return Ok(EXIT_FAILED);
+        }
+        set_child_subreaper(Some(getpid()))?;
+        rustix::thread::set_no_new_privs(true)?;
+        let none = Rlimit {
+            current: Some(0),
+            maximum: Some(0),
+        };
+        let _ = setrlimit(Resource::Core, none);
+
+        let spawned = Command::new(&self.command)
+            .args(&self.args)
+            .process_group(0)
+            .spawn();
+        let child = match spawned {
+            Ok(child) => child,
+            Err(error) => return Ok(not_started(&self.command, &error)),
+        };
+        let _ = std::fs::write(format!("/proc/{}/oom_score_adj", child.id()), OOM_SCORE);
+        // The server's pipes end with the server, not with us.
+        let null = std::fs::File::options()
+            .read(true)
+            .write(true)
+            .open("/dev/null")?;
+        rustix::stdio::dup2_stdin(&null)?;
+        rustix::stdio::dup2_stdout(&null)?;
+
+        let child = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        let child = child.ok_or(io::ErrorKind::InvalidData)?;
+        let mut watch = Watch {
+            parent_pid: self.parent,
+            parent,
+            signals,
+            child,
+            stage: Stage::Serving,
+        };
+        let status = watch.until_child_is_gone();
+        watch.sweep();
+        Ok(status.map_or(EXIT_FAILED, exit_code))
+    }
+}
+
+/// Signals as readable streams.
+#[derive(Debug)]
+struct Signals {
+    child: UnixStream,
+    terminate: UnixStream,
+    kill: UnixStream,
+}
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        let listen = |signal| {
+            let (ours, handler) = UnixStream::pair()?;
+            ours.set_nonblocking(true)?;
+            pipe::register(signal, handler)?;
+            Ok::<_, io::Error>(ours)
+        };
+        Ok(Self {
+            child: listen(SIGCHLD)?,
+            terminate: listen(SIGTERM)?,
+            kill: listen(SIGINT)?,
+        })
+    }
+}
+
+/// How far the end has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Serving,
+    /// Told to go; killed at that moment.
+    Terminating(Instant),
+    Killed,
+}
+
+/// What happened.
+#[derive(Debug, Default)]
+struct Seen {
+    parent_gone: bool,
+    terminate: bool,
+    kill: bool,
+}
+
+#[derive(Debug)]
+struct Watch {
+    parent_pid: Pid,
+    /// Readable when the gateway is gone; absent where the system has no such thing.
+    parent: Option<OwnedFd>,
+    signals: Signals,
+    child: Pid,
+    stage: Stage,
+}
+
+impl Watch {
+    fn until_child_is_gone(&mut self) -> Option<WaitStatus> {
+        loop {
+            match self.reap() {
+                Reaped::Child(status) => return Some(status),
+                Reaped::All => return None,
+                Reaped::Waiting => {}
+            }
+            let seen = self.pause(self.patience());
+            if seen.kill {
+                self.kill();
+            }
+            if let Stage::Terminating(until) = self.stage
+                && now() >= until
+            {
+                self.kill();
+            }
+            if self.stage == Stage::Serving && (seen.parent_gone || seen.terminate) {
+                let grace = if seen.parent_gone {
+                    ORPHAN_GRACE
+                } else {
+                    TERM_GRACE
+                };
+                let _ = kill_process_group(self.child, Signal::TERM);
+                self.stage = Stage::Terminating(now() + grace);
+            }
+            if self.stage != Stage::Serving && seen.parent_gone {
+                self.parent = None;
+            }
+        }
+    }
+
+    /// How long nothing need be done.
+    fn patience(&self) -> Option<Duration> {
+        match self.stage {
+            Stage::Terminating(until) => Some(until.saturating_duration_since(now())),
+            Stage::Serving if self.parent.is_none() => Some(PARENT_EVERY),
+            Stage::Serving | Stage::Killed => None,
+        }
+    }
+
+    fn kill(&mut self) {
+        let _ = kill_process_group(self.child, Signal::KILL);
+        let _ = kill_process(self.child, Signal::KILL);
+        self.stage = Stage::Killed;
+    }
+
+    /// Kills whatever has become our child, until nothing does any more.
+    fn sweep(&mut self) {
+        // Its end would wake us over and over, and changes nothing any more.
+        self.parent = None;
+        // The leader is reaped, but as long as one of its group lives the number is theirs.
+        let _ = kill_process_group(self.child, Signal::KILL);
+        let until = now() + KILL_GRACE;
+        loop {
+            for pid in children::of(getpid()) {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+            if let Reaped::All = self.reap() {
+                return;
+            }
+            if now() >= until {
+                return;
+            }
+            self.pause(Some(SWEEP_EVERY));
+        }
+    }
+
+    /// Takes the ends of all children that have ended.
+    fn reap(&self) -> Reaped {
+        let mut of_child = None;
+        loop {
+            match wait(WaitOptions::NOHANG) {
+                Ok(Some((pid, status))) if pid == self.child => of_child = Some(status),
+                Ok(Some(_)) | Err(rustix::io::Errno::INTR) => {}
+                Ok(None) => return of_child.map_or(Reaped::Waiting, Reaped::Child),
+                Err(_) => return of_child.map_or(Reaped::All, Reaped::Child),
+            }
+        }
+    }
+
+    /// Waits until something happens.
+    fn pause(&self, patience: Option<Duration>) -> Seen {
+        let patience = patience.and_then(|patience| Timespec::try_from(patience).ok());
+        let signals = &self.signals;
+        // Without a handle on the gateway, a signal stream stands in and its place is not read.
+        let parent = self
+            .parent
+            .as_ref()
+            .map_or_else(|| signals.child.as_fd(), AsFd::as_fd);
+        let mut fds = [
+            PollFd::from_borrowed_fd(parent, PollFlags::IN),
+            PollFd::from_borrowed_fd(signals.child.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(signals.terminate.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(signals.kill.as_fd(), PollFlags::IN),
+        ];
+        if poll(&mut fds, patience.as_ref()).is_err() {
+            return Seen::default();
+        }
+        drain(&signals.child);
+        Seen {
+            // Only the gateway is our parent; when it dies, another is.
+            parent_gone: getppid() != Some(self.parent_pid),
+            terminate: drain(&signals.terminate),
+            kill: drain(&signals.kill),
+        }
+    }
+}
+
+/// What `wait` told.
+#[derive(Debug)]
+enum Reaped {
+    /// The server is gone.
+    Child(WaitStatus),
+    /// Nothing is left.
+    All,
+    /// Some live on.
+    Waiting,
+}
+
+/// Empties a signal stream; `true` when there was something in it.
+fn drain(mut stream: &UnixStream) -> bool {
+    let mut chunk = [0; 64];
+    let mut any = false;
+    while let Ok(1..) = stream.read(&mut chunk) {
+        any = true;
+    }
+    any
+}
+
+fn exit_code(status: WaitStatus) -> u8 {
+    let signal = status.terminating_signal().map(|signal| 128 + signal);
+    let code = status.exit_status().or(signal);
+    code.and_then(|code| u8::try_from(code).ok())
+        .unwrap_or(EXIT_FAILED)
+}
+
+fn not_started(command: &OsString, error: &io::Error) -> u8 {
+    let command = command.to_string_lossy();
+    if error.kind() == io::ErrorKind::NotFound {
+        say(&format!("command not found: {command}"));
+        return EXIT_NOT_FOUND;
+    }
+    say(&format!("cannot run {command}: {error}"));
+    EXIT_NOT_RUNNABLE
+}
+
+fn say(text: &str) {
+    // There is nobody to tell when this fails.
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the reaper is a process of its own, and this is its only clock"
+)]
+fn now() -> Instant {
+    Instant::now()
+}

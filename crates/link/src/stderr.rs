@@ -1,0 +1,191 @@
+//! What servers write to stderr, kept in a ring per server.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::sync::watch;
+
+mod plain;
+use plain::Plain;
+
+/// What is read from a stream at once.
+const CHUNK_BYTES: usize = 16 * 1024;
+
+/// One line of a server's stderr.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogLine {
+    /// Its number, growing over all servers.
+    pub seq: u64,
+    /// The server.
+    pub server: Arc<str>,
+    /// When it came, in milliseconds since the epoch.
+    pub at_ms: u64,
+    /// The text, without escapes and line end.
+    pub text: Arc<str>,
+}
+
+/// Gives the lines of all servers their number and time, and wakes who follows them.
+pub struct Stamps {
+    now_ms: Box<dyn Fn() -> u64 + Send + Sync>,
+    /// The number of the newest line. Lines are stored while it is held, so who sees a number
+    /// finds every line up to it.
+    newest: Mutex<u64>,
+    /// Follows `newest`.
+    followed: watch::Sender<u64>,
+}
+
+impl fmt::Debug for Stamps {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let newest = &self.newest;
+        f.debug_struct("Stamps").field("newest", newest).finish()
+    }
+}
+
+impl Stamps {
+    /// Returns stamps that begin with line 1; `now_ms` tells the time since the epoch.
+    #[must_use]
+    pub fn new(now_ms: impl Fn() -> u64 + Send + Sync + 'static) -> Arc<Self> {
+        Arc::new(Self {
+            now_ms: Box::new(now_ms),
+            newest: Mutex::new(0),
+            followed: watch::Sender::new(0),
+        })
+    }
+
+    /// Follows the number of the newest line.
+    #[must_use]
+    pub fn subscribe(&self) -> watch::Receiver<u64> {
+        self.followed.subscribe()
+    }
+
+    /// Returns the number of the newest line. Who merges the logs of several servers asks for it
+    /// first and leaves out lines beyond it, or it may miss one that comes meanwhile.
+    #[must_use]
+    pub fn newest(&self) -> u64 {
+        *self.newest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn now_ms(&self) -> u64 {
+        (self.now_ms)()
+    }
+
+    fn stamp(&self, store: impl FnOnce(u64, u64)) {
+        let at_ms = self.now_ms();
+        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        *newest += 1;
+        store(*newest, at_ms);
+        self.followed.send_replace(*newest);
+    }
+}
+
+/// The bounds of one server's ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StderrLimits {
+    /// Lines kept.
+    pub lines_max: usize,
+    /// Bytes of text kept.
+    pub bytes_max: usize,
+    /// Bytes of one line; the rest of it is cut off.
+    pub line_bytes_max: usize,
+}
+
+impl Default for StderrLimits {
+    fn default() -> Self {
+        Self {
+            lines_max: 2_000,
+            bytes_max: 256 * 1024,
+            line_bytes_max: 8 * 1024,
+        }
+    }
+}
+
+/// The last lines of one server's stderr, over all its generations.
+#[derive(Debug)]
+pub struct StderrLog {
+    server: Arc<str>,
+    stamps: Arc<Stamps>,
+    limits: StderrLimits,
+    ring: Mutex<Ring>,
+}
+
+#[derive(Debug, Default)]
+struct Ring {
+    lines: VecDeque<LogLine>,
+    /// Invariant: the sum of the lengths of all texts.
+    bytes: usize,
+}
+
+impl StderrLog {
+    /// Returns an empty log.
+    #[must_use]
+    pub fn new(server: Arc<str>, stamps: Arc<Stamps>, limits: StderrLimits) -> Arc<Self> {
+        Arc::new(Self {
+            server,
+            stamps,
+            limits,
+            ring: Mutex::default(),
+        })
+    }
+
+    /// Returns the stamps that number its lines.
+    #[must_use]
+    pub const fn stamps(&self) -> &Arc<Stamps> {
+        &self.stamps
+    }
+
+    /// Returns up to `limit` lines after number `after`, oldest first.
+    #[must_use]
+    pub fn read(&self, after: u64, limit: usize) -> Vec<LogLine> {
+        let ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = ring.lines.partition_point(|line| line.seq <= after);
+        ring.lines.iter().skip(first).take(limit).cloned().collect()
+    }
+
+    /// Returns the texts of the last `count` lines after number `after`, oldest first.
+    #[must_use]
+    pub fn tail(&self, after: u64, count: usize) -> Vec<Arc<str>> {
+        let ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = ring.lines.partition_point(|line| line.seq <= after);
+        let first = first.max(ring.lines.len().saturating_sub(count));
+        let lines = ring.lines.iter().skip(first);
+        lines.map(|line| line.text.clone()).collect()
+    }
+
+    /// Adds a line.
+    pub fn push(&self, text: &str) {
+        self.stamps.stamp(|seq, at_ms| {
+            let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
+            ring.bytes += text.len();
+            ring.lines.push_back(LogLine {
+                seq,
+                server: self.server.clone(),
+                at_ms,
+                text: text.into(),
+            });
+            while ring.lines.len() > self.limits.lines_max || ring.bytes > self.limits.bytes_max {
+                let Some(oldest) = ring.lines.pop_front() else {
+                    break;
+                };
+                ring.bytes -= oldest.text.len();
+            }
+        });
+    }
+}
+
+/// Reads a server's stderr to its end, whatever it holds: a server whose stderr is not read
+/// stands still sooner or later.
+pub(crate) async fn drain<R: AsyncRead + Unpin>(log: Arc<StderrLog>, mut stream: R) {
+    let mut plain = Plain::new(log.limits.line_bytes_max);
+    let mut chunk = vec![0; CHUNK_BYTES];
+    while let Ok(length @ 1..) = stream.read(&mut chunk).await {
+        plain.push(chunk.get(..length).unwrap_or_default(), |line| {
+            log.push(line);
+        });
+    }
+    plain.end(|line| log.push(line));
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,115 @@
+//! Tests of the stderr log.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::io::AsyncWriteExt;
+
+use super::*;
+
+fn log(limits: StderrLimits) -> Arc<StderrLog> {
+    StderrLog::new("s".into(), Stamps::new(|| 7), limits)
+}
+
+fn texts(log: &StderrLog) -> Vec<String> {
+    let lines = log.read(0, usize::MAX);
+    lines.iter().map(|line| line.text.to_string()).collect()
+}
+
+/// What becomes of bytes, however they are cut.
+fn plain(bytes: &[u8]) -> Vec<String> {
+    let run = |size: usize| {
+        let mut lines = Vec::new();
+        let mut plain = Plain::new(24);
+        for chunk in bytes.chunks(size) {
+            plain.push(chunk, |line| lines.push(line.to_owned()));
+        }
+        plain.end(|line| lines.push(line.to_owned()));
+        lines
+    };
+    let whole = run(bytes.len().max(1));
+    assert_eq!(run(1), whole);
+    whole
+}
+
+#[test]
+fn escapes_are_stripped_and_long_lines_cut() {
+    assert_eq!(plain(b"a\r\n\nb"), ["a", "b"]);
+    assert_eq!(plain(b"\x1b[1;31mred\x1b[0m\tend"), ["red\tend"]);
+    assert_eq!(plain(b"\x1b]0;title\x07x\x1b]8;;u\x1b\\y"), ["xy"]);
+    assert_eq!(plain(b"\x1b(Bplain\x1b7"), ["plain"]);
+    assert_eq!(plain(b"\x1b[31\nnext"), ["next"]);
+    assert_eq!(
+        plain(b"0123456789012345678901234567"),
+        ["012345678901234567890123…"]
+    );
+}
+
+#[test]
+fn invalid_utf_8_on_stderr_is_replaced() {
+    assert_eq!(plain(b"a\xff\xfeb\nok"), ["a\u{fffd}\u{fffd}b", "ok"]);
+}
+
+#[test]
+fn the_ring_forgets_the_oldest_by_lines_and_by_bytes() {
+    let limits = StderrLimits {
+        lines_max: 3,
+        bytes_max: 10,
+        line_bytes_max: 100,
+    };
+    let log = log(limits);
+    for text in ["a", "b", "c", "d"] {
+        log.push(text);
+    }
+    assert_eq!(texts(&log), ["b", "c", "d"]);
+    log.push("123456789");
+    assert_eq!(texts(&log), ["d", "123456789"]);
+    log.push("longer than the whole ring");
+    assert_eq!(texts(&log), Vec::<String>::new());
+}
+
+#[test]
+fn numbers_grow_over_all_servers_and_reading_goes_on_after_one() {
+    let clock = Arc::new(AtomicU64::new(5));
+    let tick = clock.clone();
+    let stamps = Stamps::new(move || tick.fetch_add(1, Ordering::Relaxed));
+    let one = StderrLog::new("one".into(), stamps.clone(), StderrLimits::default());
+    let two = StderrLog::new("two".into(), stamps.clone(), StderrLimits::default());
+    one.push("a");
+    two.push("b");
+    one.push("c");
+    one.push("d");
+    let line = |seq, at_ms, text: &str| LogLine {
+        seq,
+        server: "one".into(),
+        at_ms,
+        text: text.into(),
+    };
+    assert_eq!(one.read(1, 1), [line(3, 7, "c")]);
+    assert_eq!(
+        one.read(0, 9),
+        [line(1, 5, "a"), line(3, 7, "c"), line(4, 8, "d")]
+    );
+    assert_eq!(one.tail(1, 1), ["d".into()]);
+    assert_eq!(one.tail(1, 9), ["c".into(), "d".into()]);
+    assert_eq!(stamps.newest(), 4);
+}
+
+#[tokio::test]
+async fn who_follows_is_woken_by_a_line() {
+    let log = log(StderrLimits::default());
+    let mut follower = log.stamps().subscribe();
+    follower.borrow_and_update();
+    let (mut child, stderr) = tokio::io::duplex(64);
+    let feed = async {
+        child.write_all(b"\xffhello\n").await.unwrap();
+        drop(child);
+    };
+    let follow = async {
+        follower.changed().await.unwrap();
+        *follower.borrow()
+    };
+    let ((), seq, ()) = tokio::join!(feed, follow, drain(log.clone(), stderr));
+    assert_eq!(seq, 1);
+    assert_eq!(texts(&log), ["\u{fffd}hello"]);
+}

@@ -1,0 +1,303 @@
+//! A server as a child process that speaks over its standard streams.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use thiserror::Error;
+use tokio::process::ChildStderr;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+use crate::link::{
+    Answer, BoxFuture, Exit, Link, LinkError, LinkEvent, Request, ServerInfo, Spawner,
+};
+use crate::peer::{Peer, Stop, read_loop, write_loop};
+use crate::stderr::{StderrLog, drain};
+
+mod child;
+mod handshake;
+mod tree;
+use child::Child;
+
+/// Lines of stderr that a failed start shows.
+const STDERR_TAIL_LINES: usize = 5;
+
+/// How to start a server.
+#[derive(Clone, Debug)]
+pub struct StdioSpec {
+    /// The server's name, for messages.
+    pub server: Arc<str>,
+    /// The program.
+    pub command: OsString,
+    /// Its arguments.
+    pub args: Vec<OsString>,
+    /// Its whole environment; nothing is inherited beside it.
+    pub env: Vec<(OsString, OsString)>,
+    /// Where it runs; our own directory when absent.
+    pub cwd: Option<PathBuf>,
+    /// What stands between us and the program, so that no descendant of it survives; absent where
+    /// the program is started directly.
+    pub reaper: Option<Reaper>,
+    /// The bounds.
+    pub limits: StdioLimits,
+}
+
+/// A program that runs `reaper::run` with what follows its own arguments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reaper {
+    /// Our own binary.
+    pub program: PathBuf,
+    /// What makes it a reaper.
+    pub args: Vec<OsString>,
+}
+
+/// The bounds of one link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StdioLimits {
+    /// The longest line that is read as a message.
+    pub line_bytes_max: usize,
+    /// The longest line that is thrown away; a longer one ends the link.
+    pub discard_bytes_max: usize,
+    /// Requests that may wait for an answer at once.
+    pub in_flight_max: usize,
+    /// Messages that may wait to be written.
+    pub queue_frames_max: usize,
+    /// Bytes that may wait to be written.
+    pub queue_bytes_max: usize,
+    /// Events that may wait to be read.
+    pub events_max: usize,
+    /// How long a child may take to go after its stdin was closed.
+    pub stop_stdin: Duration,
+    /// How long it may take after it was told to terminate.
+    pub stop_term: Duration,
+}
+
+impl Default for StdioLimits {
+    fn default() -> Self {
+        Self {
+            line_bytes_max: 8 * 1024 * 1024,
+            discard_bytes_max: 64 * 1024 * 1024,
+            in_flight_max: 256,
+            queue_frames_max: 256,
+            queue_bytes_max: 16 * 1024 * 1024,
+            events_max: 64,
+            stop_stdin: Duration::from_secs(3),
+            stop_term: Duration::from_secs(2),
+        }
+    }
+}
+
+/// What we say of ourselves in the handshake.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientInfo {
+    /// Our name.
+    pub name: Arc<str>,
+    /// Our version.
+    pub version: Arc<str>,
+}
+
+/// Why a server could not be started.
+#[derive(Debug, Error)]
+pub enum ConnectError {
+    /// The process could not be made.
+    #[error("server `{server}`: cannot run `{command}`")]
+    Spawn {
+        /// The server.
+        server: Arc<str>,
+        /// The program.
+        command: String,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// The process ended before it answered.
+    #[error("server `{server}` ended before the handshake: {exit}{}", tail(.stderr_tail))]
+    ExitedBeforeHandshake {
+        /// The server.
+        server: Arc<str>,
+        /// How it ended.
+        exit: Exit,
+        /// The last lines of its stderr.
+        stderr_tail: Vec<Arc<str>>,
+    },
+    /// The process did not answer in time.
+    #[error("server `{server}` did not answer the handshake in time{}", tail(.stderr_tail))]
+    HandshakeTimeout {
+        /// The server.
+        server: Arc<str>,
+        /// The last lines of its stderr.
+        stderr_tail: Vec<Arc<str>>,
+    },
+    /// The server answered `initialize` with an error.
+    #[error("server `{server}` refused the handshake with code {code}: {message}")]
+    HandshakeRefused {
+        /// The server.
+        server: Arc<str>,
+        /// The JSON-RPC code.
+        code: i64,
+        /// The server's words.
+        message: String,
+    },
+    /// The server answered with a revision that we do not speak.
+    #[error("server `{server}` speaks the unknown revision `{revision}`")]
+    UnsupportedRevision {
+        /// The server.
+        server: Arc<str>,
+        /// What it wrote.
+        revision: String,
+    },
+    /// The answer to `initialize` is not one.
+    #[error("server `{server}` gave no valid answer to the handshake: {reason}")]
+    BadHandshake {
+        /// The server.
+        server: Arc<str>,
+        /// What was wrong with it.
+        reason: Arc<str>,
+    },
+}
+
+/// The last line of stderr says most often why a server failed.
+fn tail(lines: &[Arc<str>]) -> String {
+    lines
+        .last()
+        .map_or_else(String::new, |line| format!(": {line}"))
+}
+
+/// Starts a server and shakes hands with it. The link lives in tasks of `spawner`; the receiver
+/// hears what the server says outside calls.
+///
+/// # Errors
+/// Every failure names the server, and leaves no process behind.
+pub async fn connect(
+    spec: &StdioSpec,
+    stderr: Arc<StderrLog>,
+    client: ClientInfo,
+    deadline: Instant,
+    spawner: &dyn Spawner,
+) -> Result<(Arc<dyn Link>, mpsc::Receiver<LinkEvent>), ConnectError> {
+    let log_before = stderr.stamps().newest();
+    let mut child = Child::spawn(spec)?;
+    let tree = child.tree.clone();
+    let peer = Peer::new(spec.server.clone(), spec.limits);
+    // Dropped before the end, it kills what was started.
+    let mut starting = Starting(Some(peer.clone()));
+    let (events, heard) = mpsc::channel(spec.limits.events_max.max(1));
+    let mut streams = Vec::new();
+    if let Some(stdin) = child.process.stdin.take() {
+        spawner.spawn("link.writer", Box::pin(write_loop(peer.clone(), stdin)));
+    }
+    if let Some(stdout) = child.process.stdout.take() {
+        let stamps = stderr.stamps().clone();
+        let task = read_loop(peer.clone(), events, stamps, stdout);
+        streams.push(spawn_followed(spawner, "link.reader", task));
+    }
+    if let Some(pipe) = child.process.stderr.take() {
+        let task = drain_while_there(peer.clone(), stderr.clone(), pipe);
+        streams.push(spawn_followed(spawner, "link.stderr", task));
+    }
+    let keeping = child.keep(peer.clone(), streams, spec.limits);
+    spawner.spawn("link.keeper", Box::pin(keeping));
+
+    match handshake::shake(&peer, &client, deadline).await {
+        Ok(info) => {
+            let pid = tree.server_pid();
+            starting.0 = None;
+            let link = StdioLink { peer, pid, info };
+            Ok((Arc::new(link), heard))
+        }
+        Err(failure) => {
+            drop(starting);
+            let exit = peer.ended().await;
+            let stderr_tail = stderr.tail(log_before, STDERR_TAIL_LINES);
+            Err(failure.explain(spec.server.clone(), exit, stderr_tail))
+        }
+    }
+}
+
+/// Runs a task; what is returned tells when it is over.
+fn spawn_followed(
+    spawner: &dyn Spawner,
+    name: &'static str,
+    task: impl Future<Output = ()> + Send + 'static,
+) -> oneshot::Receiver<()> {
+    let (over, follow) = oneshot::channel::<()>();
+    let followed = async move {
+        task.await;
+        drop(over);
+    };
+    spawner.spawn(name, Box::pin(followed));
+    follow
+}
+
+/// A descendant that was not killed may hold stderr open for ever; nobody waits for that.
+async fn drain_while_there(peer: Arc<Peer>, log: Arc<StderrLog>, pipe: ChildStderr) {
+    tokio::select! {
+        biased;
+        () = drain(log, pipe) => {}
+        _ = peer.ended() => {}
+    }
+}
+
+/// A link that does not exist yet.
+#[derive(Debug)]
+struct Starting(Option<Arc<Peer>>);
+
+impl Drop for Starting {
+    fn drop(&mut self) {
+        if let Some(peer) = &self.0 {
+            peer.end(Exit::Stopping, Stop::AtOnce);
+        }
+    }
+}
+
+/// A link with a child process.
+#[derive(Debug)]
+struct StdioLink {
+    peer: Arc<Peer>,
+    pid: u32,
+    info: ServerInfo,
+}
+
+impl Link for StdioLink {
+    fn request(&self, request: Request) -> BoxFuture<'_, Result<Answer, LinkError>> {
+        Box::pin(self.peer.request(request))
+    }
+
+    fn notify(&self, method: &str, params: Option<&[u8]>) -> Result<(), LinkError> {
+        self.peer.notify(method, params)
+    }
+
+    fn is_open(&self) -> bool {
+        self.peer.is_open()
+    }
+
+    fn closed(&self) -> BoxFuture<'_, Exit> {
+        Box::pin(self.peer.ended())
+    }
+
+    fn close(&self) -> BoxFuture<'_, Exit> {
+        self.peer.end(Exit::Stopping, Stop::Orderly);
+        Box::pin(self.peer.ended())
+    }
+
+    fn pid(&self) -> Option<u32> {
+        Some(self.pid)
+    }
+
+    fn in_flight(&self) -> usize {
+        self.peer.in_flight()
+    }
+
+    fn server(&self) -> &ServerInfo {
+        &self.info
+    }
+}
+
+impl Drop for StdioLink {
+    fn drop(&mut self) {
+        self.peer.end(Exit::Stopping, Stop::Orderly);
+    }
+}

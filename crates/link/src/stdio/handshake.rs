@@ -1,0 +1,125 @@
+//! The first words with a server: which revision, and who is who.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use bowline_core::call::Body;
+use bowline_wire::mcp::{Revision, method};
+use bowline_wire::object::{field, string};
+use bowline_wire::splice::write_string;
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::{ClientInfo, ConnectError};
+use crate::link::{Exit, LinkError, Request, ServerInfo};
+use crate::peer::Peer;
+
+/// Why a handshake failed, before it is known how the process ended.
+#[derive(Debug)]
+pub(super) enum Failure {
+    Link(LinkError),
+    Refused { code: i64, message: String },
+    Revision(String),
+    Bad(&'static str),
+}
+
+/// Agrees with the server on a revision, and tells it to begin.
+pub(super) async fn shake(
+    peer: &Peer,
+    client: &ClientInfo,
+    deadline: Instant,
+) -> Result<ServerInfo, Failure> {
+    let request = Request {
+        method: Cow::Borrowed(method::INITIALIZE),
+        params: Some(offer(client)),
+        rename: None,
+        progress_at: None,
+        reply_id: Bytes::from_static(b"0"),
+        deadline,
+        events: None,
+    };
+    let answer = peer.request(request).await.map_err(Failure::Link)?;
+    let body = answer.body_bytes();
+    if answer.body == Body::Error {
+        let code = field(body, "code").and_then(|at| {
+            let digits = std::str::from_utf8(at.of(body)).ok()?;
+            digits.parse().ok()
+        });
+        return Err(Failure::Refused {
+            code: code.unwrap_or_default(),
+            message: text(body, "message").unwrap_or_default().into_owned(),
+        });
+    }
+    let Some(revision) = text(body, "protocolVersion") else {
+        return Err(Failure::Bad("it names no revision"));
+    };
+    let Some(revision) = Revision::parse(&revision) else {
+        return Err(Failure::Revision(revision.into_owned()));
+    };
+    let itself = field(body, "serverInfo").map_or(&b""[..], |at| at.of(body));
+    let info = ServerInfo {
+        revision,
+        name: text(itself, "name").unwrap_or_default().into(),
+        version: text(itself, "version").unwrap_or_default().into(),
+        initialize: answer.bytes.slice(answer.body_at.clone()),
+    };
+    peer.notify(method::INITIALIZED, None)
+        .map_err(Failure::Link)?;
+    Ok(info)
+}
+
+/// Returns the parameters of `initialize`: the newest revision, and no capabilities.
+fn offer(client: &ClientInfo) -> Bytes {
+    let mut out = br#"{"protocolVersion":"#.to_vec();
+    write_string(&mut out, Revision::LATEST_LEGACY.as_str());
+    out.extend_from_slice(br#","capabilities":{},"clientInfo":{"name":"#);
+    write_string(&mut out, &client.name);
+    out.extend_from_slice(br#","version":"#);
+    write_string(&mut out, &client.version);
+    out.extend_from_slice(b"}}");
+    out.into()
+}
+
+fn text<'a>(object: &'a [u8], key: &str) -> Option<Cow<'a, str>> {
+    string(field(object, key)?.of(object))
+}
+
+impl Failure {
+    /// Adds what is known once the process is gone.
+    pub(super) fn explain(
+        self,
+        server: Arc<str>,
+        exit: Exit,
+        stderr_tail: Vec<Arc<str>>,
+    ) -> ConnectError {
+        match self {
+            Self::Link(LinkError::Closed(_) | LinkError::Lost(_)) => {
+                ConnectError::ExitedBeforeHandshake {
+                    server,
+                    exit,
+                    stderr_tail,
+                }
+            }
+            Self::Link(LinkError::Timeout { .. } | LinkError::NotSent(_)) => {
+                ConnectError::HandshakeTimeout {
+                    server,
+                    stderr_tail,
+                }
+            }
+            Self::Link(error) => {
+                let reason = error.to_string().into();
+                ConnectError::BadHandshake { server, reason }
+            }
+            Self::Refused { code, message } => ConnectError::HandshakeRefused {
+                server,
+                code,
+                message,
+            },
+            Self::Revision(revision) => ConnectError::UnsupportedRevision { server, revision },
+            Self::Bad(reason) => ConnectError::BadHandshake {
+                server,
+                reason: reason.into(),
+            },
+        }
+    }
+}

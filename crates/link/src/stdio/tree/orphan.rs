@@ -1,0 +1,38 @@
+//! A process that is not our child, held so that its number cannot come to mean another.
+
+use std::os::fd::OwnedFd;
+
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, pidfd_send_signal};
+
+/// The server behind a reaper.
+#[derive(Debug)]
+pub(super) struct Orphan {
+    pid: Pid,
+    fd: OwnedFd,
+}
+
+impl Orphan {
+    /// Returns the first child of a reaper.
+    pub(super) fn child_of(reaper: Pid) -> Option<Self> {
+        let raw = reaper.as_raw_pid();
+        let path = format!("/proc/{raw}/task/{raw}/children");
+        let children = std::fs::read_to_string(path).ok()?;
+        let first = children.split_ascii_whitespace().next()?;
+        let pid = Pid::from_raw(first.parse().ok()?)?;
+        let fd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+        Some(Self { pid, fd })
+    }
+
+    pub(super) const fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// Kills it and its group, unless it is gone already.
+    pub(super) fn kill(&self) {
+        // Stopped, it is surely alive and keeps its number while the group is killed.
+        if pidfd_send_signal(&self.fd, Signal::STOP).is_ok() {
+            let _ = kill_process_group(self.pid, Signal::KILL);
+            let _ = pidfd_send_signal(&self.fd, Signal::KILL);
+        }
+    }
+}
