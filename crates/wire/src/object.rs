@@ -225,3 +225,6 @@ fn skip_scalar(bytes: &[u8], mut at: usize) -> usize {
     }
     at
 }
+
+#[cfg(test)]
+mod tests;
