@@ -173,9 +173,9 @@ fn streams_read_as_the_format_says() {
 
 #[test]
 fn a_stream_reads_the_same_wherever_its_chunks_end() {
-    let stream =
-        "\u{feff}id: é1\r\nevent: m\rdata: a😀\r\ndata: b\n\r\n: c\r\rdata: c\n\nretry: 5\r\n\r\n"
-            .as_bytes();
+    let stream = "\u{feff}id: é1\r\nevent: m\rdata: a😀\r\ndata: b\n\r\n: c\r\r\
+                  data: c\n\nretry: 5\r\n\r\n"
+        .as_bytes();
     let whole = decoded(&[stream]);
     assert_eq!(whole.len(), 3);
     for first in 0..=stream.len() {
