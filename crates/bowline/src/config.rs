@@ -268,7 +268,7 @@ pub fn parse(text: &str, path: &Path, env: &Env) -> Result<Config, Error> {
     let root = tree::parse(text, syntax).map_err(invalid)?;
     let (file, mut problems) = file::read(&root, syntax);
     let absolute = std::path::absolute(path).unwrap_or_else(|_error| path.to_owned());
-    let directory = absolute.parent().unwrap_or(Path::new("/"));
+    let directory = absolute.parent().unwrap_or_else(|| Path::new("/"));
     let source = expand::Source { env, directory };
     match resolve::resolve(
         file,

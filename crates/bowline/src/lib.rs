@@ -1,3 +1,4 @@
 //! Where Bowline meets people: edge servers, sessions, config, command line and API.
 
 pub mod config;
+pub mod state;
