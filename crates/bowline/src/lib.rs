@@ -1,3 +1,6 @@
 //! Where Bowline meets people: edge servers, sessions, config, command line and API.
 
+pub mod assemble;
+pub mod config;
 pub mod edge;
+pub mod state;

@@ -58,8 +58,8 @@ impl Host {
         limits: HostLimits,
         dial: Arc<dyn Dial>,
         clock: Arc<dyn Clock>,
+        tasks: Tasks,
     ) -> Self {
-        let tasks = Tasks::default();
         let catalog = Arc::new(CatalogStore::default());
         let around = Surroundings {
             dial,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +19,7 @@ pub const START_TIMEOUT: Duration = Duration::from_secs(30);
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// One server: how to start it and how to treat it.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct ServerSpec {
     /// Its name, `[a-z0-9][a-z0-9-]{0,31}`.
     pub name: Arc<str>,
@@ -70,14 +71,24 @@ impl ServerSpec {
         }
     }
 
-    /// Returns the command line for people to read.
+    /// Returns the command for people to read. Arguments may hold secrets and are only counted.
     #[must_use]
     pub fn command_line(&self) -> String {
-        let mut line = self.command.to_string_lossy().into_owned();
-        for arg in &self.args {
-            line.push(' ');
-            line.push_str(&arg.to_string_lossy());
+        let command = self.command.to_string_lossy();
+        match self.args.len() {
+            0 => command.into_owned(),
+            1 => format!("{command} (1 argument)"),
+            count => format!("{command} ({count} arguments)"),
         }
-        line
+    }
+}
+
+// Arguments and environment may hold secrets: a log line must not.
+impl fmt::Debug for ServerSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerSpec")
+            .field("name", &self.name)
+            .field("command", &self.command_line())
+            .finish_non_exhaustive()
     }
 }

@@ -1,0 +1,248 @@
+//! The only place where the rooms are joined: read it to know the product.
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bowline_core::backoff::Backoff;
+use bowline_core::breaker::BreakerPolicy;
+use bowline_core::call::Effect;
+use bowline_core::supervision::RestartPolicy;
+use bowline_host::dial::StdioDial;
+use bowline_host::ports::{Clock, SystemClock};
+use bowline_host::spec::ServerSpec;
+use bowline_host::tasks::Tasks;
+use bowline_host::{Host, HostLimits};
+use bowline_link::{ClientInfo, StdioLimits};
+use thiserror::Error;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use crate::config::{self, Config, Env, ServerConfig};
+use crate::edge::door::{Auth, Door};
+use crate::edge::session::Sessions;
+use crate::edge::{About, Edge, announce, listen};
+use crate::state::{self, Lock, Run, State};
+
+/// Variables every child gets, where the gateway has them: enough to find programs and speak the
+/// user's language, and nothing that is a credential.
+const CHILD_ENV: [&str; 12] = [
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "LANG",
+    "LC_ALL",
+    "LC_CTYPE",
+    "TERM",
+    "TZ",
+    "TMPDIR",
+    "XDG_RUNTIME_DIR",
+];
+
+/// Why a gateway could not be put together.
+#[derive(Debug, Error)]
+pub enum AssembleError {
+    /// The state directory cannot be used.
+    #[error(transparent)]
+    State(#[from] state::Error),
+    /// An address cannot be served on.
+    #[error("cannot listen on {address}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Authentication may be switched off on this machine only.
+    #[error("--insecure-no-auth is refused: {0} can be reached from other machines")]
+    Exposed(SocketAddr),
+    /// Our own binary cannot be found, which children are started with.
+    #[error("cannot find the path of this program")]
+    OwnPath(#[source] std::io::Error),
+}
+
+/// A gateway that serves.
+#[derive(Debug)]
+pub struct Gateway {
+    /// What others need to reach it.
+    pub run: Run,
+    edge: Arc<Edge>,
+    state: State,
+    stop: watch::Sender<bool>,
+    /// Held as long as the gateway runs.
+    _lock: Lock,
+}
+
+impl Gateway {
+    /// Joins the rooms and begins to serve; servers start in the background.
+    pub async fn start(
+        config: Config,
+        state: State,
+        auth: Auth,
+        env: &Env,
+    ) -> Result<Self, AssembleError> {
+        if auth == Auth::NotForMcp
+            && let Some(exposed) = config.listen.iter().find(|at| !at.ip().is_loopback())
+        {
+            return Err(AssembleError::Exposed(*exposed));
+        }
+        let lock = state.lock()?;
+        let token = state.token()?;
+        let sessions = Sessions::new(&state.session_key()?);
+        let mut listeners = Vec::new();
+        for address in &config.listen {
+            let at = *address;
+            let listener = TcpListener::bind(at)
+                .await
+                .map_err(|source| AssembleError::Listen {
+                    address: at,
+                    source,
+                })?;
+            listeners.push(listener);
+        }
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
+        let url = url_of(&listeners);
+        let run = Run {
+            v: 1,
+            pid: std::process::id(),
+            started_at_ms: clock.unix_ms(),
+            mcp: format!("{url}/mcp"),
+            url: url.clone(),
+            token_file: state.token_file(),
+        };
+        let host = start_host(&config, clock, env)?;
+        let about = About {
+            url,
+            config: config.path.map(|path| path.display().to_string()),
+            broken: config
+                .broken
+                .into_iter()
+                .map(|broken| (broken.name, broken.reason))
+                .collect(),
+        };
+        let edge = Edge::new(Door::new(auth, token.expose()), sessions, host, about);
+        let (stop, stopped) = watch::channel(false);
+        let tasks = edge.host.tasks();
+        for listener in listeners {
+            let serving = listen::serve(Arc::clone(&edge), listener, stopped.clone());
+            tasks.spawn("listener", serving);
+        }
+        tasks.spawn("announcer", announce::run(Arc::clone(&edge), stopped));
+        state.write_run(&run)?;
+        Ok(Self {
+            run,
+            edge,
+            state,
+            stop,
+            _lock: lock,
+        })
+    }
+
+    /// Returns the host, for those who run a gateway inside their own program.
+    #[must_use]
+    pub fn host(&self) -> &Host {
+        &self.edge.host
+    }
+
+    /// Takes no more requests, stops every server, and takes the record of this gateway back.
+    pub async fn stop(self) {
+        self.stop.send_replace(true);
+        self.edge.sessions.close_streams();
+        self.edge.host.shutdown().await;
+        if let Err(error) = self.state.remove_run() {
+            tracing::warn!(error = &error as &dyn std::error::Error, "run.json stays");
+        }
+    }
+}
+
+fn start_host(config: &Config, clock: Arc<dyn Clock>, env: &Env) -> Result<Host, AssembleError> {
+    let own = std::env::current_exe().map_err(AssembleError::OwnPath)?;
+    let specs = config
+        .servers
+        .iter()
+        .map(|server| spec_of(server, &own, env))
+        .collect();
+    let tasks = Tasks::default();
+    let client = ClientInfo {
+        name: "bowline".into(),
+        version: env!("CARGO_PKG_VERSION").into(),
+    };
+    let dial = StdioDial::new(tasks.clone(), client, StdioLimits::default());
+    Ok(Host::start(
+        specs,
+        HostLimits::default(),
+        Arc::new(dial),
+        clock,
+        tasks,
+    ))
+}
+
+/// Translates what the file says into what the host needs.
+fn spec_of(server: &ServerConfig, own: &PathBuf, env: &Env) -> ServerSpec {
+    ServerSpec {
+        args: server.args.iter().map(OsString::from).collect(),
+        env: child_env(server, env),
+        cwd: server.cwd.clone(),
+        reaper: cfg!(target_os = "linux").then(|| (own.clone(), vec!["__reaper".into()])),
+        lazy: server.lazy,
+        start_timeout: server.start_timeout,
+        call_timeout: server.call_timeout,
+        restart: RestartPolicy {
+            restarts_max: server.restart.budget,
+            window: server.restart.window,
+        },
+        backoff: Backoff {
+            base: server.restart.backoff_min,
+            cap: server.restart.backoff_max,
+        },
+        breaker: BreakerPolicy {
+            failures_max: server.breaker.failures,
+            rest: server.breaker.rest,
+        },
+        effects: server
+            .effects
+            .iter()
+            .map(|(tool, effect)| (tool.clone(), effect_of(*effect)))
+            .collect(),
+        ..ServerSpec::new(&server.name, server.command.clone())
+    }
+}
+
+const fn effect_of(effect: config::Effect) -> Effect {
+    match effect {
+        config::Effect::Read => Effect::Read,
+        config::Effect::Write => Effect::Write,
+        config::Effect::Unknown => Effect::Unknown,
+    }
+}
+
+/// Returns the whole environment of a child. What the file sets wins over what is inherited.
+fn child_env(server: &ServerConfig, env: &Env) -> Vec<(OsString, OsString)> {
+    let inherited = CHILD_ENV
+        .iter()
+        .copied()
+        .chain(server.inherit_env.iter().map(String::as_str))
+        .filter(|name| !server.env.contains_key(*name))
+        .filter_map(|name| Some((name.into(), env.os(name)?.to_owned())));
+    let set = server
+        .env
+        .iter()
+        .map(|(name, value)| (name.into(), value.into()));
+    inherited.chain(set).collect()
+}
+
+/// Returns the address people are told; one that means "all" is told as this machine's own.
+fn url_of(listeners: &[TcpListener]) -> String {
+    let address = listeners.first().and_then(|first| first.local_addr().ok());
+    let Some(mut address) = address else {
+        return String::new();
+    };
+    if address.ip().is_unspecified() {
+        address.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
+    }
+    format!("http://{address}")
+}

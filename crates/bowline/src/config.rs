@@ -1,0 +1,319 @@
+//! The config file: found, read, checked, and turned into values without options.
+
+pub(crate) mod duration;
+mod env;
+mod expand;
+mod file;
+mod find;
+mod frame;
+mod name;
+mod resolve;
+pub(crate) mod suggest;
+mod tree;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fmt;
+use std::io::Read as _;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use self::env::Env;
+pub use self::find::find;
+pub use self::frame::{Place, Problem, place};
+
+/// Largest config file.
+const FILE_BYTES_MAX: u64 = 1024 * 1024;
+
+/// What a value is when the file does not say.
+pub(crate) mod defaults {
+    use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+    use std::time::Duration;
+
+    pub(crate) const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7331);
+    pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(300);
+    pub(crate) const START_TIMEOUT: Duration = Duration::from_secs(30);
+    pub(crate) const RESTART_BUDGET: u32 = 5;
+    pub(crate) const RESTART_WINDOW: Duration = Duration::from_secs(300);
+    pub(crate) const BACKOFF: (Duration, Duration) =
+        (Duration::from_millis(100), Duration::from_secs(5));
+    pub(crate) const BREAKER_FAILURES: u32 = 5;
+    pub(crate) const BREAKER_REST: Duration = Duration::from_secs(30);
+}
+
+/// Everything the gateway runs with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Addresses to serve on, at least one.
+    pub listen: Vec<SocketAddr>,
+    /// Servers that can be run, in file order.
+    pub servers: Vec<ServerConfig>,
+    /// Servers that this machine cannot run, and why; the others are not affected.
+    pub broken: Vec<Broken>,
+    /// What is allowed but should be looked at.
+    pub warnings: Vec<Warning>,
+    /// The file all this was read from.
+    pub path: Option<PathBuf>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            listen: vec![defaults::LISTEN],
+            servers: Vec::new(),
+            broken: Vec::new(),
+            warnings: Vec::new(),
+            path: None,
+        }
+    }
+}
+
+/// One server that speaks over the pipes of a child process.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ServerConfig {
+    /// `[a-z0-9][a-z0-9-]{0,31}`, unique.
+    pub name: Arc<str>,
+    /// A bare name for PATH, or an absolute path when the config file has a directory.
+    pub command: OsString,
+    /// Passed on literally; no shell sees them.
+    pub args: Vec<String>,
+    /// Set for the child, beyond the few variables every child gets.
+    pub env: BTreeMap<String, String>,
+    /// Names of the gateway's own variables that the child also gets.
+    pub inherit_env: Vec<String>,
+    /// Where the child starts; the gateway's own directory when absent.
+    pub cwd: Option<PathBuf>,
+    /// Longest a call may take.
+    pub call_timeout: Duration,
+    /// Longest the handshake may take.
+    pub start_timeout: Duration,
+    /// Start at the first call instead of at `up`.
+    pub lazy: bool,
+    /// How often it may be started again by itself.
+    pub restart: Restart,
+    /// When calls to it rest.
+    pub breaker: Breaker,
+    /// What tools do, where the file knows better than the server.
+    pub effects: BTreeMap<String, Effect>,
+}
+
+// `args` and `env` hold expanded secrets: a log line must not.
+impl fmt::Debug for ServerConfig {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("ServerConfig")
+            .field("name", &self.name)
+            .field("command", &self.command)
+            .field("args", &format_args!("{} hidden", self.args.len()))
+            .field("env", &self.env.keys())
+            .field("inherit_env", &self.inherit_env)
+            .field("cwd", &self.cwd)
+            .field("call_timeout", &self.call_timeout)
+            .field("start_timeout", &self.start_timeout)
+            .field("lazy", &self.lazy)
+            .field("restart", &self.restart)
+            .field("breaker", &self.breaker)
+            .field("effects", &self.effects)
+            .finish()
+    }
+}
+
+/// The restart budget and its backoff.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Restart {
+    /// Restarts allowed inside `window`.
+    pub budget: u32,
+    /// How far back restarts are counted.
+    pub window: Duration,
+    /// First wait before a restart.
+    pub backoff_min: Duration,
+    /// Longest wait before a restart.
+    pub backoff_max: Duration,
+}
+
+/// When the breaker opens and for how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Breaker {
+    /// Failures in a row that open it.
+    pub failures: u32,
+    /// How long it stays open.
+    pub rest: Duration,
+}
+
+/// What a tool does to the world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Changes nothing.
+    Read,
+    /// Changes something.
+    Write,
+    /// Not known; treated as a write.
+    Unknown,
+}
+
+/// A server that is configured but cannot be run here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Broken {
+    /// Its name.
+    pub name: Arc<str>,
+    /// What is missing, as one clause.
+    pub reason: String,
+}
+
+/// Something that is allowed but should be looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Warning {
+    /// Where in the file, when it is about one place.
+    pub place: Option<Place>,
+    /// What, as one clause.
+    pub message: String,
+}
+
+/// Why there is no config.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No file was named and none stands where one is looked for.
+    #[error("no config file was found")]
+    NotFound {
+        /// Where it was looked for, in order.
+        searched: Vec<PathBuf>,
+    },
+    /// The file cannot be read.
+    #[error("config file `{path}` cannot be read")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file is longer than a config can be, or is no text.
+    #[error("config file `{path}` is not a text of at most 1 MiB")]
+    NotText {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Anyone on this machine may change what the gateway starts.
+    #[error("config file `{path}` can be written by everyone")]
+    Exposed {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file says something that cannot be done.
+    #[error("config file `{path}` has {} problem(s)", problems.len())]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// Its text, for the code frames.
+        text: String,
+        /// Everything that is wrong, in file order.
+        problems: Vec<Problem>,
+    },
+}
+
+impl Error {
+    /// What a person should read: code frames where there are any.
+    #[must_use]
+    pub fn report(&self) -> String {
+        match self {
+            Self::Invalid {
+                path,
+                text,
+                problems,
+            } => {
+                let path = path.display().to_string();
+                let frames: Vec<_> = problems
+                    .iter()
+                    .map(|problem| problem.frame(&path, text))
+                    .collect();
+                frames.join("\n\n")
+            }
+            Self::NotFound { searched } => {
+                let tried: Vec<_> = searched
+                    .iter()
+                    .map(|path| format!("\n  looked at {}", path.display()))
+                    .collect();
+                format!("error[config]: {self}{}", tried.concat())
+            }
+            Self::Read { source, .. } => format!("error[config]: {self}\n  cause: {source}"),
+            Self::NotText { .. } => format!("error[config]: {self}"),
+            Self::Exposed { path } => {
+                format!("error[config]: {self}\n  fix: chmod o-w {}", path.display())
+            }
+        }
+    }
+}
+
+/// Finds the file (`explicit`, or the usual places) and reads it.
+pub fn load(explicit: Option<&Path>, env: &Env) -> Result<Config, Error> {
+    let path = find(explicit, env)?;
+    let text = read(&path)?;
+    parse(&text, &path, env)
+}
+
+/// Turns the text of a file into a config; `path` says how it is written and where it stands.
+pub fn parse(text: &str, path: &Path, env: &Env) -> Result<Config, Error> {
+    let invalid = |mut problems: Vec<Problem>| {
+        problems.sort_by_key(|problem| problem.span.start);
+        Error::Invalid {
+            path: path.to_owned(),
+            text: text.to_owned(),
+            problems,
+        }
+    };
+    let syntax = tree::Syntax::of(path, text);
+    let root = tree::parse(text, syntax).map_err(invalid)?;
+    let (file, mut problems) = file::read(&root, syntax);
+    let absolute = std::path::absolute(path).unwrap_or_else(|_error| path.to_owned());
+    let directory = absolute.parent().unwrap_or_else(|| Path::new("/"));
+    let source = expand::Source { env, directory };
+    match resolve::resolve(
+        file,
+        resolve::Origin {
+            text,
+            syntax,
+            source,
+        },
+    ) {
+        Ok(config) if problems.is_empty() => Ok(Config {
+            path: Some(absolute),
+            ..config
+        }),
+        Ok(_) => Err(invalid(problems)),
+        Err(more) => {
+            problems.extend(more);
+            Err(invalid(problems))
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<String, Error> {
+    let failed = |source| Error::Read {
+        path: path.to_owned(),
+        source,
+    };
+    let file = std::fs::File::open(path).map_err(failed)?;
+    let metadata = file.metadata().map_err(failed)?;
+    let mode = std::os::unix::fs::PermissionsExt::mode(&metadata.permissions());
+    // The file says which programs are started, so whoever may write it may run them.
+    if metadata.is_file() && mode & 0o002 != 0 {
+        return Err(Error::Exposed {
+            path: path.to_owned(),
+        });
+    }
+    let mut bytes = Vec::new();
+    file.take(FILE_BYTES_MAX + 1)
+        .read_to_end(&mut bytes)
+        .map_err(failed)?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(Error::NotText {
+            path: path.to_owned(),
+        });
+    }
+    String::from_utf8(bytes).map_err(|_source| Error::NotText {
+        path: path.to_owned(),
+    })
+}

@@ -1,0 +1,213 @@
+//! `${VAR}`, `${VAR:-default}` and `${file:path}` in the text of a config.
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use crate::config::env::Env;
+
+/// Largest file that `${file:path}` takes in.
+const FILE_BYTES_MAX: u64 = 64 * 1024;
+
+/// Where values come from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Source<'a> {
+    /// The environment of `${VAR}`.
+    pub(crate) env: &'a Env,
+    /// The directory that relative paths of `${file:path}` start from.
+    pub(crate) directory: &'a Path,
+}
+
+/// Why a text could not be expanded.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// The reference itself is wrong: the file must be changed.
+    #[error("`${{` without a closing brace")]
+    Unclosed,
+    /// As above.
+    #[error("`${{{0}}}` names no variable")]
+    Name(String),
+    /// As above, until it is built.
+    #[error("`${{secret:{0}}}` is not built yet in this version")]
+    Secret(String),
+    /// The file is right, but this machine lacks the variable.
+    #[error("variable `{0}` is not set")]
+    Unset(String),
+    /// As above, for a file.
+    #[error("`{path}` cannot be read")]
+    File {
+        /// What was asked for.
+        path: PathBuf,
+        /// Why it cannot be had.
+        source: std::io::Error,
+    },
+    /// As above, for a file that is too long or not text.
+    #[error("`{0}` is not a text of at most 64 KiB")]
+    Content(PathBuf),
+}
+
+impl Error {
+    /// Whether the config file must be changed, rather than the machine it runs on.
+    pub(crate) fn is_fault_of_the_file(&self) -> bool {
+        matches!(self, Self::Unclosed | Self::Name(_) | Self::Secret(_))
+    }
+}
+
+/// The text with every reference replaced; `$${` stands for a literal `${`.
+pub(crate) fn expand(text: &str, source: Source<'_>) -> Result<String, Error> {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find("${") {
+        let (before, reference) = rest.split_at(at);
+        let inner = reference.strip_prefix("${").unwrap_or_default();
+        if let Some(escaped) = before.strip_suffix('$') {
+            out.push_str(escaped);
+            out.push_str("${");
+            rest = inner;
+            continue;
+        }
+        out.push_str(before);
+        let (inside, after) = inner.split_once('}').ok_or(Error::Unclosed)?;
+        out.push_str(&value(inside, source)?);
+        rest = after;
+    }
+    out.push_str(rest);
+    Ok(out)
+}
+
+fn value(inside: &str, source: Source<'_>) -> Result<String, Error> {
+    if let Some(path) = inside.strip_prefix("file:") {
+        return read(&source.directory.join(path));
+    }
+    if let Some(name) = inside.strip_prefix("secret:") {
+        return Err(Error::Secret(name.to_owned()));
+    }
+    let (name, default) = match inside.split_once(":-") {
+        Some((name, default)) => (name, Some(default)),
+        None => (inside, None),
+    };
+    if !is_variable(name) {
+        return Err(Error::Name(inside.to_owned()));
+    }
+    // As in a shell, `:-` also stands in for a variable that is set but empty.
+    match (source.env.text(name), default) {
+        (Some(""), Some(default)) => Ok(default.to_owned()),
+        (Some(value), _) => Ok(value.to_owned()),
+        (None, Some(default)) => Ok(default.to_owned()),
+        (None, None) => Err(Error::Unset(name.to_owned())),
+    }
+}
+
+fn is_variable(name: &str) -> bool {
+    name.bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+        && name
+            .bytes()
+            .next()
+            .is_some_and(|byte| !byte.is_ascii_digit())
+}
+
+fn read(path: &Path) -> Result<String, Error> {
+    let failed = |source| Error::File {
+        path: path.to_owned(),
+        source,
+    };
+    let file = std::fs::File::open(path).map_err(failed)?;
+    let mut bytes = Vec::new();
+    file.take(FILE_BYTES_MAX + 1)
+        .read_to_end(&mut bytes)
+        .map_err(failed)?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(Error::Content(path.to_owned()));
+    }
+    let mut text = String::from_utf8(bytes).map_err(|_source| Error::Content(path.to_owned()))?;
+    // Editors and `echo` end a file with a newline that is no part of the secret.
+    if text.ends_with('\n') {
+        text.pop();
+        if text.ends_with('\r') {
+            text.pop();
+        }
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str, expected: Result<&str, &str>) {
+        let env = Env::of([("A", "one"), ("EMPTY", "")]);
+        let source = Source {
+            env: &env,
+            directory: Path::new("/nowhere"),
+        };
+        let found = expand(text, source).map_err(|error| error.to_string());
+        assert_eq!(found.as_deref().map_err(String::as_str), expected, "{text}");
+    }
+
+    #[test]
+    fn variables_defaults_and_escapes_expand() {
+        check("plain $A $", Ok("plain $A $"));
+        check("${A}/${A}", Ok("one/one"));
+        check("${B:-two}", Ok("two"));
+        check("${EMPTY:-two}", Ok("two"));
+        check("${EMPTY}", Ok(""));
+        check("${B:-}", Ok(""));
+        check("$${A}", Ok("${A}"));
+        check("a$${A}${A}", Ok("a${A}one"));
+    }
+
+    #[test]
+    fn what_is_wrong_in_the_file_differs_from_what_the_machine_lacks() {
+        check("${B}", Err("variable `B` is not set"));
+        check("${A", Err("`${` without a closing brace"));
+        check("${}", Err("`${}` names no variable"));
+        check("${1A}", Err("`${1A}` names no variable"));
+        check(
+            "${secret:x}",
+            Err("`${secret:x}` is not built yet in this version"),
+        );
+        assert!(!Error::Unset(String::new()).is_fault_of_the_file());
+        assert!(Error::Unclosed.is_fault_of_the_file());
+    }
+
+    #[test]
+    fn a_value_is_not_expanded_again() {
+        let env = Env::of([("A", "${B}")]);
+        let source = Source {
+            env: &env,
+            directory: Path::new("/"),
+        };
+        assert_eq!(expand("${A}", source).unwrap(), "${B}");
+    }
+
+    #[test]
+    fn a_file_loses_its_last_line_end_only() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("key"), "a\nb\r\n").unwrap();
+        let env = Env::default();
+        let source = Source {
+            env: &env,
+            directory: directory.path(),
+        };
+        assert_eq!(expand("<${file:key}>", source).unwrap(), "<a\nb>");
+        assert!(matches!(
+            expand("${file:none}", source),
+            Err(Error::File { .. })
+        ));
+    }
+
+    #[test]
+    fn a_file_that_is_too_long_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("key"), vec![b'a'; 64 * 1024 + 1]).unwrap();
+        let env = Env::default();
+        let source = Source {
+            env: &env,
+            directory: directory.path(),
+        };
+        assert!(matches!(
+            expand("${file:key}", source),
+            Err(Error::Content(_))
+        ));
+    }
+}

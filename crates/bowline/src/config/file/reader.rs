@@ -1,0 +1,241 @@
+//! Takes values out of the tree by kind, and writes down everything that does not fit.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::Text;
+use crate::config::duration;
+use crate::config::frame::Problem;
+use crate::config::suggest::nearest;
+use crate::config::tree::{Entry, Node, Value};
+
+/// Most addresses a gateway listens on.
+const LISTEN_MAX: usize = 16;
+
+/// The keys of one table: those that work, and those that are promised.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Keys {
+    pub(super) built: &'static [&'static str],
+    pub(super) planned: &'static [&'static str],
+}
+
+/// Collects problems while values are taken.
+#[derive(Debug, Default)]
+pub(super) struct Reader {
+    pub(super) problems: Vec<Problem>,
+}
+
+impl Reader {
+    /// The entries of a table with fixed keys; unknown ones are written down.
+    pub(super) fn table<'n>(
+        &mut self,
+        node: &'n Node,
+        what: &str,
+        place: &str,
+        keys: &Keys,
+    ) -> &'n [Entry] {
+        let Value::Table(entries) = &node.value else {
+            self.expected(node, what, "a table");
+            return &[];
+        };
+        for entry in entries {
+            self.check_key(entry, place, keys);
+        }
+        entries
+    }
+
+    /// The entries of a table whose keys are names of the user's choice.
+    pub(super) fn names<'n>(&mut self, node: &'n Node, what: &str, max: usize) -> &'n [Entry] {
+        let Value::Table(entries) = &node.value else {
+            self.expected(node, what, "a table");
+            return &[];
+        };
+        if let Some(entry) = entries.get(max) {
+            let label = format!("more than {max}");
+            let message = format!("`{what}` has too many entries");
+            self.problems
+                .push(Problem::new(entry.span.clone(), message, label));
+            return &[];
+        }
+        entries
+    }
+
+    fn check_key(&mut self, entry: &Entry, place: &str, keys: &Keys) {
+        let key = entry.key.as_str();
+        if keys.built.contains(&key) {
+            return;
+        }
+        if keys.planned.contains(&key) {
+            let message = format!("`{key}` in {place} is not built yet in this version");
+            let problem = Problem::new(entry.span.clone(), message, "known, but not built yet");
+            self.problems
+                .push(problem.help("remove it, or wait for a later version"));
+            return;
+        }
+        let message = format!("unknown key `{}` in {place}", key.escape_debug());
+        let all = keys.built.iter().chain(keys.planned).copied();
+        let label = nearest(key, all).map_or_else(
+            || "not a key here".to_owned(),
+            |near| format!("did you mean `{near}`?"),
+        );
+        let problem = Problem::new(entry.span.clone(), message, label);
+        self.problems
+            .push(problem.help(format!("keys here: {}", keys.built.join(", "))));
+    }
+
+    pub(super) fn wrong_kind(&mut self, entry: &Entry, expected: &str) {
+        self.expected(&entry.node, &entry.key, expected);
+    }
+
+    fn expected(&mut self, node: &Node, what: &str, expected: &str) {
+        let message = format!("`{}` must be {expected}", what.escape_debug());
+        let label = format!("this is {}", node.value.kind());
+        self.problems
+            .push(Problem::new(node.span.clone(), message, label));
+    }
+
+    fn text_of(&mut self, node: &Node, what: &str) -> Option<Text> {
+        let Value::Text(text) = &node.value else {
+            self.expected(node, what, "a string");
+            return None;
+        };
+        if text.contains('\0') {
+            let message = format!("`{what}` holds a NUL, which no process can be given");
+            self.problems
+                .push(Problem::new(node.span.clone(), message, "NUL in here"));
+            return None;
+        }
+        Some(Text {
+            text: text.clone(),
+            span: node.span.clone(),
+        })
+    }
+
+    pub(super) fn text(&mut self, entry: &Entry) -> Option<Text> {
+        self.text_of(&entry.node, &entry.key)
+    }
+
+    pub(super) fn texts(&mut self, entry: &Entry) -> Vec<Text> {
+        let Value::List(items) = &entry.node.value else {
+            self.wrong_kind(entry, "a list of strings");
+            return Vec::new();
+        };
+        items
+            .iter()
+            .filter_map(|item| self.text_of(item, &entry.key))
+            .collect()
+    }
+
+    pub(super) fn variables(&mut self, entry: &Entry) -> Vec<(String, Text)> {
+        let pairs = self.names(&entry.node, "env", usize::MAX);
+        let mut variables = Vec::with_capacity(pairs.len());
+        for pair in pairs {
+            if !is_variable_name(&pair.key) {
+                let message = format!("`{}` is no variable name", pair.key.escape_debug());
+                self.problems
+                    .push(Problem::new(pair.span.clone(), message, "in `env`"));
+            } else if let Some(text) = self.text(pair) {
+                variables.push((pair.key.clone(), text));
+            }
+        }
+        variables
+    }
+
+    pub(super) fn names_of_variables(&mut self, entry: &Entry) -> Vec<Text> {
+        let mut names = self.texts(entry);
+        names.retain(|name| {
+            let good = is_variable_name(&name.text);
+            if !good {
+                let message = format!("`{}` is no variable name", name.text.escape_debug());
+                let problem = Problem::new(name.span.clone(), message, "in `inherit_env`");
+                self.problems.push(problem);
+            }
+            good
+        });
+        names
+    }
+
+    pub(super) fn boolean(&mut self, entry: &Entry) -> Option<bool> {
+        match entry.node.value {
+            Value::Boolean(yes) => Some(yes),
+            _ => {
+                self.wrong_kind(entry, "true or false");
+                None
+            }
+        }
+    }
+
+    pub(super) fn count(&mut self, entry: &Entry) -> Option<u32> {
+        self.count_within(entry, 0)
+    }
+
+    pub(super) fn count_from_one(&mut self, entry: &Entry) -> Option<u32> {
+        self.count_within(entry, 1)
+    }
+
+    fn count_within(&mut self, entry: &Entry, min: u32) -> Option<u32> {
+        let number = match entry.node.value {
+            Value::Integer(number) => u32::try_from(number).ok().filter(|number| *number >= min),
+            _ => None,
+        };
+        if number.is_none() {
+            self.wrong_kind(entry, &format!("a whole number, {min} or more"));
+        }
+        number
+    }
+
+    pub(super) fn duration(&mut self, entry: &Entry) -> Option<Duration> {
+        let expected = "a duration such as \"500ms\", \"30s\", \"5m\" or \"1h\"";
+        self.parsed(entry, expected, |text| {
+            duration::parse(text).filter(|duration| !duration.is_zero())
+        })
+    }
+
+    /// A string with a form of its own.
+    pub(super) fn parsed<T>(
+        &mut self,
+        entry: &Entry,
+        expected: &str,
+        parse: impl Fn(&str) -> Option<T>,
+    ) -> Option<T> {
+        let parsed = match &entry.node.value {
+            Value::Text(text) => parse(text),
+            _ => None,
+        };
+        if parsed.is_none() {
+            let message = format!("`{}` must be {expected}", entry.key);
+            let label = match &entry.node.value {
+                Value::Text(_) => "cannot be read as one".to_owned(),
+                other => format!("this is {}", other.kind()),
+            };
+            self.problems
+                .push(Problem::new(entry.node.span.clone(), message, label));
+        }
+        parsed
+    }
+
+    /// One address or a list of them.
+    pub(super) fn addresses(&mut self, entry: &Entry) -> Option<Vec<SocketAddr>> {
+        let nodes = match &entry.node.value {
+            Value::List(items) if !items.is_empty() && items.len() <= LISTEN_MAX => {
+                items.as_slice()
+            }
+            _ => std::slice::from_ref(&entry.node),
+        };
+        let mut addresses = Vec::with_capacity(nodes.len());
+        for node in nodes {
+            let one = Entry {
+                key: entry.key.clone(),
+                span: entry.span.clone(),
+                node: node.clone(),
+            };
+            let expected = "an address with a port such as \"127.0.0.1:7331\"";
+            addresses.push(self.parsed(&one, expected, |text| text.parse().ok()));
+        }
+        addresses.into_iter().collect()
+    }
+}
+
+fn is_variable_name(name: &str) -> bool {
+    !name.is_empty() && !name.contains(['=', '\0'])
+}

@@ -1,0 +1,330 @@
+//! Whole files in, values or exact error text out.
+
+use super::*;
+
+fn toml(text: &str, env: &Env) -> Result<Config, String> {
+    parse(text, Path::new("/etc/b/bowline.toml"), env).map_err(|error| error.report())
+}
+
+fn json(text: &str) -> Result<Config, String> {
+    parse(text, Path::new("/etc/b/mcp.json"), &Env::default()).map_err(|error| error.report())
+}
+
+#[test]
+fn a_whole_file_becomes_values_without_options() {
+    let text = r#"
+[gateway]
+listen = ["127.0.0.1:0", "[::1]:8080"]
+
+[servers.files]
+command = "npx"
+args = ["-y", "server-filesystem", "${HOME}/code"]
+env = { ROOT = "${ROOT:-/srv}", EMPTY = "" }
+cwd = "work"
+inherit_env = ["GITHUB_TOKEN"]
+timeout = "60s"
+start_timeout = "5s"
+lazy = true
+isolation = "shared"
+restart = { budget = 2, window = "1m", backoff = "10ms..1s" }
+breaker = { failures = 3, rest = "10s" }
+[servers.files.tools.write_file]
+effect = "write"
+[servers.files.tools."odd name"]
+effect = "read"
+"#;
+    let config = toml(text, &Env::of([("HOME", "/home/a")])).unwrap();
+    let expected = ServerConfig {
+        name: Arc::from("files"),
+        command: "npx".into(),
+        args: vec![
+            "-y".into(),
+            "server-filesystem".into(),
+            "/home/a/code".into(),
+        ],
+        env: [
+            ("ROOT".into(), "/srv".into()),
+            ("EMPTY".into(), String::new()),
+        ]
+        .into(),
+        inherit_env: vec!["GITHUB_TOKEN".into()],
+        cwd: Some("/etc/b/work".into()),
+        call_timeout: Duration::from_secs(60),
+        start_timeout: Duration::from_secs(5),
+        lazy: true,
+        restart: Restart {
+            budget: 2,
+            window: Duration::from_secs(60),
+            backoff_min: Duration::from_millis(10),
+            backoff_max: Duration::from_secs(1),
+        },
+        breaker: Breaker {
+            failures: 3,
+            rest: Duration::from_secs(10),
+        },
+        effects: [
+            ("write_file".into(), Effect::Write),
+            ("odd name".into(), Effect::Read),
+        ]
+        .into(),
+    };
+    assert_eq!(config.servers, [expected]);
+    assert_eq!(
+        config.listen,
+        [
+            "127.0.0.1:0".parse().unwrap(),
+            "[::1]:8080".parse().unwrap()
+        ]
+    );
+    assert_eq!(
+        config.path.as_deref(),
+        Some(Path::new("/etc/b/bowline.toml"))
+    );
+    assert_eq!((config.broken, config.warnings), (Vec::new(), Vec::new()));
+}
+
+#[test]
+fn what_is_left_out_has_a_default() {
+    let config = toml("[servers.a]\ncommand = \"./run\"\n", &Env::default()).unwrap();
+    assert_eq!(config.listen, ["127.0.0.1:7331".parse().unwrap()]);
+    let server = &config.servers[0];
+    assert_eq!(server.command, "/etc/b/./run");
+    assert_eq!(server.call_timeout, Duration::from_secs(300));
+    assert_eq!(server.start_timeout, Duration::from_secs(30));
+    assert!(!server.lazy);
+    assert_eq!((server.restart.budget, server.breaker.failures), (5, 5));
+    assert_eq!(toml("", &Env::default()).unwrap().servers, []);
+}
+
+#[test]
+fn an_unknown_key_shows_its_line_a_caret_and_the_nearest_key() {
+    let text = "[servers.files]\ncommand = \"npx\"\nlasy = true\n";
+    assert_eq!(
+        toml(text, &Env::default()).unwrap_err(),
+        "\
+error[config]: unknown key `lasy` in [servers.files]
+ --> /etc/b/bowline.toml:3:1
+  |
+3 | lasy = true
+  | ^^^^ did you mean `lazy`?
+  |
+  = help: keys here: command, args, env, cwd, inherit_env, timeout, start_timeout, lazy, isolation, \
+restart, breaker, tools"
+    );
+}
+
+#[test]
+fn a_key_that_is_promised_is_refused_by_name() {
+    let text = "[servers.tracker]\nurl = \"https://tracker.example/mcp\"\n";
+    assert_eq!(
+        toml(text, &Env::default()).unwrap_err(),
+        "\
+error[config]: `url` in [servers.tracker] is not built yet in this version
+ --> /etc/b/bowline.toml:2:1
+  |
+2 | url = \"https://tracker.example/mcp\"
+  | ^^^ known, but not built yet
+  |
+  = help: remove it, or wait for a later version"
+    );
+}
+
+#[test]
+fn every_problem_is_reported_in_file_order() {
+    let text = "\
+[gatway]
+listen = 1
+[servers.Bad_Name]
+command = 3
+timeout = \"soon\"
+lazy = \"yes\"
+isolation = \"session\"
+restart = { budget = -1, backof = \"1s..2s\" }
+breaker = { failures = 0 }
+[servers.ok.tools.t]
+effect = \"wriet\"
+[roles.reviewer]
+allow = []
+";
+    let report = toml(text, &Env::default()).unwrap_err();
+    let found: Vec<_> = report
+        .lines()
+        .filter_map(|line| line.strip_prefix("error[config]: "))
+        .collect();
+    assert_eq!(
+        found,
+        [
+            "unknown key `gatway` in the file",
+            "server name `Bad_Name` cannot be used",
+            "server `Bad_Name` has no `command`",
+            "`command` must be a string",
+            "`timeout` must be a duration such as \"500ms\", \"30s\", \"5m\" or \"1h\"",
+            "`lazy` must be true or false",
+            "`isolation = \"session\"` is not built yet in this version",
+            "`budget` must be a whole number, 0 or more",
+            "unknown key `backof` in [servers.Bad_Name.restart]",
+            "`failures` must be a whole number, 1 or more",
+            "server `ok` has no `command`",
+            "`effect` cannot be \"wriet\"",
+            "`roles` in the file is not built yet in this version",
+        ]
+    );
+}
+
+#[test]
+fn a_listen_address_must_have_a_port() {
+    let report = toml("[gateway]\nlisten = \"localhost\"\n", &Env::default()).unwrap_err();
+    assert!(
+        report.contains("`listen` must be an address with a port"),
+        "{report}"
+    );
+    let open = toml("[gateway]\nlisten = \"0.0.0.0:1\"\n", &Env::default()).unwrap();
+    assert_eq!(open.warnings.len(), 1);
+}
+
+#[test]
+fn an_unset_variable_stops_that_server_only() {
+    let text = "\
+[servers.a]
+command = \"a\"
+env = { TOKEN = \"${MISSING_TOKEN}\" }
+[servers.b]
+command = \"b\"
+";
+    let config = toml(text, &Env::default()).unwrap();
+    assert_eq!(config.servers.len(), 1);
+    assert_eq!(&*config.servers[0].name, "b");
+    assert_eq!(&*config.broken[0].name, "a");
+    assert_eq!(
+        config.broken[0].reason,
+        "variable `MISSING_TOKEN` is not set (in `env.TOKEN`)"
+    );
+}
+
+#[test]
+fn a_secret_reference_is_refused_until_it_is_built() {
+    let text = "[servers.a]\ncommand = \"a\"\nargs = [\"${secret:x}\"]\n";
+    assert_eq!(
+        toml(text, &Env::default()).unwrap_err(),
+        "\
+error[config]: `args` cannot be expanded
+ --> /etc/b/bowline.toml:3:9
+  |
+3 | args = [\"${secret:x}\"]
+  |         ^^^^^^^^^^^^^ `${secret:x}` is not built yet in this version
+  |
+  = help: write $${ for a literal ${"
+    );
+}
+
+#[test]
+fn variables_that_load_code_are_warned_about() {
+    let text = "[servers.a]\ncommand = \"a\"\nenv = { LD_PRELOAD = \"x\", A = \"b\" }\n\
+                inherit_env = [\"NODE_OPTIONS\"]\n";
+    let warnings = toml(text, &Env::default()).unwrap().warnings;
+    let shown: Vec<_> = warnings
+        .iter()
+        .map(|warning| warning.message.as_str())
+        .collect();
+    assert_eq!(
+        shown,
+        [
+            "server `a` gets LD_PRELOAD, which can load code into its process",
+            "server `a` gets NODE_OPTIONS, which can load code into its process",
+        ]
+    );
+    assert_eq!(
+        warnings[0].place,
+        Some(Place {
+            line: 3,
+            column: 22
+        })
+    );
+}
+
+#[test]
+fn a_json_file_of_another_client_is_taken_with_slugged_names() {
+    let config = json(
+        r#"{"mcpServers":{
+  "My Files":{"type":"stdio","command":"npx","args":["-y"],"env":{"A":"1"},
+              "x-bowline":{"lazy":true,"timeout":"5s"}},
+  "my-files":{"command":"two"}}}"#,
+    )
+    .unwrap();
+    assert_eq!(&*config.servers[0].name, "my-files");
+    assert_eq!(&*config.servers[1].name, "my-files-2");
+    assert!(config.servers[0].lazy);
+    assert_eq!(config.servers[0].call_timeout, Duration::from_secs(5));
+    assert_eq!(
+        config.warnings[0].message,
+        "server \"My Files\" is called `my-files` here"
+    );
+}
+
+#[test]
+fn a_json_problem_shows_its_line_and_column() {
+    assert_eq!(
+        json("{\"mcpServers\": {\n  \"a\": {\"comand\": \"x\", \"command\": \"x\"}\n}}")
+            .unwrap_err(),
+        "\
+error[config]: unknown key `comand` in mcpServers.a
+ --> /etc/b/mcp.json:2:9
+  |
+2 |   \"a\": {\"comand\": \"x\", \"command\": \"x\"}
+  |         ^^^^^^^^ did you mean `command`?
+  |
+  = help: keys here: command, args, env, cwd, type, x-bowline"
+    );
+    let report =
+        json("{\"mcpServers\": {\"a\": {\"type\": \"http\", \"command\": \"x\"}}}").unwrap_err();
+    assert!(
+        report.contains("`type = \"http\"` is not built yet"),
+        "{report}"
+    );
+    let report = json("{\"servers\": {}}").unwrap_err();
+    assert!(report.contains("unknown key `servers`"), "{report}");
+    assert!(
+        json("{}")
+            .unwrap_err()
+            .contains("the file has no `mcpServers`")
+    );
+}
+
+#[test]
+fn debug_output_of_a_server_hides_expanded_values() {
+    let env = Env::of([("KEY", "hunter2")]);
+    let text = "[servers.a]\ncommand = \"a\"\nargs = [\"${KEY}\"]\nenv = { K = \"${KEY}\" }\n";
+    let shown = format!("{:?}", toml(text, &env).unwrap());
+    assert!(!shown.contains("hunter2"), "{shown}");
+}
+
+#[test]
+fn a_file_that_everyone_may_write_is_refused_with_the_command_that_mends_it() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("bowline.toml");
+    std::fs::write(&path, "").unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap();
+    let report = load(Some(&path), &Env::default()).unwrap_err().report();
+    assert!(
+        report.ends_with(&format!("fix: chmod o-w {}", path.display())),
+        "{report}"
+    );
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+    assert_eq!(load(Some(&path), &Env::default()).unwrap().path, Some(path));
+}
+
+#[test]
+fn files_that_are_missing_or_too_long_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("x.toml");
+    assert!(matches!(
+        load(Some(&path), &Env::default()),
+        Err(Error::Read { .. })
+    ));
+    std::fs::write(&path, vec![b'#'; 1024 * 1024 + 1]).unwrap();
+    assert!(matches!(
+        load(Some(&path), &Env::default()),
+        Err(Error::NotText { .. })
+    ));
+}
