@@ -1,5 +1,6 @@
 //! A test MCP server that behaves well, or badly in exactly the way a test asks for.
 
+mod answers;
 mod content;
 mod faults;
 mod ledger;
@@ -157,6 +158,9 @@ fn serve_queue(
 ) -> Result<(), Error> {
     // The server holds a sender, so the queue ends only through an event.
     while let Ok(event) = queue.recv() {
+        if let Some(code) = server.exit_code() {
+            return Err(Error::Exit { code });
+        }
         match event {
             Event::Line(_) if faults.has(&Fault::HangAtStart) => {}
             Event::Line(line) => server.handle(&line),
