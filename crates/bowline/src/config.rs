@@ -102,6 +102,35 @@ pub struct ServerConfig {
     pub effects: BTreeMap<String, Effect>,
 }
 
+impl ServerConfig {
+    /// Returns a server with every default.
+    #[must_use]
+    pub fn new(name: &str, command: OsString, args: Vec<String>) -> Self {
+        Self {
+            name: name.into(),
+            command,
+            args,
+            env: BTreeMap::new(),
+            inherit_env: Vec::new(),
+            cwd: None,
+            call_timeout: defaults::CALL_TIMEOUT,
+            start_timeout: defaults::START_TIMEOUT,
+            lazy: false,
+            restart: Restart {
+                budget: defaults::RESTART_BUDGET,
+                window: defaults::RESTART_WINDOW,
+                backoff_min: defaults::BACKOFF.0,
+                backoff_max: defaults::BACKOFF.1,
+            },
+            breaker: Breaker {
+                failures: defaults::BREAKER_FAILURES,
+                rest: defaults::BREAKER_REST,
+            },
+            effects: BTreeMap::new(),
+        }
+    }
+}
+
 // `args` and `env` hold expanded secrets: a log line must not.
 impl fmt::Debug for ServerConfig {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -3,4 +3,6 @@
 pub mod assemble;
 pub mod config;
 pub mod edge;
+pub mod fixture;
 pub mod state;
+pub mod up;
