@@ -289,7 +289,7 @@ fn a_written_request_is_one_line_with_its_edits() {
     let source = b"{\n\t\"name\": \"a\\n\",\r\n \"x\": 1 }";
     let edits = [Edit {
         at: Span { start: 11, end: 16 },
-        with: b"\"b\\n\n\"",
+        with: b"\"b\\n\"\n",
     }];
     // What an edit puts in is JSON too, so that its line breaks are flattened alike.
     write_request(
@@ -302,7 +302,7 @@ fn a_written_request_is_one_line_with_its_edits() {
         }),
     );
     let want = "before\n{\"jsonrpc\":\"2.0\",\"id\":18446744073709551615,\"method\":\"a\\\"\\n\",\
-                \"params\":{ \t\"name\": \"b\\n \",   \"x\": 1 }}";
+                \"params\":{ \t\"name\": \"b\\n\" ,   \"x\": 1 }}";
     assert_eq!(String::from_utf8(out).unwrap(), want);
 
     let mut out = Vec::new();
