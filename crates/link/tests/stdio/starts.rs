@@ -132,8 +132,8 @@ async fn a_missing_directory_is_not_taken_for_a_missing_program() {
 #[tokio::test]
 async fn a_server_gets_its_directory_its_environment_and_three_descriptors() {
     for behind in BOTH {
-        let script = "pwd >&2; env >&2; echo end >&2; read -r x";
-        let mut scene = Scene::server(behind, script);
+        let script = format!("pwd >&2; env >&2; echo end >&2; read -r call\n{ANSWER}\nread -r x");
+        let mut scene = Scene::server(behind, &script);
         scene.spec.cwd = Some("/usr".into());
         let link = scene.link().await;
         let mut lines = scene.lines(1).await;
@@ -141,6 +141,8 @@ async fn a_server_gets_its_directory_its_environment_and_three_descriptors() {
             lines = scene.lines(lines.len() + 1).await;
         }
         assert_eq!(lines[0], "/usr");
+        // A shell that answers has put away what it needs to write elsewhere.
+        call(&*link).await.unwrap();
         let kept = descriptors(std::process::id(), |number| {
             number > 2 && outlives_exec(number)
         });
