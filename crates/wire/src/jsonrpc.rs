@@ -344,3 +344,6 @@ fn is_id(value: &[u8]) -> bool {
         _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,6 +8,8 @@ pub mod scan;
 pub mod span;
 pub mod splice;
 pub mod sse;
+#[cfg(test)]
+mod testing;
 mod text;
 
 pub use jsonrpc::{Kind, Message, Refusal};

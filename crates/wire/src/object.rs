@@ -22,9 +22,7 @@ pub fn field(bytes: &[u8], key: &str) -> Option<Span> {
     let mut inside = Inside::open(bytes, b'{');
     let mut found = None;
     while let Some((name, value)) = inside.member() {
-        if name.raw == key.as_bytes() && !name.escaped
-            || name.escaped && *name.meaning() == *key.as_bytes()
-        {
+        if *name.meaning() == *key.as_bytes() {
             found = Some(value);
         }
     }
@@ -175,29 +173,30 @@ impl<'a> Inside<'a> {
 }
 
 /// The place after the value that begins at `at`; `at` itself when none begins there.
-fn skip(bytes: &[u8], mut at: usize) -> usize {
-    let mut depth = 0_usize;
+fn skip(bytes: &[u8], at: usize) -> usize {
+    match bytes.get(at) {
+        Some(b'"') => skip_string(bytes, at + 1),
+        Some(b'{' | b'[') => skip_nested(bytes, at + 1),
+        _ => skip_scalar(bytes, at),
+    }
+}
+
+/// The place after the bracket that closes the one before `at`. In a checked text every
+/// bracket outside a string has its partner, so that counting them is enough.
+fn skip_nested(bytes: &[u8], mut at: usize) -> usize {
+    let mut depth = 1_usize;
     while let Some(&byte) = bytes.get(at) {
+        at += 1;
         match byte {
-            b'"' => at = skip_string(bytes, at + 1),
-            b'{' | b'[' => {
-                depth += 1;
-                at += 1;
-                continue;
-            }
-            b'}' | b']' if depth > 0 => {
+            b'"' => at = skip_string(bytes, at),
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => {
                 depth -= 1;
-                at += 1;
+                if depth == 0 {
+                    break;
+                }
             }
-            b'}' | b']' | b',' | b':' | b' ' | b'\n' | b'\r' | b'\t' if depth == 0 => return at,
-            b',' | b':' | b' ' | b'\n' | b'\r' | b'\t' => {
-                at += 1;
-                continue;
-            }
-            _ => at = skip_scalar(bytes, at + 1),
-        }
-        if depth == 0 {
-            return at;
+            _ => {}
         }
     }
     at
@@ -206,22 +205,23 @@ fn skip(bytes: &[u8], mut at: usize) -> usize {
 /// The place after the closing quote of the string whose opening quote stands before `at`.
 fn skip_string(bytes: &[u8], mut at: usize) -> usize {
     loop {
-        let rest = bytes.get(at..).unwrap_or_default();
-        let Some(offset) = memchr::memchr2(b'"', b'\\', rest) else {
-            return bytes.len();
-        };
-        at += offset;
-        if bytes.get(at) == Some(&b'"') {
-            return at + 1;
+        at = text::special(bytes, at);
+        match bytes.get(at) {
+            Some(b'"') => return at + 1,
+            Some(b'\\') => at += 2,
+            Some(_) => at += 1,
+            None => return bytes.len(),
         }
-        at += 2;
     }
 }
 
-/// The place after the number or word that goes on at `at`.
+/// The place after the number or word that begins at `at`.
 fn skip_scalar(bytes: &[u8], mut at: usize) -> usize {
     while let Some(b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' | b'.' | b'+' | b'-') = bytes.get(at) {
         at += 1;
     }
     at
 }
+
+#[cfg(test)]
+mod tests;

@@ -73,7 +73,7 @@ pub(crate) trait Sink {
 }
 
 impl Sink for () {
-    #[inline]
+    #[inline(always)]
     fn member(&mut self, _: Literal<'_>, _: Span) {}
 }
 
@@ -93,7 +93,7 @@ pub(crate) fn walk(bytes: &[u8], keys: Keys, sink: &mut impl Sink) -> Result<(),
         names: Names::new(),
         key: Literal {
             raw: &[],
-            escaped: false,
+            escapes: 0,
         },
         value_start: 0,
     };
@@ -142,7 +142,7 @@ impl Walk<'_> {
 
     /// Begins the value that stands here. True when it is complete, false when another value
     /// begins here, the first inside it.
-    #[inline]
+    #[inline(always)]
     fn begin(&mut self) -> Result<bool, Fault> {
         match self.peek() {
             Some(b'"') => {
@@ -163,10 +163,10 @@ impl Walk<'_> {
                 }
                 self.close();
             }
-            Some(b'-' | b'0'..=b'9') => self.number()?,
-            Some(b't') => self.word(b"true")?,
-            Some(b'f') => self.word(b"false")?,
-            Some(b'n') => self.word(b"null")?,
+            Some(b'-' | b'0'..=b'9') => self.at = number(self.bytes, self.at)?,
+            Some(b't') => self.at = word(self.bytes, self.at, b"true")?,
+            Some(b'f') => self.at = word(self.bytes, self.at, b"false")?,
+            Some(b'n') => self.at = word(self.bytes, self.at, b"null")?,
             _ => return self.wrong(),
         }
         Ok(true)
@@ -174,7 +174,7 @@ impl Walk<'_> {
 
     /// A value is complete: closes what ends with it, up to the place where the next value
     /// begins or the outermost value ends.
-    #[inline]
+    #[inline(always)]
     fn end(&mut self, sink: &mut impl Sink) -> Result<(), Fault> {
         while self.depth > 0 {
             let in_object = self.objects & 1 == 1;
@@ -200,7 +200,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn open(&mut self, object: u64) -> Result<(), Fault> {
         if self.depth == DEPTH_MAX {
             return Err(Fault::Depth { at: self.at });
@@ -214,7 +214,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn close(&mut self) {
         let object = self.objects & 1;
         self.at += 1;
@@ -226,7 +226,7 @@ impl Walk<'_> {
     }
 
     /// Whether an object with `level` arrays and objects around it must not repeat a key.
-    #[inline]
+    #[inline(always)]
     fn tracked(&self, level: usize) -> bool {
         match self.keys {
             Keys::Unique => true,
@@ -236,7 +236,7 @@ impl Walk<'_> {
     }
 
     /// Reads a key and its colon.
-    #[inline]
+    #[inline(always)]
     fn key(&mut self) -> Result<(), Fault> {
         let at = self.at;
         if self.peek() != Some(b'"') {
@@ -261,13 +261,13 @@ impl Walk<'_> {
 }
 
 impl<'a> Walk<'a> {
-    #[inline]
+    #[inline(always)]
     fn peek(&self) -> Option<u8> {
         self.bytes.get(self.at).copied()
     }
 
     /// Passes over space and answers the byte that follows it.
-    #[inline]
+    #[inline(always)]
     fn space(&mut self) -> Option<u8> {
         loop {
             match self.peek() {
@@ -281,7 +281,7 @@ impl<'a> Walk<'a> {
         Err(Fault::Syntax { at: self.at })
     }
 
-    #[inline]
+    #[inline(always)]
     fn literal(&mut self) -> Result<Literal<'a>, Fault> {
         match text::literal(self.bytes, self.at + 1) {
             Ok((literal, end)) => {
@@ -291,49 +291,52 @@ impl<'a> Walk<'a> {
             Err(at) => Err(Fault::Syntax { at }),
         }
     }
+}
 
-    fn word(&mut self, word: &[u8]) -> Result<(), Fault> {
-        let rest = self.bytes.get(self.at..).unwrap_or_default();
-        if !rest.starts_with(word) {
-            return self.wrong();
-        }
-        self.at += word.len();
-        Ok(())
-    }
-
-    fn number(&mut self) -> Result<(), Fault> {
-        if self.peek() == Some(b'-') {
-            self.at += 1;
-        }
-        if self.peek() == Some(b'0') {
-            self.at += 1;
-        } else {
-            self.digits()?;
-        }
-        if self.peek() == Some(b'.') {
-            self.at += 1;
-            self.digits()?;
-        }
-        if let Some(b'e' | b'E') = self.peek() {
-            self.at += 1;
-            if let Some(b'+' | b'-') = self.peek() {
-                self.at += 1;
-            }
-            self.digits()?;
-        }
-        Ok(())
-    }
-
-    /// Passes over one digit or more.
-    fn digits(&mut self) -> Result<(), Fault> {
-        let start = self.at;
-        while let Some(b'0'..=b'9') = self.peek() {
-            self.at += 1;
-        }
-        if self.at == start {
-            self.wrong()
-        } else {
-            Ok(())
-        }
+/// The place after `word`, which should begin at `at`.
+fn word(bytes: &[u8], at: usize, word: &[u8]) -> Result<usize, Fault> {
+    let rest = bytes.get(at..).unwrap_or_default();
+    if rest.starts_with(word) {
+        Ok(at + word.len())
+    } else {
+        Err(Fault::Syntax { at })
     }
 }
+
+/// The place after the number that begins at `at`.
+fn number(bytes: &[u8], mut at: usize) -> Result<usize, Fault> {
+    if bytes.get(at) == Some(&b'-') {
+        at += 1;
+    }
+    at = match bytes.get(at) {
+        Some(b'0') => at + 1,
+        _ => digits(bytes, at)?,
+    };
+    if bytes.get(at) == Some(&b'.') {
+        at = digits(bytes, at + 1)?;
+    }
+    if let Some(b'e' | b'E') = bytes.get(at) {
+        at += 1;
+        if let Some(b'+' | b'-') = bytes.get(at) {
+            at += 1;
+        }
+        at = digits(bytes, at)?;
+    }
+    Ok(at)
+}
+
+/// The place after the digits that begin at `at`, of which there is at least one.
+fn digits(bytes: &[u8], start: usize) -> Result<usize, Fault> {
+    let mut at = start;
+    while let Some(b'0'..=b'9') = bytes.get(at) {
+        at += 1;
+    }
+    if at == start {
+        Err(Fault::Syntax { at })
+    } else {
+        Ok(at)
+    }
+}
+
+#[cfg(test)]
+mod tests;

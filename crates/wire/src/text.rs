@@ -7,15 +7,16 @@ use std::borrow::Cow;
 pub(crate) struct Literal<'a> {
     /// What stands between the quotes.
     pub(crate) raw: &'a [u8],
-    /// Whether a backslash stands among it.
-    pub(crate) escaped: bool,
+    /// How many escapes stand among it.
+    pub(crate) escapes: usize,
 }
 
 impl<'a> Literal<'a> {
     /// What the literal means, with lone surrogates as three bytes each (WTF-8), so that two
     /// literals mean the same exactly when these bytes are the same.
+    #[inline]
     pub(crate) fn meaning(self) -> Cow<'a, [u8]> {
-        if self.escaped {
+        if self.escapes > 0 {
             Cow::Owned(unescape(self.raw))
         } else {
             Cow::Borrowed(self.raw)
@@ -33,20 +34,20 @@ impl<'a> Literal<'a> {
 
 /// Reads the literal whose opening quote stands before `at`. Answers the literal and the place
 /// after its closing quote, or the place of the byte that makes it wrong.
-#[inline]
+#[inline(always)]
 pub(crate) fn literal(bytes: &[u8], at: usize) -> Result<(Literal<'_>, usize), usize> {
     let start = at;
     let mut at = at;
-    let mut escaped = false;
+    let mut escapes = 0;
     loop {
         at = special(bytes, at);
         match bytes.get(at) {
             Some(b'"') => {
                 let raw = bytes.get(start..at).unwrap_or_default();
-                return Ok((Literal { raw, escaped }, at + 1));
+                return Ok((Literal { raw, escapes }, at + 1));
             }
             Some(b'\\') => {
-                escaped = true;
+                escapes += 1;
                 at = escape(bytes, at + 1)?;
             }
             _ => return Err(at),
@@ -55,8 +56,8 @@ pub(crate) fn literal(bytes: &[u8], at: usize) -> Result<(Literal<'_>, usize), u
 }
 
 /// The place of the next quote, backslash or control character at or after `at`.
-#[inline]
-fn special(bytes: &[u8], mut at: usize) -> usize {
+#[inline(always)]
+pub(crate) fn special(bytes: &[u8], mut at: usize) -> usize {
     const ONES: u64 = u64::MAX / 255;
     const HIGHS: u64 = ONES * 0x80;
     // Eight bytes at a time. The lowest mark is exact; marks above it may come from a borrow.

@@ -57,7 +57,7 @@ impl<'a> Names<'a> {
     pub(super) fn insert(&mut self, depth: usize, key: Literal<'a>) -> bool {
         let start = self.start(depth);
         let hashes = self.hashed.last().is_some_and(|(owner, _)| *owner == depth);
-        if hashes || key.escaped || self.len - start >= COMPARED_KEYS_MAX {
+        if hashes || key.escapes > 0 || self.len - start >= COMPARED_KEYS_MAX {
             return self.insert_hashed(depth, start, key);
         }
         if self.since(start).any(|known| known == key.raw) {

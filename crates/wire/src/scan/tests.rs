@@ -1,0 +1,317 @@
+//! Tests of the check, with `serde_json` as the oracle.
+
+use super::{DEPTH_MAX, Fault, Keys, check};
+use crate::testing::{fuzz, oracle};
+
+const MODES: [Keys; 3] = [Keys::Unique, Keys::UniqueOutside, Keys::Any];
+
+fn nested(depth: usize) -> Vec<u8> {
+    let mut text = vec![b'['; depth];
+    text.extend(vec![b']'; depth]);
+    text
+}
+
+#[test]
+fn what_is_json_passes() {
+    for text in [
+        "0",
+        "-0",
+        "1",
+        "-1",
+        "10",
+        "1.5",
+        "1e5",
+        "1E+5",
+        "1e-5",
+        "-0.0e0",
+        "1e400",
+        "-1e400",
+        "123456789012345678901234567890",
+        "true",
+        "false",
+        "null",
+        "\"\"",
+        "[]",
+        "{}",
+        "[[]]",
+        " [ ] ",
+        "\t{ }\r\n",
+        "[1, 2 ,3]",
+        r#"{"a":1,"b":[{}]}"#,
+        r#"{"":0}"#,
+        "\"\u{7f}\"",
+        r#""\"\\\/\b\f\n\r\t\u00e9""#,
+        "\"é😀\u{ffff}\"",
+        r#"{"a":{"a":{"a":1}}}"#,
+        r#"[{"a":1},{"a":1}]"#,
+        r#""12345678\"""#,
+        r#""1234567\n12345678""#,
+    ] {
+        assert!(oracle::accepts(text.as_bytes()), "{text}");
+        for keys in MODES {
+            assert_eq!(check(text.as_bytes(), keys), Ok(()), "{text}");
+        }
+    }
+}
+
+#[test]
+fn lone_surrogate_escapes_pass() {
+    for text in [
+        r#""\ud800""#,
+        r#""\udc00""#,
+        r#"{"\ud800":"\ud800\ud800"}"#,
+        r#""\udbffx""#,
+    ] {
+        assert_eq!(check(text.as_bytes(), Keys::Unique), Ok(()), "{text}");
+    }
+}
+
+#[test]
+fn what_is_not_json_is_refused_where_it_breaks() {
+    for (text, at) in [
+        ("NaN", 0),
+        ("nul", 0),
+        ("-", 1),
+        ("-a", 1),
+        ("+1", 0),
+        (".5", 0),
+        ("1.", 2),
+        ("1.e5", 2),
+        ("1e", 2),
+        ("1e+", 3),
+        ("Infinity", 0),
+        ("-Infinity", 1),
+        ("'a'", 0),
+        ("[", 1),
+        ("[1", 2),
+        ("[1,]", 3),
+        ("[,1]", 1),
+        ("[1 2]", 3),
+        ("[01]", 2),
+        ("{", 1),
+        ("{a:1}", 1),
+        ("{1:1}", 1),
+        (r#"{"a"}"#, 4),
+        (r#"{"a":}"#, 5),
+        (r#"{"a":1,}"#, 7),
+        (r#"{"a":1]"#, 6),
+        ("[1}", 2),
+        (r#"{"a" 1}"#, 5),
+        ("\"", 1),
+        ("\"a", 2),
+        ("\"\n\"", 1),
+        ("\"\0\"", 1),
+        ("\"\x1f\"", 1),
+        ("\"1234567\x01\"", 8),
+        (r#""\x""#, 2),
+        (r#""\u12g4""#, 2),
+        (r#""\u12""#, 2),
+        ("\"\\", 2),
+        ("\u{feff}1", 0),
+        ("/**/1", 0),
+        ("tru", 0),
+        ("[True]", 1),
+        ("}", 0),
+        ("\u{a0}1", 0),
+    ] {
+        assert!(!oracle::accepts(text.as_bytes()), "{text:?}");
+        for keys in MODES {
+            assert_eq!(
+                check(text.as_bytes(), keys),
+                Err(Fault::Syntax { at }),
+                "{text:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn an_empty_text_is_refused() {
+    for text in ["", " ", "\r\n\t "] {
+        assert_eq!(
+            check(text.as_bytes(), Keys::Any),
+            Err(Fault::Empty),
+            "{text:?}"
+        );
+    }
+}
+
+#[test]
+fn what_follows_the_value_is_refused() {
+    for (text, at) in [
+        ("1 2", 2),
+        ("01", 1),
+        ("{}{}", 2),
+        ("[]\0", 2),
+        ("null,", 4),
+        ("1a", 1),
+    ] {
+        assert_eq!(
+            check(text.as_bytes(), Keys::Any),
+            Err(Fault::Trailing { at }),
+            "{text:?}"
+        );
+    }
+}
+
+#[test]
+fn bytes_that_are_not_utf8_are_refused() {
+    for (text, at) in [
+        (&b"\"\xff\""[..], 1),
+        (b"\"\xc0\x80\"", 1),
+        (b"\"\xed\xa0\x80\"", 1),
+        (b"[1,\"\xc3", 4),
+    ] {
+        assert_eq!(check(text, Keys::Any), Err(Fault::Utf8 { at }), "{text:?}");
+    }
+}
+
+#[test]
+fn a_key_that_comes_twice_is_refused_however_it_is_written() {
+    for (text, at) in [
+        (r#"{"method":"a","method":"b"}"#, 14),
+        (r#"{"method":"a","\u006dethod":"b"}"#, 14),
+        (r#"{"\u006dethod":"a","method":"b"}"#, 19),
+        (r#"{"\u006dethod":"a","metho\u0064":"b"}"#, 19),
+        (r#"{"":1,"":2}"#, 6),
+        (r#"{"\/":1,"/":2}"#, 8),
+        (r#"{"\ud83d\ude00":1,"😀":2}"#, 18),
+        (r#"{"\ud800":1,"\uD800":2}"#, 12),
+    ] {
+        let fault = Err(Fault::DuplicateKey { at });
+        assert_eq!(check(text.as_bytes(), Keys::Unique), fault, "{text}");
+        assert_eq!(check(text.as_bytes(), Keys::UniqueOutside), fault, "{text}");
+        assert_eq!(check(text.as_bytes(), Keys::Any), Ok(()), "{text}");
+    }
+}
+
+#[test]
+fn a_key_that_comes_twice_inside_is_refused_only_where_every_object_counts() {
+    for text in [
+        r#"{"a":{"b":1,"b":2}}"#,
+        r#"[{"b":1,"b":2}]"#,
+        r#"{"a":[{"x":{}},{"b":1,"c":{"d":0},"b":2}]}"#,
+    ] {
+        let found = check(text.as_bytes(), Keys::Unique);
+        assert!(matches!(found, Err(Fault::DuplicateKey { .. })), "{text}");
+        assert_eq!(
+            check(text.as_bytes(), Keys::UniqueOutside),
+            Ok(()),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn keys_that_only_look_alike_are_two() {
+    for text in [
+        r#"{"a":1,"A":2,"a ":3,"\\u0061":4}"#,
+        r#"{"\ud800":1,"\ufffd":2,"\udc00":3}"#,
+        "{\"\u{e9}\":1,\"e\u{301}\":2}",
+        r#"{"a":1,"b":{"a":1,"c":{"b":1,"a":1}},"c":{"a":1}}"#,
+    ] {
+        assert_eq!(check(text.as_bytes(), Keys::Unique), Ok(()), "{text}");
+    }
+}
+
+#[test]
+fn a_repeated_key_is_found_at_every_number_of_keys() {
+    for count in 1..80 {
+        for repeated in [0, count / 2, count - 1] {
+            // Inside an outer object, so that the keys begin at every place of the store.
+            let names: Vec<_> = (0..count)
+                .map(|n| format!("\"k{n}\":{{\"k\":{n}}}"))
+                .collect();
+            let text = format!("{{\"k1\":0,\"o\":{{{}}},\"k2\":0}}", names.join(","));
+            assert_eq!(check(text.as_bytes(), Keys::Unique), Ok(()), "{text}");
+            let again = format!("{{\"o\":{{{},\"k{repeated}\":0}}}}", names.join(","));
+            let found = check(again.as_bytes(), Keys::Unique);
+            assert!(matches!(found, Err(Fault::DuplicateKey { .. })), "{again}");
+        }
+    }
+}
+
+#[test]
+fn objects_inside_each_other_keep_their_keys_apart() {
+    // Every level holds as many keys as are compared one by one, before and after its child.
+    let mut text = "0".to_owned();
+    for level in 0..DEPTH_MAX {
+        let keys: Vec<_> = (0..7 + level % 10).map(|n| format!("\"k{n}\":0")).collect();
+        text = format!("{{{},\"child\":{text},\"last\":0}}", keys.join(","));
+    }
+    assert_eq!(check(text.as_bytes(), Keys::Unique), Ok(()));
+    let inside = text.replace("\"last\":0}", "\"k3\":0}");
+    let outside = format!("{},\"child\":1}}", text.strip_suffix('}').unwrap());
+    for again in [inside, outside] {
+        let found = check(again.as_bytes(), Keys::Unique);
+        assert!(matches!(found, Err(Fault::DuplicateKey { .. })), "{again}");
+    }
+}
+
+#[test]
+fn depth_64_passes_and_65_is_refused() {
+    let refused = Err(Fault::Depth { at: 64 });
+    for keys in MODES {
+        assert_eq!(check(&nested(64), keys), Ok(()));
+        assert_eq!(check(&nested(65), keys), refused);
+    }
+    let objects = format!("{}1{}", r#"{"a":"#.repeat(64), "}".repeat(64));
+    assert_eq!(check(objects.as_bytes(), Keys::Unique), Ok(()));
+    let objects = format!("{}1{}", r#"{"a":"#.repeat(65), "}".repeat(65));
+    assert_eq!(
+        check(objects.as_bytes(), Keys::Unique),
+        Err(Fault::Depth { at: 320 })
+    );
+}
+
+#[test]
+fn a_text_nested_a_hundred_thousand_times_is_refused_at_the_limit() {
+    assert_eq!(
+        check(&nested(100_000), Keys::Unique),
+        Err(Fault::Depth { at: 64 })
+    );
+    assert_eq!(
+        check(&vec![b'['; 100_000], Keys::Any),
+        Err(Fault::Depth { at: 64 })
+    );
+}
+
+#[test]
+fn a_million_keys_are_checked_in_about_linear_time() {
+    // A comparison of each with each would take hours.
+    let keys: Vec<_> = (0..1_000_000).map(|n| format!("\"{n}\":0")).collect();
+    let text = format!("{{{}}}", keys.join(","));
+    assert_eq!(check(text.as_bytes(), Keys::Unique), Ok(()));
+    let text = format!("{{{},\"999999\":0}}", keys.join(","));
+    assert!(matches!(
+        check(text.as_bytes(), Keys::Unique),
+        Err(Fault::DuplicateKey { .. })
+    ));
+}
+
+#[test]
+fn many_small_objects_after_a_large_one_are_checked_in_about_linear_time() {
+    let keys: Vec<_> = (0..50_000).map(|n| format!("\"{n}\":0")).collect();
+    let small = vec![r#"{"\u0061":0}"#; 50_000].join(",");
+    let text = format!("[{{{}}},{small}]", keys.join(","));
+    assert_eq!(check(text.as_bytes(), Keys::Unique), Ok(()));
+}
+
+#[test]
+fn ten_thousand_malformed_inputs_never_panic_and_are_judged_as_by_the_oracle() {
+    fuzz::each(fuzz::JSON, |input| {
+        let any = check(input, Keys::Any);
+        if !matches!(any, Err(Fault::Depth { .. })) {
+            assert_eq!(any.is_ok(), oracle::accepts(input), "{any:?}");
+        }
+        let unique = check(input, Keys::Unique);
+        match any {
+            Ok(()) => {
+                if let Some(repeats) = oracle::repeats(input) {
+                    assert_eq!(unique.is_err(), repeats, "{unique:?}");
+                }
+            }
+            Err(_) => assert!(unique.is_err()),
+        }
+    });
+}

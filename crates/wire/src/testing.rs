@@ -1,0 +1,4 @@
+//! What the tests of several modules share.
+
+pub(crate) mod fuzz;
+pub(crate) mod oracle;
