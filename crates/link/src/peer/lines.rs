@@ -130,7 +130,7 @@ mod tests {
                 found.extend(all(&mut lines));
             }
             let rest = lines.rest().unwrap();
-            let want = ["one", "", "two three\r", "<32 Some(7)>"];
+            let want = ["one", "", "two three\r", "<30 Some(7)>"];
             assert_eq!(
                 (found, &rest[..]),
                 (want.map(String::from).to_vec(), &b"last"[..])

@@ -70,9 +70,8 @@ fn the_ring_forgets_the_oldest_by_lines_and_by_bytes() {
 
 #[test]
 fn numbers_grow_over_all_servers_and_reading_goes_on_after_one() {
-    let clock = Arc::new(AtomicU64::new(5));
-    let tick = clock.clone();
-    let stamps = Stamps::new(move || tick.fetch_add(1, Ordering::Relaxed));
+    let clock = AtomicU64::new(5);
+    let stamps = Stamps::new(move || clock.fetch_add(1, Ordering::Relaxed));
     let one = StderrLog::new("one".into(), stamps.clone(), StderrLimits::default());
     let two = StderrLog::new("two".into(), stamps.clone(), StderrLimits::default());
     one.push("a");

@@ -1,0 +1,13 @@
+//! Runs the reaper as a program of its own, for tests.
+
+use std::process::ExitCode;
+
+#[cfg(target_os = "linux")]
+fn main() -> ExitCode {
+    bowline_link::reaper::run(std::env::args_os().skip(1))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn main() -> ExitCode {
+    ExitCode::FAILURE
+}

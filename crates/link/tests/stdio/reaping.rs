@@ -1,0 +1,136 @@
+//! Nothing that a server started is left behind.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use bowline_link::Exit;
+use rustix::process::{Signal, kill_process};
+
+use super::*;
+
+const REAPER: &str = env!("CARGO_BIN_EXE_reaper-probe");
+
+/// Three descendants that none of the usual ways reach: in a session of their own, without a
+/// parent, deaf to SIGTERM. Each tells its number.
+const DESCENDANTS: &str = r#"
+trap '' TERM
+setsid sh -c 'echo $$ >&2; exec sleep 1000' &
+(setsid sh -c 'echo $$ >&2; exec sleep 1000' &)
+sh -c 'echo $$ >&2; exec sleep 1000' &
+"#;
+
+async fn descendants(scene: &Scene) -> Vec<Pid> {
+    scene.lines(3).await.iter().map(|line| pid(line)).collect()
+}
+
+#[tokio::test]
+async fn a_stopped_server_leaves_no_descendant() {
+    let scene = Scene::server(
+        Behind::Reaper,
+        &format!("{DESCENDANTS} exec cat >/dev/null"),
+    );
+    let link = scene.link().await;
+    let descendants = descendants(&scene).await;
+    assert_eq!(link.close().await, Exit::Status(0));
+    for pid in descendants {
+        gone(pid).await;
+    }
+}
+
+#[tokio::test]
+async fn a_crashed_server_leaves_no_descendant() {
+    let script = format!("{DESCENDANTS} read -r call; kill -KILL $$");
+    let scene = Scene::server(Behind::Reaper, &script);
+    let link = scene.link().await;
+    let descendants = descendants(&scene).await;
+    let error = call(&*link).await.unwrap_err();
+    assert_eq!(error, LinkError::Lost(Exit::Signal(9)));
+    for pid in descendants {
+        gone(pid).await;
+    }
+}
+
+#[tokio::test]
+async fn the_server_is_reported_and_not_the_reaper_and_dies_with_it() {
+    let script = "echo $$ $PPID >&2; trap '' TERM; while :; do sleep 1000; done";
+    let scene = Scene::server(Behind::Reaper, script);
+    let link = scene.link().await;
+    let line = scene.lines(1).await.remove(0);
+    let (server, reaper) = line.split_once(' ').unwrap();
+    assert_eq!(link.pid(), Some(server.parse().unwrap()));
+    kill_process(pid(reaper), Signal::KILL).unwrap();
+    assert_eq!(link.closed().await, Exit::Signal(9));
+    gone(pid(server)).await;
+}
+
+#[tokio::test]
+async fn a_server_cannot_gain_privileges_and_is_the_first_to_go_without_memory() {
+    let script = r"grep NoNewPrivs /proc/$$/status >&2; ulimit -c >&2; ulimit -Hc >&2
+        while read -r score </proc/$$/oom_score_adj; [ $score -lt 500 ]; do :; done
+        echo $score >&2; read -r end";
+    let scene = Scene::server(Behind::Reaper, script);
+    let link = scene.link().await;
+    assert_eq!(scene.lines(4).await, ["NoNewPrivs:\t1", "0", "0", "500"]);
+    link.close().await;
+}
+
+/// The gateway is a shell here, so that it can be killed.
+#[tokio::test]
+async fn a_killed_gateway_leaves_no_process() {
+    let server = format!("{DESCENDANTS} echo $$ $PPID >&2; while :; do sleep 1000; done");
+    let mut gateway = Command::new("sh")
+        .args(["-c", r#""$0" $$ -- sh -c "$1" & wait"#, REAPER, &server])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let stderr = BufReader::new(gateway.stderr.take().unwrap());
+    let mut pids = Vec::new();
+    for line in stderr.lines().take(4) {
+        pids.extend(line.unwrap().split(' ').map(pid));
+    }
+    assert_eq!(pids.len(), 5, "server, reaper and three descendants");
+    gateway.kill().unwrap();
+    gateway.wait().unwrap();
+    for pid in pids {
+        gone(pid).await;
+    }
+}
+
+#[test]
+fn a_reaper_whose_parent_is_gone_starts_nothing() {
+    let output = Command::new(REAPER)
+        .args(["1", "--", "echo", "started"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(125));
+    assert_eq!(output.stdout, b"");
+}
+
+#[test]
+fn a_reaper_passes_on_how_its_program_ended() {
+    let me = std::process::id().to_string();
+    for (script, code, said) in [
+        ("exit 0", 0, ""),
+        ("exit 200", 200, ""),
+        ("kill -TERM $$", 143, ""),
+        ("echo out", 0, "out\n"),
+    ] {
+        let output = Command::new(REAPER)
+            .args([&me, "--", "sh", "-c", script])
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(code), "{script}");
+        assert_eq!(String::from_utf8(output.stdout).unwrap(), said);
+    }
+    for args in [&[][..], &["x"], &[&me], &[&me, "--"], &[&me, "sh", "-c"]] {
+        let output = Command::new(REAPER).args(args).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+    }
+    let output = Command::new(REAPER)
+        .args([&me, "--", "/etc"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(126));
+}

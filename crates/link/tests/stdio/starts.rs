@@ -1,0 +1,178 @@
+//! How servers start, and how they fail to.
+
+use bowline_link::Exit;
+use bowline_wire::mcp::Revision;
+
+use super::*;
+
+#[tokio::test]
+async fn the_servers_revision_is_taken_and_ours_is_offered() {
+    for behind in BOTH {
+        let script = r#"printf '%s\n' "$init" "$initialized" >&2; read -r x"#;
+        let scene = Scene::server(behind, script);
+        let link = scene.link().await;
+        let info = link.server();
+        assert_eq!(info.revision, Revision::V2025_06_18);
+        assert_eq!((&*info.name, &*info.version), ("t", "1.2"));
+        let result = br#"{"protocolVersion":"2025-06-18","capabilities":{},"#;
+        assert!(info.initialize.starts_with(result));
+        assert_eq!(
+            scene.lines(2).await,
+            [
+                r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"probe","version":"9"}}}"#,
+                r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#,
+            ]
+        );
+        assert!(link.is_open());
+        assert_eq!(link.in_flight(), 0);
+        link.close().await;
+    }
+}
+
+#[tokio::test]
+async fn an_unknown_revision_is_refused_and_the_server_killed() {
+    let script = r#"
+        echo $$ >&2; trap '' TERM; read -r init
+        printf '%s\n' '{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"1999-01-01"}}'
+        while :; do sleep 1000; done"#;
+    for behind in BOTH {
+        let scene = Scene::script(behind, script);
+        let error = scene.connect().await.unwrap_err();
+        let text = "server `files` speaks the unknown revision `1999-01-01`";
+        assert_eq!(error.to_string(), text);
+        gone(pid(&scene.texts()[0])).await;
+    }
+}
+
+#[tokio::test]
+async fn a_refused_handshake_repeats_the_servers_words() {
+    let script = r#"
+        read -r init
+        printf '%s\n' '{"jsonrpc":"2.0","id":1,"error":{"code":-32001,"message":"no \"key\""}}'
+        read -r end"#;
+    let error = Scene::script(Behind::Nothing, script).connect().await;
+    let ConnectError::HandshakeRefused { code, message, .. } = error.unwrap_err() else {
+        panic!("it is another error");
+    };
+    assert_eq!((code, &*message), (-32001, r#"no "key""#));
+}
+
+#[tokio::test]
+async fn a_server_that_ends_before_the_handshake_says_why() {
+    for behind in BOTH {
+        let scene = Scene::script(behind, "echo first >&2; echo 'KEY is not set' >&2; exit 7");
+        let error = scene.connect().await.unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "server `files` ended before the handshake: exit code 7: KEY is not set"
+        );
+        let ConnectError::ExitedBeforeHandshake {
+            exit, stderr_tail, ..
+        } = error
+        else {
+            panic!("it is another error");
+        };
+        assert_eq!(exit, Exit::Status(7));
+        assert_eq!(stderr_tail, ["first".into(), "KEY is not set".into()]);
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_answer_is_killed_at_the_deadline() {
+    for behind in BOTH {
+        let script = "trap '' TERM; echo $$ >&2; while :; do sleep 1000; done";
+        let scene = Scene::script(behind, script);
+        let error = scene.connect_within(Duration::from_millis(300)).await;
+        let error = error.unwrap_err();
+        assert!(
+            matches!(error, ConnectError::HandshakeTimeout { .. }),
+            "{error:?}"
+        );
+        gone(pid(&scene.texts()[0])).await;
+    }
+}
+
+#[tokio::test]
+async fn a_start_that_is_given_up_leaves_no_process() {
+    for behind in BOTH {
+        let scene = Scene::script(behind, "echo $$ >&2; while :; do sleep 1000; done");
+        let lines = tokio::select! {
+            _ = scene.connect() => panic!("it cannot connect"),
+            lines = scene.lines(1) => lines,
+        };
+        gone(pid(&lines[0])).await;
+    }
+}
+
+#[tokio::test]
+async fn a_missing_program_is_named() {
+    let scene = Scene::program(Behind::Nothing, "no-such-program", &[]);
+    let error = scene.connect().await.unwrap_err();
+    let text = "server `files`: cannot run `no-such-program`";
+    assert_eq!(error.to_string(), text);
+
+    let scene = Scene::program(Behind::Reaper, "no-such-program", &["a"]);
+    let error = scene.connect().await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "server `files` ended before the handshake: exit code 127: \
+         command not found: no-such-program"
+    );
+}
+
+#[tokio::test]
+async fn a_missing_directory_is_not_taken_for_a_missing_program() {
+    let mut scene = Scene::server(Behind::Nothing, "");
+    scene.spec.cwd = Some("/no/such/directory".into());
+    let error = scene.connect().await.unwrap_err();
+    let source = std::error::Error::source(&error).unwrap().to_string();
+    assert_eq!(source, "the directory `/no/such/directory` does not exist");
+}
+
+#[tokio::test]
+async fn a_server_gets_its_directory_its_environment_and_three_descriptors() {
+    for behind in BOTH {
+        let script = format!("pwd >&2; env >&2; echo end >&2; read -r call\n{ANSWER}\nread -r x");
+        let mut scene = Scene::server(behind, &script);
+        scene.spec.cwd = Some("/usr".into());
+        let link = scene.link().await;
+        let mut lines = scene.lines(1).await;
+        while lines.last().unwrap() != "end" {
+            lines = scene.lines(lines.len() + 1).await;
+        }
+        assert_eq!(lines[0], "/usr");
+        // A shell that answers has put away what it needs to write elsewhere.
+        call(&*link).await.unwrap();
+        let kept = descriptors(std::process::id(), |number| {
+            number > 2 && outlives_exec(number)
+        });
+        let open = descriptors(link.pid().unwrap(), |number| !kept.contains(&number));
+        assert_eq!(open, [0, 1, 2]);
+        let names = lines[1..]
+            .iter()
+            .filter_map(|line| Some(line.split_once('=')?.0));
+        let known = ["PATH", "GIVEN", "PWD", "OLDPWD", "SHLVL", "_"];
+        let other: Vec<_> = names.filter(|name| !known.contains(name)).collect();
+        assert!(other.is_empty(), "inherited: {other:?}");
+        assert!(lines.contains(&"GIVEN=yes".to_owned()));
+        link.close().await;
+    }
+}
+
+fn descriptors(pid: u32, wanted: impl Fn(u32) -> bool) -> Vec<u32> {
+    let entries = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut numbers: Vec<u32> = names.map(|name| name.parse().unwrap()).collect();
+    numbers.retain(|number| wanted(*number));
+    numbers.sort_unstable();
+    numbers
+}
+
+/// Whether a descriptor of ours was given to us so that all our children have it, too.
+fn outlives_exec(number: u32) -> bool {
+    let Ok(info) = std::fs::read_to_string(format!("/proc/self/fdinfo/{number}")) else {
+        return false;
+    };
+    let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+    u32::from_str_radix(flags.unwrap().trim(), 8).unwrap() & 0o2_000_000 == 0
+}
