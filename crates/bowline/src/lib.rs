@@ -1,1 +1,3 @@
 //! Where Bowline meets people: edge servers, sessions, config, command line and API.
+
+pub mod edge;

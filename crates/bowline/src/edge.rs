@@ -1,0 +1,3 @@
+//! Where callers come in.
+
+pub mod guard;
