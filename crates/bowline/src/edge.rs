@@ -5,6 +5,7 @@ pub mod api;
 pub mod body;
 pub mod door;
 pub mod errors;
+pub mod guard;
 pub mod listen;
 pub mod mcp;
 pub mod route;

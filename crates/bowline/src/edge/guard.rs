@@ -1,0 +1,105 @@
+//! A stream whose reader refuses request heads that two HTTP parsers could read in two ways.
+//!
+//! The HTTP server behind it is lenient where request smuggling begins: it takes a bare line
+//! feed as a line end and forgives two framing fields in one head. [`Guarded`] spoils one byte
+//! of such a message, so that the server's own parser refuses it in its turn, answers 400 after
+//! the answers still owed to earlier requests, and closes.
+
+mod framing;
+#[cfg(test)]
+mod tests;
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tracing::debug;
+
+pub use framing::{BODY_BYTES_MAX, EXTENSION_BYTES_MAX, Framing, Refusal, SIZE_DIGITS_MAX};
+
+/// What the reader sees after a refused message: the server looks at a head or at trailers only
+/// when they are complete, and a caller that stops at the spoiled byte must not keep it waiting.
+const TERMINATOR: &[u8] = b"\r\n\r\n";
+
+/// A caller's stream, read through [`Framing`] and written to unchanged.
+#[derive(Debug)]
+pub struct Guarded<S> {
+    /// The stream as accepted.
+    stream: S,
+    /// Where the stream is in the requests it carries.
+    framing: Framing,
+    /// What is still to be read of [`TERMINATOR`] once a message was refused.
+    terminator: &'static [u8],
+}
+
+impl<S> Guarded<S> {
+    /// Guards a stream that stands before its first request.
+    pub fn new(stream: S) -> Self {
+        Self {
+            stream,
+            framing: Framing::new(),
+            terminator: TERMINATOR,
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if this.framing.refusal().is_some() {
+            let room = this.terminator.len().min(buffer.remaining());
+            if let Some((now, later)) = this.terminator.split_at_checked(room)
+                && !now.is_empty()
+            {
+                buffer.put_slice(now);
+                this.terminator = later;
+                return Poll::Ready(Ok(()));
+            }
+            return Pin::new(&mut this.stream).poll_read(context, buffer);
+        }
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut this.stream).poll_read(context, buffer))?;
+        if let Some(fresh) = buffer.filled_mut().get_mut(before..) {
+            this.framing.filter(fresh);
+        }
+        if let Some(refusal) = this.framing.refusal() {
+            debug!(%refusal, "request refused");
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(context)
+    }
+}
