@@ -16,14 +16,14 @@ use anyhow::{Context, Result, anyhow, bail};
 use serde_json::{Map, Value, json};
 
 use crate::process;
-use install::Was;
+use install::{Installed, Was};
 use pins::{PEERS, Peer};
 
 /// npm and pip wait for the network more than they compute.
 const WORKERS: usize = 3;
 
 /// How one peer ended: there, or the reason why not.
-type Ends = BTreeMap<&'static str, Result<Was>>;
+type Ends = BTreeMap<&'static str, Result<Installed>>;
 
 pub(crate) fn run(root: &Path, rest: &[String]) -> Result<ExitCode> {
     match rest
@@ -59,15 +59,14 @@ fn fetch(root: &Path) -> Result<ExitCode> {
         .context("wait for another `cargo xtask peers`")?;
 
     let ends = fetch_all(&folder);
-    let text = serde_json::to_string_pretty(&describe(&folder, &ends))? + "\n";
+    let text = serde_json::to_string_pretty(&describe(&ends))? + "\n";
     fs::write(file(root), text).context("write peers.json")?;
 
     let missing = ends.values().filter(|end| end.is_err()).count();
     println!(
-        "peers: {} of {} in {}",
+        "peers: {} of {} in target/peers",
         PEERS.len() - missing,
-        PEERS.len(),
-        "target/peers"
+        PEERS.len()
     );
     if missing > 0 && is_ci() {
         bail!("{missing} peers could not be had, and CI must not skip them");
@@ -101,12 +100,16 @@ fn take<'a>(queue: &Mutex<VecDeque<&'a Peer>>) -> Option<&'a Peer> {
 }
 
 /// Fetches one peer and says so in one line.
-fn fetch_one(folder: &Path, peer: &Peer) -> Result<Was> {
+fn fetch_one(folder: &Path, peer: &Peer) -> Result<Installed> {
     let start = process::now();
     let end = install::ensure(folder, peer).map_err(|error| anyhow!("{}: {error:#}", peer.name));
     match &end {
-        Ok(Was::Present) => println!("{:<18} {} (present)", peer.name, peer.version()),
-        Ok(Was::Fetched) => {
+        Ok(Installed {
+            was: Was::Present, ..
+        }) => println!("{:<18} {} (present)", peer.name, peer.version()),
+        Ok(Installed {
+            was: Was::Fetched, ..
+        }) => {
             let seconds = start.elapsed().as_secs_f32();
             println!(
                 "{:<18} {} (fetched in {seconds:.1} s)",
@@ -130,22 +133,21 @@ fn why(error: &anyhow::Error) -> String {
     };
     lines()
         .rfind(is_reason)
-        .or_else(|| lines().last())
+        .or_else(|| lines().next_back())
         .unwrap_or_default()
         .to_owned()
 }
 
 /// The content of `peers.json`.
-fn describe(folder: &Path, ends: &Ends) -> Value {
+fn describe(ends: &Ends) -> Value {
     let mut all = Map::new();
     all.insert("v".to_owned(), json!(1));
     let (mut versions, mut missing) = (Map::new(), Map::new());
     for peer in PEERS {
         match ends.get(peer.name) {
-            Some(Ok(_)) => {
+            Some(Ok(installed)) => {
                 versions.insert(peer.name.to_owned(), json!(peer.version()));
-                let places = install::places(folder, peer).unwrap_or_default();
-                for (place, path) in peer.places.iter().zip(places) {
+                for (place, path) in peer.places.iter().zip(&installed.places) {
                     put(&mut all, place.key, json!(path));
                 }
             }
@@ -219,9 +221,30 @@ mod tests {
             .iter()
             .map(|peer| (peer.name, Err(anyhow!("offline"))))
             .collect();
-        let all = describe(Path::new("/nowhere"), &ends);
+        let all = describe(&ends);
         assert_eq!(all.pointer("/missing/node"), Some(&json!("offline")));
         assert_eq!(all.get("node"), None);
+    }
+
+    #[test]
+    fn what_is_there_is_recorded_with_its_place() {
+        let places = |peer: &Peer| peer.places.iter().map(|_| "x".into()).collect();
+        let installed = |peer| {
+            Ok(Installed {
+                was: Was::Present,
+                places: places(peer),
+            })
+        };
+        let all = describe(
+            &PEERS
+                .iter()
+                .map(|peer| (peer.name, installed(peer)))
+                .collect(),
+        );
+        for place in PEERS.iter().flat_map(|peer| peer.places) {
+            let path = format!("/{}", place.key.join("/"));
+            assert_eq!(all.pointer(&path), Some(&json!("x")), "{path}");
+        }
     }
 
     #[test]

@@ -29,13 +29,24 @@ pub(super) enum Was {
     Fetched,
 }
 
+/// A peer that is there.
+#[derive(Debug)]
+pub(super) struct Installed {
+    pub(super) was: Was,
+    /// Where each of its places is, in their order.
+    pub(super) places: Vec<PathBuf>,
+}
+
 /// A second call does nothing; a changed pin or a missing file begins anew.
-pub(super) fn ensure(peers: &Path, peer: &Peer) -> Result<Was> {
+pub(super) fn ensure(peers: &Path, peer: &Peer) -> Result<Installed> {
     let folder = peers.join(peer.name);
     let stamp = folder.join("stamp");
     let is_stamped = fs::read_to_string(&stamp).is_ok_and(|text| text == peer.stamp());
-    if is_stamped && places(&folder, peer).is_ok() {
-        return Ok(Was::Present);
+    if is_stamped && let Ok(places) = places(&folder, peer) {
+        return Ok(Installed {
+            was: Was::Present,
+            places,
+        });
     }
     if folder.exists() {
         fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))?;
@@ -46,14 +57,17 @@ pub(super) fn ensure(peers: &Path, peer: &Peer) -> Result<Was> {
         Source::Npm { package, version } => npm(&folder, &format!("{package}@{version}"))?,
         Source::Python { pins } => pip(&folder, pins)?,
     }
-    places(&folder, peer)?;
+    let places = places(&folder, peer)?;
     // Last, so that an installation cut short is not taken for a whole one.
     fs::write(&stamp, peer.stamp()).with_context(|| format!("write {}", stamp.display()))?;
-    Ok(Was::Fetched)
+    Ok(Installed {
+        was: Was::Fetched,
+        places,
+    })
 }
 
 /// Where each thing of an installed peer is; an error names the first that is not there.
-pub(super) fn places(folder: &Path, peer: &Peer) -> Result<Vec<PathBuf>> {
+fn places(folder: &Path, peer: &Peer) -> Result<Vec<PathBuf>> {
     peer.places
         .iter()
         .map(|place| locate(folder, peer, place))
