@@ -34,7 +34,7 @@ pub(super) fn load(tools: &Tools, plan: &Plan, target: &Target, callers: usize) 
     command
         .args(["--warm", plan.warm_seconds, "--pid", &target.pid()])
         .args(target.options());
-    let raw = last_line(command).with_context(|| format!("load on {}", target.name))?;
+    let raw = last_line(&command).with_context(|| format!("load on {}", target.name))?;
     let errors = raw.get("errors").and_then(Value::as_u64).unwrap_or(0);
     if errors > 0 {
         let samples = raw.get("error_samples").cloned().unwrap_or_default();
@@ -65,7 +65,7 @@ pub(super) fn open(
     if connections == Connections::Own {
         command.arg("--own-connection");
     }
-    let raw = last_line(command).with_context(|| format!("open on {}", target.name))?;
+    let raw = last_line(&command).with_context(|| format!("open on {}", target.name))?;
     let errors = raw.get("errors").and_then(Value::as_u64).unwrap_or(0);
     if errors > 0 {
         bail!(
@@ -88,7 +88,7 @@ pub(super) fn first(tools: &Tools) -> Result<f64> {
     let mut command = Command::new(&tools.mcpbench);
     command.args(["first", "--cmd", &line.join(" ")]);
     command.args(target::options(&url, "b__echo", Some(&prepared.header)));
-    let raw = last_line(command).context("first call")?;
+    let raw = last_line(&command).context("first call")?;
     let _ = fs::remove_dir_all(&prepared.folder);
     raw.get("first_call_ms")
         .and_then(Value::as_f64)
@@ -96,8 +96,8 @@ pub(super) fn first(tools: &Tools) -> Result<f64> {
 }
 
 /// The programs print one JSON line; what stands before it is for people.
-fn last_line(command: Command) -> Result<Value> {
-    let said = process::quiet(&mut target::under_limits(&command))?;
+fn last_line(command: &Command) -> Result<Value> {
+    let said = process::quiet(&mut target::under_limits(command))?;
     let line = said
         .lines()
         .rfind(|line| line.starts_with('{'))
