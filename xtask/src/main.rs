@@ -1,3 +1,64 @@
-//! The developer's tool.
+//! The developer's tool: `check`, `tidy`, `peers`, `test`, `bench`, each one line of CI.
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a developer's tool that talks to its terminal; it is no part of the product"
+)]
 
-fn main() {}
+mod bench;
+mod check;
+mod peers;
+mod process;
+mod repo;
+mod test;
+mod tidy;
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+
+const USAGE: &str = "\
+usage: cargo xtask COMMAND
+
+  check    formatting, clippy with warnings denied, tidy
+  tidy     the house rules that no lint knows
+  peers    fetch the pinned test peers into target/peers [--list] [--json]
+  test     check, peers, then every test of the workspace: what CI runs
+  bench    measure the gateway [--quick] [--only what,..] [--json] [--pairs N]
+";
+
+fn main() -> ExitCode {
+    let mut words = std::env::args().skip(1);
+    let command = words.next().unwrap_or_default();
+    let rest: Vec<String> = words.collect();
+    match run(&command, &rest) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("xtask {command}: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: &str, rest: &[String]) -> Result<ExitCode> {
+    let root = repo::root()?;
+    match command {
+        "check" => no_options(rest).and_then(|()| check::run(&root)),
+        "tidy" => no_options(rest).and_then(|()| tidy::run(&root)),
+        "peers" => peers::run(&root, rest),
+        "test" => no_options(rest).and_then(|()| test::run(&root)),
+        "bench" => bench::run(&root, rest),
+        "" | "help" | "--help" | "-h" => {
+            print!("{USAGE}");
+            Ok(ExitCode::SUCCESS)
+        }
+        other => bail!("unknown command `{other}`\n\n{USAGE}"),
+    }
+}
+
+fn no_options(rest: &[String]) -> Result<()> {
+    match rest.first() {
+        None => Ok(()),
+        Some(word) => bail!("unexpected argument `{word}`"),
+    }
+}

@@ -1,0 +1,156 @@
+//! What was promised of speed and size, and whether a run kept it.
+
+use serde_json::{Value, json};
+
+/// One promise: at most (or below) a number.
+#[derive(Debug)]
+pub(super) struct Goal {
+    /// The name under which a run reports the figure.
+    pub(super) name: &'static str,
+    /// What it means, for people.
+    pub(super) says: &'static str,
+    pub(super) limit: Limit,
+    pub(super) unit: &'static str,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Limit {
+    AtMost(f64),
+    Below(f64),
+}
+
+use Limit::{AtMost, Below};
+
+pub(super) const GOALS: &[Goal] = &[
+    goal(
+        "cpu_ratio_c16",
+        "CPU per call against the bare bridge, 16 callers",
+        AtMost(1.6),
+        "x",
+    ),
+    goal(
+        "cpu_ratio_c64",
+        "CPU per call against the bare bridge, 64 callers",
+        AtMost(1.6),
+        "x",
+    ),
+    goal(
+        "idle_mib",
+        "memory of an idle gateway with one server",
+        Below(20.0),
+        "MiB",
+    ),
+    goal(
+        "session_kib",
+        "memory per idle session, connections shared",
+        AtMost(6.0),
+        "KiB",
+    ),
+    goal(
+        "session_own_kib",
+        "memory per idle session with its own connection",
+        AtMost(12.0),
+        "KiB",
+    ),
+    goal(
+        "first_call_ms",
+        "start to the first right call",
+        Below(40.0),
+        "ms",
+    ),
+    goal(
+        "flat_tools",
+        "CPU per call with 1,000 tools against 10",
+        AtMost(1.1),
+        "x",
+    ),
+    goal(
+        "flat_sessions",
+        "CPU per call with 1,000 sessions against 1",
+        AtMost(1.1),
+        "x",
+    ),
+];
+
+const fn goal(name: &'static str, says: &'static str, limit: Limit, unit: &'static str) -> Goal {
+    Goal {
+        name,
+        says,
+        limit,
+        unit,
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Hit,
+    Miss,
+    NotMeasured,
+}
+
+impl Goal {
+    pub(super) fn verdict(&self, measured: Option<f64>) -> Verdict {
+        let Some(figure) = measured.filter(|figure| figure.is_finite()) else {
+            return Verdict::NotMeasured;
+        };
+        let hit = match self.limit {
+            AtMost(limit) => figure <= limit,
+            Below(limit) => figure < limit,
+        };
+        if hit { Verdict::Hit } else { Verdict::Miss }
+    }
+
+    /// `<= 1.6 x`
+    pub(super) fn target(&self) -> String {
+        match self.limit {
+            AtMost(limit) => format!("<= {limit} {}", self.unit),
+            Below(limit) => format!("< {limit} {}", self.unit),
+        }
+    }
+
+    pub(super) fn report(&self, measured: Option<f64>) -> Value {
+        json!({
+            "name": self.name,
+            "says": self.says,
+            "measured": measured,
+            "target": self.target(),
+            "verdict": self.verdict(measured).word(),
+        })
+    }
+}
+
+impl Verdict {
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Hit => "hit",
+            Self::Miss => "MISS",
+            Self::NotMeasured => "not measured",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_itself_is_kept_by_at_most_and_broken_by_below() {
+        let at_most = goal("a", "a", AtMost(1.6), "x");
+        assert_eq!(at_most.verdict(Some(1.6)), Verdict::Hit);
+        assert_eq!(at_most.verdict(Some(1.61)), Verdict::Miss);
+        assert_eq!(
+            goal("b", "b", Below(20.0), "MiB").verdict(Some(20.0)),
+            Verdict::Miss
+        );
+    }
+
+    #[test]
+    fn what_was_not_measured_is_neither_hit_nor_missed() {
+        for measured in [None, Some(f64::NAN)] {
+            assert_eq!(
+                goal("a", "a", AtMost(1.6), "x").verdict(measured),
+                Verdict::NotMeasured
+            );
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! What is measured: a running program with an address, started and ended by us.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpListener,
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::mpsc,
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use super::tools::Tools;
+use crate::process;
+
+const READY_SECONDS_MAX: u64 = 20;
+const STOP_SECONDS_MAX: u64 = 6;
+/// How long to look away between two looks at a process.
+const LOOK: Duration = Duration::from_millis(25);
+const TOKEN_BYTES: usize = 32;
+
+/// A program under measurement; dropping it ends it.
+#[derive(Debug)]
+pub(super) struct Target {
+    pub(super) name: &'static str,
+    pub(super) url: String,
+    /// The name under which the tool `echo` is called.
+    pub(super) tool: &'static str,
+    pub(super) header: Option<String>,
+    child: Child,
+    folder: PathBuf,
+    /// What this one forwards to, ended after it.
+    _behind: Option<Box<Self>>,
+}
+
+impl Target {
+    pub(super) fn pid(&self) -> String {
+        self.child.id().to_string()
+    }
+
+    /// The options of `mcpbench` that say how to call this target.
+    pub(super) fn options(&self) -> Vec<String> {
+        options(&self.url, self.tool, self.header.as_deref())
+    }
+}
+
+pub(super) fn options(url: &str, tool: &str, header: Option<&str>) -> Vec<String> {
+    let mut words = ["--url", url, "--tool", tool].map(str::to_owned).to_vec();
+    if let Some(header) = header {
+        words.extend(["--header".to_owned(), header.to_owned()]);
+    }
+    words
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        end(&mut self.child);
+    }
+}
+
+/// The backend itself, called without anything between.
+pub(super) fn direct(tools: &Tools) -> Result<Target> {
+    let port = free_port()?;
+    let mut command = Command::new(&tools.mcpbench);
+    command.args(["serve", "--listen", &format!("127.0.0.1:{port}")]);
+    plain(tools, "direct", &command, port, None)
+}
+
+/// A bare reverse proxy before the backend: what HTTP to HTTP costs elsewhere.
+pub(super) fn nginx(tools: &Tools, nginx: &Path) -> Result<Target> {
+    let behind = direct(tools)?;
+    let port = free_port()?;
+    let folder = tools.folder("nginx")?;
+    let config = folder.join("nginx.conf");
+    let upstream = behind
+        .url
+        .trim_start_matches("http://")
+        .trim_end_matches("/mcp");
+    fs::write(
+        &config,
+        nginx_config(&folder, port, upstream, tools.is_root),
+    )?;
+    let mut command = Command::new(nginx);
+    command
+        .arg("-p")
+        .arg(&folder)
+        .arg("-c")
+        .arg(&config)
+        .args(["-e", "stderr"]);
+    plain(tools, "nginx", &command, port, Some(Box::new(behind)))
+}
+
+/// The floor: HTTP to one stdio child with ids remapped, and nothing else.
+pub(super) fn bridge(tools: &Tools) -> Result<Target> {
+    let port = free_port()?;
+    let child = format!("{} stdio", tools.mcpbench.display());
+    let mut command = Command::new(&tools.mcpbench);
+    command.args([
+        "bridge",
+        "--listen",
+        &format!("127.0.0.1:{port}"),
+        "--cmd",
+        &child,
+    ]);
+    plain(tools, "bridge", &command, port, None)
+}
+
+/// The product, with one stdio child that offers `tool_count` tools more.
+pub(super) fn bowline(tools: &Tools, name: &'static str, tool_count: usize) -> Result<Target> {
+    let prepared = prepare(tools, name, tool_count)?;
+    let mut command = under_limits(&prepared.command(tools));
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    command.stderr(fs::File::create(prepared.folder.join("stderr"))?);
+    let mut child = command.spawn().context("could not start bowline")?;
+    let line = match ready_line(&mut child) {
+        Ok(line) => line,
+        Err(error) => {
+            end(&mut child);
+            let said = fs::read_to_string(prepared.folder.join("stderr")).unwrap_or_default();
+            bail!("{error:#}; bowline said: {}", said.trim());
+        }
+    };
+    let ready: Value = serde_json::from_str(&line).context("the ready line is not JSON")?;
+    let text = |key: &str| {
+        let value = ready.get(key).and_then(Value::as_str).map(str::to_owned);
+        value.with_context(|| format!("the ready line has no `{key}`: {line}"))
+    };
+    let token = fs::read_to_string(text("token_file")?).context("read the token file")?;
+    let target = Target {
+        name,
+        url: text("mcp")?,
+        tool: "b__echo",
+        header: Some(bearer(token.trim())),
+        child,
+        folder: prepared.folder,
+        _behind: None,
+    };
+    wait_for_call(tools, &target)?;
+    Ok(target)
+}
+
+/// Everything `up` needs, made beforehand so that a start can be measured from outside.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    pub(super) folder: PathBuf,
+    pub(super) port: u16,
+    pub(super) header: String,
+}
+
+pub(super) fn prepare(tools: &Tools, name: &str, tool_count: usize) -> Result<Prepared> {
+    let folder = tools.folder(name)?;
+    let config = format!(
+        "[servers.b]\ncommand = {:?}\nargs = [\"stdio\", \"--tools\", \"{tool_count}\"]\n",
+        tools.mcpbench
+    );
+    fs::write(folder.join("bowline.toml"), config)?;
+    let state = folder.join("state");
+    fs::create_dir(&state)?;
+    fs::set_permissions(&state, std::os::unix::fs::PermissionsExt::from_mode(0o700))?;
+    let token = random_hex()?;
+    let mut file = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(state.join("token"))?;
+    writeln!(file, "{token}")?;
+    Ok(Prepared {
+        folder,
+        port: free_port()?,
+        header: bearer(&token),
+    })
+}
+
+impl Prepared {
+    pub(super) fn command(&self, tools: &Tools) -> Command {
+        let mut command = Command::new(&tools.bowline);
+        command.args([
+            "up",
+            "--listen",
+            &format!("127.0.0.1:{}", self.port),
+            "--json",
+        ]);
+        command.arg("--state").arg(self.folder.join("state"));
+        command
+            .arg("--config")
+            .arg(self.folder.join("bowline.toml"));
+        command
+    }
+}
+
+/// Starts a program that listens on a port it was told, and waits for its first right call.
+fn plain(
+    tools: &Tools,
+    name: &'static str,
+    command: &Command,
+    port: u16,
+    behind: Option<Box<Target>>,
+) -> Result<Target> {
+    let folder = tools.folder(name)?;
+    let mut command = under_limits(command);
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    command.stderr(fs::File::create(folder.join("stderr"))?);
+    let child = command
+        .spawn()
+        .with_context(|| format!("could not start {name}"))?;
+    let url = format!("http://127.0.0.1:{port}/mcp");
+    let target = Target {
+        name,
+        url,
+        tool: "echo",
+        header: None,
+        child,
+        folder,
+        _behind: behind,
+    };
+    wait_for_call(tools, &target)?;
+    Ok(target)
+}
+
+/// The same program with as many open files as the machine allows: a thousand sessions with
+/// their own connections do not fit into the usual 1,024.
+pub(super) fn under_limits(command: &Command) -> Command {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "ulimit -n \"$(ulimit -Hn)\"; exec \"$0\" \"$@\""]);
+    shell.arg(command.get_program()).args(command.get_args());
+    shell
+}
+
+fn wait_for_call(tools: &Tools, target: &Target) -> Result<()> {
+    let start = process::now();
+    let mut said = String::new();
+    while start.elapsed().as_secs() < READY_SECONDS_MAX {
+        let mut probe = Command::new(&tools.mcpbench);
+        probe.arg("probe").args(target.options());
+        said = process::quiet(&mut probe).unwrap_or_else(|error| format!("{error:#}"));
+        if said.contains("call: Ok") {
+            return Ok(());
+        }
+        thread::sleep(LOOK);
+    }
+    let words = fs::read_to_string(target.folder.join("stderr")).unwrap_or_default();
+    bail!(
+        "{} never answered a call: {} {}",
+        target.name,
+        said.trim(),
+        words.trim()
+    )
+}
+
+/// The first line of standard output; the rest is read and dropped, so that nothing blocks.
+fn ready_line(child: &mut Child) -> Result<String> {
+    let stdout = child.stdout.take().context("no standard output")?;
+    let (sender, receiver) = mpsc::sync_channel(1);
+    thread::spawn(move || {
+        let mut reader = BufReader::new(stdout);
+        let mut line = String::new();
+        let _ = reader.read_line(&mut line);
+        // Nobody waits any more when the deadline has passed.
+        let _ = sender.send(line);
+        let _ = std::io::copy(&mut reader, &mut std::io::sink());
+    });
+    let line = receiver
+        .recv_timeout(Duration::from_secs(READY_SECONDS_MAX))
+        .context("no ready line in time")?;
+    if line.trim().is_empty() {
+        bail!("it ended without a ready line");
+    }
+    Ok(line)
+}
+
+/// Asks a process to end, and insists after a while.
+fn end(child: &mut Child) {
+    let _ = process::quiet(Command::new("kill").arg(child.id().to_string()));
+    let start = process::now();
+    while start.elapsed().as_secs() < STOP_SECONDS_MAX {
+        if !matches!(child.try_wait(), Ok(None)) {
+            return;
+        }
+        thread::sleep(LOOK);
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+/// A port that was free a moment ago.
+fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")
+        .context("no free port")?
+        .local_addr()?
+        .port())
+}
+
+fn random_hex() -> Result<String> {
+    let mut bytes = [0_u8; TOKEN_BYTES];
+    fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+fn bearer(token: &str) -> String {
+    format!("Authorization: Bearer {token}")
+}
+
+fn nginx_config(folder: &Path, port: u16, upstream: &str, is_root: bool) -> String {
+    // Workers of a root master change to a user that may not enter our folder.
+    let user = if is_root { "user root;\n" } else { "" };
+    let folder = folder.display();
+    format!(
+        "{user}daemon off;\nworker_processes 1;\npid {folder}/pid;\nerror_log stderr warn;\n\
+         events {{ worker_connections 4096; }}\n\
+         http {{\n  access_log off;\n  keepalive_requests 100000000;\n\
+         client_body_temp_path {folder}/body;\n  proxy_temp_path {folder}/proxy;\n\
+         fastcgi_temp_path {folder}/fastcgi;\n  uwsgi_temp_path {folder}/uwsgi;\n\
+         scgi_temp_path {folder}/scgi;\n\
+         upstream backend {{ server {upstream}; keepalive 256; keepalive_requests 100000000; }}\n\
+         server {{\n    listen 127.0.0.1:{port};\n    location / {{\n\
+         proxy_pass http://backend;\n      proxy_http_version 1.1;\n\
+         proxy_set_header Connection \"\";\n      proxy_buffering off;\n    }}\n  }}\n}}\n"
+    )
+}

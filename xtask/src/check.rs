@@ -1,0 +1,45 @@
+//! `cargo xtask check`: formatting, clippy with warnings denied, tidy.
+
+use std::{
+    path::Path,
+    process::{Command, ExitCode},
+};
+
+use anyhow::Result;
+
+use crate::{process, tidy};
+
+/// Runs all three even when one fails, so that one run shows everything there is to mend.
+pub(crate) fn run(root: &Path) -> Result<ExitCode> {
+    let mut failed = Vec::new();
+    let steps: [(&str, &[&str]); 2] = [
+        ("fmt", &["fmt", "--all", "--check"]),
+        (
+            "clippy",
+            &[
+                "clippy",
+                "--workspace",
+                "--all-targets",
+                "--quiet",
+                "--",
+                "-D",
+                "warnings",
+            ],
+        ),
+    ];
+    for (name, args) in steps {
+        if let Err(error) = process::show(Command::new("cargo").args(args).current_dir(root)) {
+            eprintln!("check: {error:#}");
+            failed.push(name);
+        }
+    }
+    if tidy::run(root)? != ExitCode::SUCCESS {
+        failed.push("tidy");
+    }
+    if failed.is_empty() {
+        println!("check: ok");
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!("check: failed ({})", failed.join(", "));
+    Ok(ExitCode::FAILURE)
+}

@@ -1,0 +1,153 @@
+//! Puts one peer into its folder, by npm or by pip, unless it is there already.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result, anyhow, bail};
+use serde_json::Value;
+
+use super::pins::{Peer, Place, Source, What, node_package};
+use crate::process;
+
+/// Names of Python interpreters, the most common first.
+const PYTHONS: &[&str] = &[
+    "python3",
+    "python3.13",
+    "python3.12",
+    "python3.11",
+    "python3.10",
+];
+/// What the peers need at least.
+const PYTHON_MINOR_MIN: u32 = 10;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Was {
+    Present,
+    Fetched,
+}
+
+/// A peer that is there.
+#[derive(Debug)]
+pub(super) struct Installed {
+    pub(super) was: Was,
+    /// Where each of its places is, in their order.
+    pub(super) places: Vec<PathBuf>,
+}
+
+/// A second call does nothing; a changed pin or a missing file begins anew.
+pub(super) fn ensure(peers: &Path, peer: &Peer) -> Result<Installed> {
+    let folder = peers.join(peer.name);
+    let stamp = folder.join("stamp");
+    let is_stamped = fs::read_to_string(&stamp).is_ok_and(|text| text == peer.stamp());
+    if is_stamped && let Ok(places) = places(&folder, peer) {
+        return Ok(Installed {
+            was: Was::Present,
+            places,
+        });
+    }
+    if folder.exists() {
+        fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))?;
+    }
+    fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
+    match &peer.source {
+        Source::Node { version } => npm(&folder, &format!("{}@{version}", node_package()))?,
+        Source::Npm { package, version } => npm(&folder, &format!("{package}@{version}"))?,
+        Source::Python { pins } => pip(&folder, pins)?,
+    }
+    let places = places(&folder, peer)?;
+    // Last, so that an installation cut short is not taken for a whole one.
+    fs::write(&stamp, peer.stamp()).with_context(|| format!("write {}", stamp.display()))?;
+    Ok(Installed {
+        was: Was::Fetched,
+        places,
+    })
+}
+
+/// Where each thing of an installed peer is; an error names the first that is not there.
+fn places(folder: &Path, peer: &Peer) -> Result<Vec<PathBuf>> {
+    peer.places
+        .iter()
+        .map(|place| locate(folder, peer, place))
+        .collect()
+}
+
+fn locate(folder: &Path, peer: &Peer, place: &Place) -> Result<PathBuf> {
+    let package = || match &peer.source {
+        Source::Node { .. } => Ok(folder.join("node_modules").join(node_package())),
+        Source::Npm { package, .. } => Ok(folder.join("node_modules").join(package)),
+        Source::Python { .. } => Err(anyhow!("an environment is no package")),
+    };
+    let path = match place.what {
+        What::Folder => package()?,
+        What::Bin => bin(&package()?)?,
+        What::Path(inside) => folder.join(inside),
+    };
+    if !path.exists() {
+        bail!("{} is not there after the installation", path.display());
+    }
+    Ok(path)
+}
+
+/// The program that a package's own description names.
+fn bin(package: &Path) -> Result<PathBuf> {
+    let description = package.join("package.json");
+    let text = fs::read_to_string(&description)
+        .with_context(|| format!("read {}", description.display()))?;
+    let about: Value = serde_json::from_str(&text)?;
+    let bin = match about.get("bin") {
+        Some(Value::String(path)) => Some(path.as_str()),
+        Some(Value::Object(all)) => all.values().next().and_then(Value::as_str),
+        _ => None,
+    };
+    Ok(package.join(bin.with_context(|| format!("{} names no program", description.display()))?))
+}
+
+fn npm(folder: &Path, pin: &str) -> Result<()> {
+    // Without a package.json of its own npm would look for one in the folders above.
+    fs::write(folder.join("package.json"), "{\"private\":true}\n")?;
+    let mut npm = Command::new("npm");
+    npm.args([
+        "install",
+        "--no-audit",
+        "--no-fund",
+        "--no-update-notifier",
+        "--ignore-scripts",
+    ])
+    .args(["--loglevel=error", "--no-package-lock", "--save-exact", pin])
+    .current_dir(folder);
+    process::quiet(&mut npm).map(drop)
+}
+
+fn pip(folder: &Path, pins: &[&str]) -> Result<()> {
+    let python = python()?;
+    process::quiet(
+        Command::new(python)
+            .args(["-m", "venv", "--clear"])
+            .arg(folder),
+    )?;
+    let mut pip = Command::new(folder.join("bin/python"));
+    pip.args([
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+    ])
+    .args(pins);
+    process::quiet(&mut pip).map(drop)
+}
+
+fn python() -> Result<&'static str> {
+    let is_new_enough = |name: &&&str| {
+        let question = format!("import sys; sys.exit(sys.version_info < (3, {PYTHON_MINOR_MIN}))");
+        process::quiet(Command::new(**name).args(["-c", &question])).is_ok()
+    };
+    PYTHONS
+        .iter()
+        .find(is_new_enough)
+        .copied()
+        .with_context(|| format!("no Python 3.{PYTHON_MINOR_MIN} or newer is installed"))
+}

@@ -1,0 +1,195 @@
+//! The peers we test with, and exactly which versions of them.
+
+/// One peer: installed whole into a folder of its own, or not at all.
+#[derive(Debug)]
+pub(super) struct Peer {
+    /// Its name in messages and the name of its folder.
+    pub(super) name: &'static str,
+    pub(super) source: Source,
+    /// What `peers.json` says of it.
+    pub(super) places: &'static [Place],
+}
+
+#[derive(Debug)]
+pub(super) enum Source {
+    /// The node program itself, from the package for this machine.
+    Node { version: &'static str },
+    /// One npm package.
+    Npm {
+        package: &'static str,
+        version: &'static str,
+    },
+    /// A Python environment of its own.
+    Python { pins: &'static [&'static str] },
+}
+
+/// One thing of a peer that tests look for.
+#[derive(Debug)]
+pub(super) struct Place {
+    /// Where it stands in `peers.json`: a member, or a member of a group.
+    pub(super) key: &'static [&'static str],
+    pub(super) what: What,
+}
+
+#[derive(Debug)]
+pub(super) enum What {
+    /// The program that the package's `bin` names.
+    Bin,
+    /// The folder of the package, to import from.
+    Folder,
+    /// A path inside the peer's folder.
+    Path(&'static str),
+}
+
+const fn npm(
+    name: &'static str,
+    package: &'static str,
+    version: &'static str,
+    places: &'static [Place],
+) -> Peer {
+    Peer {
+        name,
+        source: Source::Npm { package, version },
+        places,
+    }
+}
+
+const fn place(key: &'static [&'static str], what: What) -> Place {
+    Place { key, what }
+}
+
+/// The slowest to fetch stand first, so that nothing waits for them at the end.
+pub(super) const PEERS: &[Peer] = &[
+    npm(
+        "inspector",
+        "@modelcontextprotocol/inspector",
+        "2.12.0",
+        &[place(&["inspector"], What::Bin)],
+    ),
+    Peer {
+        name: "py1",
+        source: Source::Python {
+            pins: &[
+                "mcp==1.30.0",
+                "mcp-server-time==2026.10.10",
+                "mcp-server-git==2026.10.10",
+            ],
+        },
+        places: &[
+            place(&["python1"], What::Path("bin/python")),
+            place(&["servers", "time"], What::Path("bin/mcp-server-time")),
+            place(&["servers", "git"], What::Path("bin/mcp-server-git")),
+        ],
+    },
+    Peer {
+        name: "py2",
+        source: Source::Python {
+            pins: &["mcp==2.3.0"],
+        },
+        places: &[place(&["python2"], What::Path("bin/python"))],
+    },
+    Peer {
+        name: "node",
+        source: Source::Node { version: "22.23.3" },
+        places: &[place(&["node"], What::Bin)],
+    },
+    npm(
+        "conformance",
+        "@modelcontextprotocol/conformance",
+        "0.2.0-alpha.12",
+        &[place(&["conformance"], What::Bin)],
+    ),
+    npm(
+        "server-everything",
+        "@modelcontextprotocol/server-everything",
+        "2026.8.31",
+        &[place(&["servers", "everything"], What::Bin)],
+    ),
+    npm(
+        "server-filesystem",
+        "@modelcontextprotocol/server-filesystem",
+        "2026.8.31",
+        &[place(&["servers", "filesystem"], What::Bin)],
+    ),
+    npm(
+        "server-memory",
+        "@modelcontextprotocol/server-memory",
+        "2026.8.31",
+        &[place(&["servers", "memory"], What::Bin)],
+    ),
+    npm(
+        "sdk",
+        "@modelcontextprotocol/sdk",
+        "1.32.2",
+        &[place(&["clients", "sdk"], What::Folder)],
+    ),
+    npm(
+        "client",
+        "@modelcontextprotocol/client",
+        "2.4.0",
+        &[place(&["clients", "client"], What::Folder)],
+    ),
+];
+
+impl Peer {
+    /// What the stamp of an installed peer says: any change of it means another installation.
+    pub(super) fn stamp(&self) -> String {
+        match &self.source {
+            Source::Node { version } => format!("{}@{version}\n", node_package()),
+            Source::Npm { package, version } => format!("{package}@{version}\n"),
+            Source::Python { pins } => format!("{}\n", pins.join("\n")),
+        }
+    }
+
+    /// For people: the version, or the pins of an environment.
+    pub(super) fn version(&self) -> String {
+        match &self.source {
+            Source::Node { version } | Source::Npm { version, .. } => (*version).to_owned(),
+            Source::Python { pins } => pins.join(" "),
+        }
+    }
+}
+
+/// The npm package that holds node for this machine.
+pub(super) fn node_package() -> String {
+    let system = match std::env::consts::OS {
+        "macos" => "darwin",
+        other => other,
+    };
+    let machine = match std::env::consts::ARCH {
+        "x86_64" => "x64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    format!("node-{system}-{machine}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_peer_has_its_own_name_and_every_place_its_own_key() {
+        let names: BTreeSet<_> = PEERS.iter().map(|peer| peer.name).collect();
+        assert_eq!(names.len(), PEERS.len());
+        let keys: Vec<_> = PEERS
+            .iter()
+            .flat_map(|peer| peer.places)
+            .map(|p| p.key)
+            .collect();
+        assert_eq!(keys.iter().collect::<BTreeSet<_>>().len(), keys.len());
+    }
+
+    #[test]
+    fn every_peer_is_pinned_to_one_version() {
+        for pin in PEERS
+            .iter()
+            .flat_map(|peer| peer.stamp().lines().map(str::to_owned).collect::<Vec<_>>())
+        {
+            let (_, version) = pin.rsplit_once(['@', '=']).unwrap();
+            assert!(version.split('.').count() >= 3, "{pin}");
+        }
+    }
+}

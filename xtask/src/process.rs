@@ -1,0 +1,104 @@
+//! Running other programs, and the few things only the operating system knows.
+
+use std::{
+    path::Path,
+    process::{Command, Stdio},
+    time::Instant,
+};
+
+use anyhow::{Context, Result, bail};
+
+/// How much of a failed program's words an error repeats.
+const TAIL_LINES_MAX: usize = 15;
+
+/// Runs a program with its output on our terminal; an unsuccessful end is an error.
+pub(crate) fn show(command: &mut Command) -> Result<()> {
+    let name = name(command);
+    let status = command
+        .status()
+        .with_context(|| format!("could not start `{name}`"))?;
+    if !status.success() {
+        bail!("`{name}` failed ({status})");
+    }
+    Ok(())
+}
+
+/// Runs a program quietly and gives its standard output; the error holds its last words.
+pub(crate) fn quiet(command: &mut Command) -> Result<String> {
+    let name = name(command);
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("could not start `{name}`"))?;
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    if output.status.success() {
+        return Ok(stdout);
+    }
+    let words = format!("{stdout}\n{}", String::from_utf8_lossy(&output.stderr));
+    bail!("`{name}` failed ({})\n{}", output.status, tail(&words))
+}
+
+/// `quiet` in a directory.
+pub(crate) fn output(dir: &Path, program: &str, args: &[&str]) -> Result<String> {
+    quiet(Command::new(program).args(args).current_dir(dir))
+}
+
+/// The one place of this tool that reads a clock.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a developer's tool measures real time"
+)]
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}
+
+/// The one place of this tool that reads the environment.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a developer's tool asks where it runs"
+)]
+pub(crate) fn env(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+fn name(command: &Command) -> String {
+    let program = Path::new(command.get_program())
+        .file_name()
+        .unwrap_or_default();
+    let mut name = program.to_string_lossy().into_owned();
+    for arg in command.get_args().take(4) {
+        name.push(' ');
+        name.push_str(&arg.to_string_lossy());
+    }
+    name
+}
+
+fn tail(words: &str) -> String {
+    let lines: Vec<&str> = words
+        .lines()
+        .filter(|line| !line.trim().is_empty())
+        .collect();
+    let from = lines.len().saturating_sub(TAIL_LINES_MAX);
+    lines.get(from..).unwrap_or_default().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_program_leaves_its_last_words_in_the_error() {
+        let error = quiet(Command::new("sh").args(["-c", "echo why >&2; exit 3"])).unwrap_err();
+        assert!(error.to_string().contains("why"), "{error}");
+    }
+
+    #[test]
+    fn the_tail_keeps_the_last_lines_only() {
+        let words: String = (0..40).map(|n| format!("line {n}\n\n")).collect();
+        let kept = tail(&words);
+        assert!(
+            kept.starts_with("line 25\n") && kept.ends_with("line 39"),
+            "{kept}"
+        );
+    }
+}

@@ -1,0 +1,95 @@
+//! Where the repository is and which text files it tracks.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result};
+
+use crate::process;
+
+/// Larger files are data, not text that a person wrote.
+const TEXT_BYTES_MAX: u64 = 1024 * 1024;
+
+/// One text file of the repository.
+#[derive(Debug, Clone)]
+pub(crate) struct File {
+    /// Path from the root of the repository, with `/`.
+    pub(crate) path: String,
+    pub(crate) text: String,
+}
+
+impl File {
+    pub(crate) fn is_rust(&self) -> bool {
+        self.path.ends_with(".rs")
+    }
+}
+
+/// The workspace this tool was built from.
+pub(crate) fn root() -> Result<PathBuf> {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = here.parent().context("xtask has no parent directory")?;
+    root.canonicalize()
+        .with_context(|| format!("{} does not exist any more", root.display()))
+}
+
+/// Every text file that is tracked, or would be when added.
+pub(crate) fn files(root: &Path) -> Result<Vec<File>> {
+    let listed = process::output(
+        root,
+        "git",
+        &[
+            "ls-files",
+            "-z",
+            "--cached",
+            "--others",
+            "--exclude-standard",
+        ],
+    );
+    let paths = match listed {
+        Ok(text) => text
+            .split('\0')
+            .filter(|path| !path.is_empty())
+            .map(str::to_owned)
+            .collect(),
+        // An unpacked archive has no index: take what is there.
+        Err(_) => walk(root)?,
+    };
+    let mut files: Vec<File> = paths
+        .into_iter()
+        .filter_map(|path| read(root, path))
+        .collect();
+    files.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(files)
+}
+
+/// None for what is not text: binary, too large, or deleted but still in the index.
+fn read(root: &Path, path: String) -> Option<File> {
+    let full = root.join(&path);
+    let about = fs::symlink_metadata(&full).ok()?;
+    if !about.is_file() || about.len() > TEXT_BYTES_MAX {
+        return None;
+    }
+    let text = String::from_utf8(fs::read(&full).ok()?).ok()?;
+    Some(File { path, text })
+}
+
+fn walk(root: &Path) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    let mut todo = vec![root.to_owned()];
+    while let Some(folder) = todo.pop() {
+        for entry in fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
+            let entry = entry?;
+            let name = entry.file_name();
+            if entry.file_type()?.is_dir() {
+                if name != "target" && name != ".git" {
+                    todo.push(entry.path());
+                }
+            } else if let Ok(path) = entry.path().strip_prefix(root) {
+                found.push(path.to_string_lossy().into_owned());
+            }
+        }
+    }
+    Ok(found)
+}

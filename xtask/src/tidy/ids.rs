@@ -1,0 +1,54 @@
+//! The numbers `docs/behaviours.md` must hold: what we promise, and faults we must not have.
+
+/// Promised behaviours: broker (B), supervised host (H), front door (R), executor (X), stdio (S).
+const PROMISED: &str = "
+    B1 B2 B3 B4 B5 B6 B17 B18 B19 B20 B21 B22 B23 B24 B25 B27 B28 B29 B30 B31 B32 B33 B35 B36 B37
+    B38
+    H1 H2 H3 H4 H7 H8 H10 H11 H12 H13 H14 H15 H16 H17 H18 H19 H20 H21 H22 H23 H24
+    R1 R2 R3 R4 R5 R6 R7 R8 R9 R10 R11 R12 R13 R14 R15 R16 R17 R18 R19 R20 R20a R21
+    X0 X1 X2 X6 X7 X8 X9 X10 X11 X12 X13 X14 X15 X16
+    S1 S2 S3 S4 S5 S6 S7 S8 S9 S10 S11 S12 S13 S14 S15";
+
+/// Faults known from elsewhere, each with the number of the last one: BW1 to BW17, and so on.
+const FAULTS: &[(&str, usize)] = &[("BW", 17), ("HW", 17), ("RW", 18), ("XW", 12), ("SW", 14)];
+
+/// Tests of the stdio client (5.4) and regressions derived from the faults (6.6).
+const TESTS: &str = "
+    5.4.1 5.4.2 5.4.3 5.4.4 5.4.5 5.4.6
+    6.6.retry-generation 6.6.stop-refuses 6.6.tool-errors 6.6.one-restart 6.6.one-probe
+    6.6.private-cache 6.6.forged-role 6.6.redelivery 6.6.expiry 6.6.full-mailbox 6.6.half-open-tcp
+    6.6.colliding-id 6.6.string-id 6.6.partial-write 6.6.long-line 6.6.invalid-utf8 6.6.grandchild
+    6.6.stream-drop 6.6.disconnect-cause 6.6.sse-answer 6.6.next-cursor 6.6.list-401 6.6.first-key
+    6.6.replay-429 6.6.replay-is-error 6.6.lane-order 6.6.disk-full 6.6.origin-host
+    6.6.path-traversal 6.6.name-collisions";
+
+/// Attacks that have an answer: `sec_01` to `sec_50`.
+const ATTACKS_MAX: usize = 50;
+
+/// Every number that must have a row.
+pub(super) fn all() -> Vec<String> {
+    let words = [PROMISED, TESTS]
+        .into_iter()
+        .flat_map(str::split_whitespace)
+        .map(str::to_owned);
+    let faults = FAULTS
+        .iter()
+        .flat_map(|(family, last)| (1..=*last).map(move |number| format!("{family}{number}")));
+    let attacks = (1..=ATTACKS_MAX).map(|number| format!("sec_{number:02}"));
+    words.chain(faults).chain(attacks).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn no_number_stands_twice() {
+        let all = all();
+        let unique: BTreeSet<&String> = all.iter().collect();
+        assert_eq!(all.len(), unique.len());
+        assert_eq!(all.len(), 98 + 78 + 36 + 50);
+    }
+}

@@ -1,0 +1,218 @@
+//! Rust source with comments and literals blanked out, so that rules look at code only.
+
+use std::{iter::Peekable, ops::Range, str::Chars};
+
+/// The same text, line for line and column for column, with the inside of comments, strings and
+/// character literals replaced by spaces.
+pub(super) fn scrub(text: &str) -> String {
+    let mut scrubber = Scrubber {
+        chars: text.chars().peekable(),
+        out: String::new(),
+    };
+    scrubber.run();
+    scrubber.out
+}
+
+/// The lines (0-based) of in-file test modules: `#[cfg(test)]` up to the closing brace.
+pub(super) fn test_lines(code: &str) -> Vec<Range<usize>> {
+    let lines: Vec<&str> = code.lines().collect();
+    let mut found = Vec::new();
+    let mut at = 0;
+    while at < lines.len() {
+        if lines
+            .get(at)
+            .is_some_and(|line| line.trim().starts_with("#[cfg(test)]"))
+        {
+            let end = module_end(&lines, at);
+            found.push(at..end);
+            at = end;
+        } else {
+            at += 1;
+        }
+    }
+    found
+}
+
+/// One past the last line of the item that an attribute at `from` stands on.
+fn module_end(lines: &[&str], from: usize) -> usize {
+    let mut depth = 0_usize;
+    for (at, line) in lines.iter().enumerate().skip(from) {
+        let line = if at == from {
+            line.replacen("#[cfg(test)]", "", 1)
+        } else {
+            line.to_string()
+        };
+        for c in line.chars() {
+            match c {
+                '{' => depth += 1,
+                '}' => depth = depth.saturating_sub(1),
+                ';' if depth == 0 => return at + 1,
+                _ => {}
+            }
+            if c == '}' && depth == 0 {
+                return at + 1;
+            }
+        }
+    }
+    lines.len()
+}
+
+struct Scrubber<'a> {
+    chars: Peekable<Chars<'a>>,
+    out: String,
+}
+
+impl Scrubber<'_> {
+    fn run(&mut self) {
+        let mut last = ' ';
+        while let Some(c) = self.chars.next() {
+            match c {
+                '/' if self.chars.peek() == Some(&'/') => self.line_comment(),
+                '/' if self.chars.peek() == Some(&'*') => self.block_comment(),
+                '"' => self.string(),
+                'r' if !is_word(last) || last == 'b' || last == 'c' => self.raw(),
+                '\'' => self.quote(),
+                _ => self.out.push(c),
+            }
+            last = c;
+        }
+    }
+
+    fn blank(&mut self, c: char) {
+        self.out.push(if c == '\n' { '\n' } else { ' ' });
+    }
+
+    fn line_comment(&mut self) {
+        self.out.push(' ');
+        while let Some(c) = self.chars.next_if(|c| *c != '\n') {
+            self.blank(c);
+        }
+    }
+
+    fn block_comment(&mut self) {
+        self.out.push(' ');
+        let mut depth = 0_usize;
+        let mut last = '/';
+        while let Some(c) = self.chars.next() {
+            self.blank(c);
+            match (last, c) {
+                ('/', '*') => (depth, last) = (depth + 1, ' '),
+                ('*', '/') if depth <= 1 => return,
+                ('*', '/') => (depth, last) = (depth - 1, ' '),
+                _ => last = c,
+            }
+        }
+    }
+
+    fn string(&mut self) {
+        self.out.push('"');
+        while let Some(c) = self.chars.next() {
+            match c {
+                '"' => return self.out.push('"'),
+                '\\' => {
+                    self.blank(c);
+                    if let Some(escaped) = self.chars.next() {
+                        self.blank(escaped);
+                    }
+                }
+                _ => self.blank(c),
+            }
+        }
+    }
+
+    /// After an `r`: a raw string `r"…"`, `r#"…"#`, a raw identifier `r#type`, or just a letter.
+    fn raw(&mut self) {
+        self.out.push('r');
+        let mut ahead = self.chars.clone();
+        let mut hashes = 0;
+        while ahead.next_if_eq(&'#').is_some() {
+            hashes += 1;
+        }
+        if ahead.next() != Some('"') {
+            return;
+        }
+        self.chars = ahead;
+        self.out
+            .extend(std::iter::repeat_n('#', hashes).chain(['"']));
+        while let Some(c) = self.chars.next() {
+            let mut ahead = self.chars.clone();
+            if c == '"' && (0..hashes).all(|_| ahead.next() == Some('#')) {
+                self.chars = ahead;
+                self.out
+                    .extend(['"'].into_iter().chain(std::iter::repeat_n('#', hashes)));
+                return;
+            }
+            self.blank(c);
+        }
+    }
+
+    /// After a `'`: a character literal, or the start of a lifetime.
+    fn quote(&mut self) {
+        self.out.push('\'');
+        let mut ahead = self.chars.clone();
+        match (ahead.next(), ahead.next()) {
+            (Some('\\'), _) => {
+                self.chars.next();
+                self.out.push(' ');
+                // The escaped character may itself be a quote.
+                if let Some(c) = self.chars.next() {
+                    self.blank(c);
+                }
+                while let Some(c) = self.chars.next_if(|c| *c != '\'' && *c != '\n') {
+                    self.blank(c);
+                }
+                if self.chars.next_if_eq(&'\'').is_some() {
+                    self.out.push('\'');
+                }
+            }
+            (Some(c), Some('\'')) => {
+                self.chars = ahead;
+                self.blank(c);
+                self.out.push('\'');
+            }
+            _ => {}
+        }
+    }
+}
+
+fn is_word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(source: &str, code: &str) {
+        assert_eq!(scrub(source), code, "of {source:?}");
+        assert_eq!(
+            source.chars().count(),
+            code.chars().count(),
+            "columns move in {source:?}"
+        );
+    }
+
+    #[test]
+    fn comments_and_literals_are_blanked_and_code_stays() {
+        check("a // b\nc", "a     \nc");
+        check("a /* b /* c */ d */ e", "a                   e");
+        check(r#"f("x\"y", z)"#, r#"f("    ", z)"#);
+        check(r##"f(r#"x"y"#, z)"##, r##"f(r#"   "#, z)"##);
+        check(r#"f(b"x", br"y")"#, r#"f(b" ", br" ")"#);
+        check("'a', '\\'', '\"', '\\u{1F}'", "' ', '  ', ' ', '      '");
+        check("fn f<'a>(x: &'a str)", "fn f<'a>(x: &'a str)");
+        check("r#type + rest", "r#type + rest");
+    }
+
+    #[test]
+    fn an_in_file_test_module_ends_at_its_brace() {
+        let code = "fn a() {}\n#[cfg(test)]\nmod tests {\n    fn b() {}\n}\nfn c() {}\n";
+        assert_eq!(test_lines(code).first(), Some(&(1..5)));
+    }
+
+    #[test]
+    fn a_test_module_in_its_own_file_takes_two_lines() {
+        let code = "#[cfg(test)]\nmod tests;\nfn c() {}\n";
+        assert_eq!(test_lines(code).first(), Some(&(0..2)));
+    }
+}
