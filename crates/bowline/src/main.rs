@@ -1,3 +1,7 @@
 //! The `bowline` binary.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    bowline::cli::main(std::env::args_os(), bowline::config::Env::process())
+}
