@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 
 use bowline_core::backoff::Backoff;
@@ -182,12 +182,12 @@ fn start_host(config: &Config, clock: Arc<dyn Clock>, env: &Env) -> Result<Host,
 }
 
 /// Translates what the file says into what the host needs.
-fn spec_of(server: &ServerConfig, own: &PathBuf, env: &Env) -> ServerSpec {
+fn spec_of(server: &ServerConfig, own: &Path, env: &Env) -> ServerSpec {
     ServerSpec {
         args: server.args.iter().map(OsString::from).collect(),
         env: child_env(server, env),
         cwd: server.cwd.clone(),
-        reaper: cfg!(target_os = "linux").then(|| (own.clone(), vec!["__reaper".into()])),
+        reaper: cfg!(target_os = "linux").then(|| (own.to_path_buf(), vec!["__reaper".into()])),
         lazy: server.lazy,
         start_timeout: server.start_timeout,
         call_timeout: server.call_timeout,

@@ -1,8 +1,8 @@
 //! Where Bowline meets people: edge servers, sessions, config, command line and API.
 
 pub mod assemble;
+pub mod cli;
 pub mod config;
 pub mod edge;
 pub mod fixture;
 pub mod state;
-pub mod up;

@@ -83,7 +83,7 @@ impl CallPath {
             }
             outcome => outcome,
         }
-        .map_err(|error| explain(error, route, deadline.millis_since(started)))
+        .map_err(|error| explain(&error, route, deadline.millis_since(started)))
     }
 
     async fn send(
@@ -162,7 +162,7 @@ impl CallPath {
 }
 
 /// Puts what a link knows into the caller's terms.
-fn explain(error: LinkError, route: &Route, after_ms: u64) -> CallError {
+fn explain(error: &LinkError, route: &Route, after_ms: u64) -> CallError {
     let server = Arc::clone(&route.server);
     match error {
         LinkError::Lost(exit) => CallError::ConnectionLost {
@@ -174,7 +174,10 @@ fn explain(error: LinkError, route: &Route, after_ms: u64) -> CallError {
             execution: error.execution(),
             after_ms,
         },
-        LinkError::TooLong { bytes_max } => CallError::AnswerTooLarge { server, bytes_max },
+        LinkError::TooLong { bytes_max } => CallError::AnswerTooLarge {
+            server,
+            bytes_max: *bytes_max,
+        },
         LinkError::BadAnswer(_) => CallError::BadAnswer {
             server,
             reason: error.to_string().into(),

@@ -16,6 +16,7 @@ use tokio::sync::{Semaphore, watch};
 use super::body::{self, Answer};
 use super::door::Refused;
 use super::errors::UNAUTHORIZED;
+use super::guard::Guarded;
 use super::route::{Place, place};
 use super::{Edge, api, mcp};
 
@@ -71,7 +72,7 @@ async fn connection(edge: Arc<Edge>, stream: TcpStream, mut stop: watch::Receive
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
         .max_buf_size(HEAD_BYTES_MAX)
-        .serve_connection(TokioIo::new(stream), service);
+        .serve_connection(TokioIo::new(Guarded::new(stream)), service);
     let mut serving = std::pin::pin!(serving);
     let ended = tokio::select! {
         ended = serving.as_mut() => ended,

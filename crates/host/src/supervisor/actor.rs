@@ -170,7 +170,7 @@ impl Actor {
         self.tell(State::Ready);
         let since = self.shared.clock.now();
         let mut relist: Option<BoxFuture<'_, Result<Vec<Bytes>, ListError>>> = None;
-        let phase = loop {
+        loop {
             tokio::select! {
                 biased;
                 command = self.commands.recv() => match command {
@@ -180,16 +180,13 @@ impl Actor {
                     command => break self.obey_while_ready(command, &link).await,
                 },
                 exit = link.closed() => break self.lost(exit, since),
-                Some(event) = events.recv() => match event {
-                    LinkEvent::ToolsChanged => {
-                        let end = self.shared.clock.now().plus(RELIST_TIMEOUT);
-                        let deadline = self.shared.clock.instant(end);
-                        let link = Arc::clone(&link);
-                        relist = Some(Box::pin(async move {
-                            list_tools(link.as_ref(), deadline).await
-                        }));
-                    }
-                    _ => {}
+                Some(event) = events.recv() => if event == LinkEvent::ToolsChanged {
+                    let end = self.shared.clock.now().plus(RELIST_TIMEOUT);
+                    let deadline = self.shared.clock.instant(end);
+                    let link = Arc::clone(&link);
+                    relist = Some(Box::pin(async move {
+                        list_tools(link.as_ref(), deadline).await
+                    }));
                 },
                 Some(listed) = listed(&mut relist) => {
                     relist = None;
@@ -202,8 +199,7 @@ impl Actor {
                     }
                 }
             }
-        };
-        phase
+        }
     }
 
     /// The link ended by itself.

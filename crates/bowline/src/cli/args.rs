@@ -1,0 +1,346 @@
+//! The words of the command line.
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::duration;
+
+/// Commands by what one wants to do; the order people meet them in.
+pub(super) const GROUPS: &str = "\
+Start
+  up        serve the configured servers (foreground)
+  stdio     speak MCP over stdin and stdout; starts `up` when none runs
+Use
+  ls        list servers, the tools of one, or one tool's schema
+  call      call a tool
+Watch
+  status    one-screen truth about servers and sessions
+  logs      what servers wrote to stderr
+Fix
+  check     validate the config file
+  start     start a server
+  stop      stop a server
+  restart   stop and start a server
+Dev
+  fixture   a test MCP server
+  version   print the version
+";
+
+const TEMPLATE: &str = "\
+{about-with-newline}
+{usage-heading} {usage}
+
+{after-help}
+Options:
+{options}";
+
+/// Bowline ties agents to tools.
+#[derive(Debug, Parser)]
+#[command(
+    name = "bowline",
+    version,
+    about = "Ties agents to tools: hosts, supervises and federates MCP servers.",
+    help_template = TEMPLATE,
+    after_help = GROUPS,
+    arg_required_else_help = true,
+    disable_help_subcommand = true
+)]
+pub struct Cli {
+    /// Options of every command.
+    #[command(flatten)]
+    pub global: Global,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Options of every command.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Global {
+    /// Print one JSON object instead of text
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Config file [env: BOWLINE_CONFIG]
+    #[arg(short, long, global = true, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// State directory [env: BOWLINE_STATE]
+    #[arg(long, global = true, value_name = "DIR")]
+    pub state: Option<PathBuf>,
+    /// Address of a running gateway [env: BOWLINE_URL]
+    #[arg(long, global = true, value_name = "URL")]
+    pub url: Option<String>,
+    /// File with the token for that gateway [env: BOWLINE_TOKEN_FILE]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve the configured servers until stopped
+    Up(Up),
+    /// Speak MCP over stdin and stdout for a client that starts programs
+    Stdio {
+        /// Only this server, with its own tool names
+        #[arg(long, value_name = "NAME")]
+        server: Option<String>,
+    },
+    /// List servers, the tools of one, or one tool's schema
+    Ls {
+        /// SERVER or SERVER.TOOL
+        target: Option<Target>,
+    },
+    /// Call a tool
+    Call(Call),
+    /// Show servers and sessions on one screen
+    Status,
+    /// Show what servers wrote to stderr
+    Logs {
+        /// Only this server
+        server: Option<String>,
+        /// Wait for more
+        #[arg(short, long)]
+        follow: bool,
+        /// How many lines to begin with
+        #[arg(short = 'n', long, default_value_t = 200, value_name = "N",
+              value_parser = clap::value_parser!(u32).range(1..=10_000))]
+        lines: u32,
+    },
+    /// Validate the config file
+    Check,
+    /// Start a server
+    Start {
+        /// Its name
+        server: String,
+    },
+    /// Stop a server
+    Stop {
+        /// Its name
+        server: String,
+    },
+    /// Stop a server and start it again
+    Restart {
+        /// Its name
+        server: String,
+    },
+    /// Be a test MCP server
+    Fixture(crate::fixture::Args),
+    /// Print the version
+    Version,
+    /// Reap the children of one server
+    #[command(name = "__reaper", hide = true)]
+    Reaper(Passed),
+}
+
+/// Options of `up`.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Up {
+    /// Serve a built-in demo server, without a config file
+    #[arg(long)]
+    pub demo: bool,
+    /// Address to listen on instead of the configured ones; port 0 takes a free one
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub listen: Vec<SocketAddr>,
+    /// Let any local process call tools without a token (loopback only)
+    #[arg(long)]
+    pub insecure_no_auth: bool,
+}
+
+/// Arguments that another part of the program reads.
+#[derive(Args, Clone, Debug)]
+pub struct Passed {
+    /// Passed on as they are
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "ARGS"
+    )]
+    pub args: Vec<OsString>,
+}
+
+/// Options of `call`.
+#[derive(Args, Clone, Debug)]
+pub struct Call {
+    /// SERVER.TOOL
+    pub target: Target,
+    /// key=value, typed by the tool's schema, or key:=JSON
+    #[arg(value_name = "KEY=VALUE", conflicts_with = "args")]
+    pub pairs: Vec<Pair>,
+    /// All arguments as one JSON object, @FILE, or - for stdin
+    #[arg(long, value_name = "JSON|@FILE|-")]
+    pub args: Option<String>,
+    /// Longest wait for the answer, such as 30s
+    #[arg(long, value_name = "DURATION", value_parser = wait)]
+    pub timeout: Option<Duration>,
+}
+
+fn wait(text: &str) -> Result<Duration, &'static str> {
+    duration::parse(text)
+        .filter(|duration| !duration.is_zero())
+        .ok_or("expected a duration such as 500ms, 30s or 5m")
+}
+
+/// A server, or one of its tools. Server names hold no dot, so the first one separates.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// Name of the server.
+    pub server: String,
+    /// Name of the tool, which may hold dots.
+    pub tool: Option<String>,
+}
+
+impl FromStr for Target {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (server, tool) = match text.split_once('.') {
+            Some((server, tool)) => (server, Some(tool)),
+            None => (text, None),
+        };
+        if server.is_empty() || tool == Some("") {
+            return Err("expected SERVER or SERVER.TOOL");
+        }
+        Ok(Self {
+            server: server.to_owned(),
+            tool: tool.map(str::to_owned),
+        })
+    }
+}
+
+/// One argument of a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pair {
+    /// Name of the argument.
+    pub key: String,
+    /// What follows the sign.
+    pub value: Given,
+}
+
+/// How the value of an argument was given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Given {
+    /// `key=value`: the schema says what it means.
+    Typed(String),
+    /// `key:=JSON`: taken as it stands.
+    Json(String),
+}
+
+impl FromStr for Pair {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (key, value) = text
+            .split_once('=')
+            .ok_or("expected key=value or key:=JSON")?;
+        let (key, value) = match key.strip_suffix(':') {
+            Some(key) => (key, Given::Json(value.to_owned())),
+            None => (key, Given::Typed(value.to_owned())),
+        };
+        if key.is_empty() {
+            return Err("expected key=value or key:=JSON");
+        }
+        Ok(Self {
+            key: key.to_owned(),
+            value,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    fn parse(words: &str) -> Result<Cli, clap::Error> {
+        Cli::try_parse_from(words.split_whitespace())
+    }
+
+    #[test]
+    fn the_definition_holds_together() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_visible_command_stands_in_one_group_of_the_help() {
+        for command in Cli::command()
+            .get_subcommands()
+            .filter(|command| !command.is_hide_set())
+        {
+            let line = format!("\n  {} ", command.get_name());
+            assert_eq!(GROUPS.matches(&line).count(), 1, "{}", command.get_name());
+        }
+        let help = Cli::command().render_help().to_string();
+        assert!(
+            help.contains("\nWatch\n  status") && help.contains("--token-file"),
+            "{help}"
+        );
+        assert!(!help.contains("__reaper"), "{help}");
+    }
+
+    #[test]
+    fn global_options_stand_before_or_after_the_command() {
+        for words in ["bowline --json ls", "bowline ls --json"] {
+            assert!(parse(words).unwrap().global.json, "{words}");
+        }
+        let cli = parse("bowline status --url http://h:1 --token-file t --state s -c c").unwrap();
+        assert_eq!(cli.global.url.as_deref(), Some("http://h:1"));
+        assert_eq!(cli.global.config, Some("c".into()));
+    }
+
+    #[test]
+    fn up_takes_its_options() {
+        let words = "bowline up --demo --listen 127.0.0.1:0 --listen [::1]:2 --insecure-no-auth";
+        let Command::Up(up) = parse(words).unwrap().command else {
+            panic!("not up")
+        };
+        assert!(up.demo && up.insecure_no_auth);
+        assert_eq!(up.listen.len(), 2);
+        assert!(parse("bowline up --listen here").is_err());
+    }
+
+    #[test]
+    fn a_call_takes_pairs_or_one_object() {
+        let words = "bowline call files.read.me path=/a=b n:=[1] --timeout 5s";
+        let Command::Call(call) = parse(words).unwrap().command else {
+            panic!("not call")
+        };
+        assert_eq!(call.target.server, "files");
+        assert_eq!(call.target.tool.as_deref(), Some("read.me"));
+        let path = Pair {
+            key: "path".into(),
+            value: Given::Typed("/a=b".into()),
+        };
+        let n = Pair {
+            key: "n".into(),
+            value: Given::Json("[1]".into()),
+        };
+        assert_eq!(call.pairs, [path, n]);
+        assert_eq!(call.timeout, Some(Duration::from_secs(5)));
+        for bad in [
+            "bowline call",
+            "bowline call a.b novalue",
+            "bowline call a.b =x",
+            "bowline call a.b k=v --args {}",
+            "bowline call .b",
+            "bowline call a.",
+            "bowline call a.b --timeout soon",
+        ] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn arguments_of_the_reaper_are_passed_on() {
+        let words = "bowline __reaper -- cat -u";
+        let Command::Reaper(passed) = parse(words).unwrap().command else {
+            panic!()
+        };
+        assert_eq!(passed.args, ["cat", "-u"]);
+    }
+}

@@ -1,0 +1,97 @@
+//! `check`: validates the config file and shows what it comes to.
+
+use serde_json::json;
+
+use super::failure::{Exit, Failure};
+use super::table::{count, table};
+use super::{Context, clean};
+use crate::config::{self, Config, Warning};
+
+pub(super) fn run(context: &mut Context) -> Result<Exit, Failure> {
+    let config = config::load(context.config(), &context.env)?;
+    let path = config
+        .path
+        .as_ref()
+        .map(|path| path.display().to_string())
+        .unwrap_or_default();
+    for warning in &config.warnings {
+        context.out.warning(&clean::line(&located(warning, &path)));
+    }
+    for broken in &config.broken {
+        let message = format!(
+            "server `{}` cannot run here: {}",
+            broken.name, broken.reason
+        );
+        context.out.warning(&clean::line(&message));
+    }
+    context.out.result(&summary(&config, &path), |out| {
+        let servers = count(config.servers.len() as u64, "server");
+        out.line(&format!("{path} is valid: {servers}"))?;
+        if config.servers.is_empty() {
+            return Ok(());
+        }
+        let rows: Vec<_> = config
+            .servers
+            .iter()
+            .map(|server| {
+                let start = if server.lazy {
+                    "at the first call"
+                } else {
+                    "at once"
+                };
+                [
+                    server.name.to_string(),
+                    start.to_owned(),
+                    server.command.display().to_string(),
+                ]
+            })
+            .collect();
+        out.line(&table(["SERVER", "STARTS", "COMMAND"], &rows))
+    })?;
+    Ok(Exit::Ok)
+}
+
+fn located(warning: &Warning, path: &str) -> String {
+    match warning.place {
+        Some(place) => format!(
+            "{} ({path}:{}:{})",
+            warning.message, place.line, place.column
+        ),
+        None => warning.message.clone(),
+    }
+}
+
+fn summary(config: &Config, path: &str) -> serde_json::Value {
+    let servers: Vec<_> = config
+        .servers
+        .iter()
+        .map(|server| {
+            json!({
+                "name": &*server.name,
+                "command": server.command.display().to_string(),
+                "lazy": server.lazy,
+            })
+        })
+        .collect();
+    let broken: Vec<_> = config
+        .broken
+        .iter()
+        .map(|broken| json!({"name": &*broken.name, "reason": broken.reason}))
+        .collect();
+    let warnings: Vec<_> = config
+        .warnings
+        .iter()
+        .map(|warning| {
+            let (line, column) = (
+                warning.place.map(|at| at.line),
+                warning.place.map(|at| at.column),
+            );
+            json!({"message": warning.message, "line": line, "column": column})
+        })
+        .collect();
+    let listen: Vec<_> = config.listen.iter().map(ToString::to_string).collect();
+    json!({
+        "v": 1, "path": path, "listen": listen, "servers": servers, "broken": broken,
+        "warnings": warnings,
+    })
+}

@@ -1,0 +1,86 @@
+//! Text of servers made safe for a terminal: what would move, hide or reorder is shown instead.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+/// Text of several lines: line ends and tabs stay, other control characters become visible.
+pub(crate) fn text(text: &str) -> Cow<'_, str> {
+    show(text, |letter| {
+        letter != '\n' && letter != '\t' && is_hidden(letter)
+    })
+}
+
+/// Text for one line or one cell: line ends and tabs become spaces as well.
+pub(crate) fn line(text: &str) -> Cow<'_, str> {
+    let is_break = |letter| matches!(letter, '\n' | '\r' | '\t');
+    if text.contains(is_break) {
+        let flat: Vec<&str> = text
+            .split(is_break)
+            .filter(|part| !part.is_empty())
+            .collect();
+        return Cow::Owned(show(&flat.join(" "), is_hidden).into_owned());
+    }
+    show(text, is_hidden)
+}
+
+fn show(text: &str, hidden: impl Fn(char) -> bool) -> Cow<'_, str> {
+    if !text.contains(&hidden) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() + 16);
+    for letter in text.chars() {
+        if !hidden(letter) {
+            out.push(letter);
+        } else if letter == '\r' {
+            out.push_str("\\r");
+        } else if u32::from(letter) < 0x100 {
+            let _written = write!(out, "\\x{:02x}", u32::from(letter));
+        } else {
+            let _written = write!(out, "\\u{{{:x}}}", u32::from(letter));
+        }
+    }
+    Cow::Owned(out)
+}
+
+fn is_hidden(letter: char) -> bool {
+    letter.is_control()
+        || matches!(
+            letter,
+            '\u{ad}'                    // soft hyphen
+            | '\u{61c}'                 // bidi mark
+            | '\u{180e}'
+            | '\u{200b}'..='\u{200f}'   // zero width, bidi marks
+            | '\u{2028}'..='\u{202e}'   // line separators, bidi embedding
+            | '\u{2060}'..='\u{206f}'   // zero width, bidi isolates
+            | '\u{feff}'
+            | '\u{fff9}'..='\u{fffb}'
+            | '\u{e0000}'..='\u{e007f}' // tags: invisible text that models read
+        )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn escapes_bidi_and_zero_width_become_visible() {
+        assert_eq!(text("a\u{1b}[2Jb"), "a\\x1b[2Jb");
+        assert_eq!(text("ok\rno"), "ok\\rno");
+        assert_eq!(
+            text("x\u{202e}y\u{200b}z\u{e0041}"),
+            "x\\u{202e}y\\u{200b}z\\u{e0041}"
+        );
+        assert_eq!(text("\u{9b}31m\u{7}"), "\\x9b31m\\x07");
+    }
+
+    #[test]
+    fn plain_text_is_not_touched() {
+        assert!(matches!(text("ünï\n\tçödé 🙂"), Cow::Borrowed(_)));
+        assert!(matches!(line("one line"), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn a_cell_stays_on_one_line() {
+        assert_eq!(line("a\nb\r\n\tc\u{1b}"), "a b c\\x1b");
+    }
+}

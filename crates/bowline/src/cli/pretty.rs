@@ -1,0 +1,73 @@
+//! JSON with line ends and indents, every number and string as it was written.
+
+/// Lays out `json`, which must be valid.
+pub(crate) fn pretty(json: &str) -> String {
+    let mut out = String::with_capacity(json.len() * 2);
+    let mut depth = 0_usize;
+    let mut in_string = false;
+    let mut escaped = false;
+    let mut letters = json.chars().peekable();
+    while let Some(letter) = letters.next() {
+        if in_string {
+            out.push(letter);
+            in_string = escaped || letter != '"';
+            escaped = !escaped && letter == '\\';
+            continue;
+        }
+        match letter {
+            ' ' | '\n' | '\r' | '\t' => {}
+            '{' | '[' => {
+                out.push(letter);
+                while letters.next_if(char::is_ascii_whitespace).is_some() {}
+                if let Some(close) = letters.next_if(|next| matches!(next, '}' | ']')) {
+                    out.push(close);
+                } else {
+                    depth += 1;
+                    indent(&mut out, depth);
+                }
+            }
+            '}' | ']' => {
+                depth = depth.saturating_sub(1);
+                indent(&mut out, depth);
+                out.push(letter);
+            }
+            ',' => {
+                out.push(letter);
+                indent(&mut out, depth);
+            }
+            ':' => out.push_str(": "),
+            _ => {
+                in_string = letter == '"';
+                out.push(letter);
+            }
+        }
+    }
+    out
+}
+
+fn indent(out: &mut String, depth: usize) {
+    out.push('\n');
+    out.extend(std::iter::repeat_n("  ", depth));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_and_strings_stay_as_written() {
+        let json = r#"{"a":1.0,"b":[9007199254740993,1e400],"c":"{\"x\\",":d":{ },"e":[]}"#;
+        let expected = r#"{
+  "a": 1.0,
+  "b": [
+    9007199254740993,
+    1e400
+  ],
+  "c": "{\"x\\",
+  ":d": {},
+  "e": []
+}"#;
+        assert_eq!(pretty(json), expected);
+        assert_eq!(pretty(expected), expected);
+    }
+}
