@@ -145,7 +145,8 @@ fn bodies_are_not_read_as_heads() {
     );
     check_passes(
         "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n12\r\nContent-Length: 5\n\r\n\
-         A;x=\"y\"\r\n \n\r\0\n\n\n\n\n\n\r\n000\r\nDigest: a\r\n\r\n\r\n\r\nGET / HTTP/1.1\r\n\r\n",
+         A;x=\"y\"\r\n \n\r\0\n\n\n\n\n\n\r\n000\r\nDigest: a\r\n\r\n\
+         \r\n\r\nGET / HTTP/1.1\r\n\r\n",
     );
 }
 
