@@ -1,0 +1,13 @@
+//! Drives the real binary from outside: sockets, processes and files, nothing mocked.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::disallowed_methods,
+    clippy::print_stderr,
+    reason = "tests"
+)]
+
+mod first_call;
+mod harness;
