@@ -127,7 +127,7 @@ impl Source {
         &self.file.path
     }
 
-    /// Whether the whole file is test code: `tests/…`, `…/tests.rs`, or all of the sim.
+    /// Whether the whole file is test code: `tests/…` or `…/tests.rs`.
     fn is_test_file(&self) -> bool {
         let path = self.path();
         path.starts_with("tests/") || path.contains("/tests/") || path.ends_with("/tests.rs")

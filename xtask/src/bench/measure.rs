@@ -86,7 +86,7 @@ pub(super) fn first(tools: &Tools) -> Result<f64> {
     let line: Vec<String> = words.map(|word| quoted(&word.to_string_lossy())).collect();
     let url = format!("http://127.0.0.1:{}/mcp", prepared.port);
     let mut command = Command::new(&tools.mcpbench);
-    command.args(["first", "--cmd", &line.join(" ")]);
+    command.args(["first", "--limit", "20", "--cmd", &line.join(" ")]);
     command.args(target::options(&url, "b__echo", Some(&prepared.header)));
     let raw = last_line(&command).context("first call")?;
     let _ = fs::remove_dir_all(&prepared.folder);

@@ -19,10 +19,7 @@ pub(super) fn test_lines(code: &str) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let mut at = 0;
     while at < lines.len() {
-        if lines
-            .get(at)
-            .is_some_and(|line| line.trim().starts_with("#[cfg(test)]"))
-        {
+        if lines.get(at).is_some_and(|line| is_test_attribute(line)) {
             let end = module_end(&lines, at);
             found.push(at..end);
             at = end;
@@ -31,6 +28,11 @@ pub(super) fn test_lines(code: &str) -> Vec<Range<usize>> {
         }
     }
     found
+}
+
+fn is_test_attribute(line: &str) -> bool {
+    let line = line.trim();
+    line.starts_with("#[cfg(test)]") || line.starts_with("#[cfg(all(test,")
 }
 
 /// One past the last line of the item that an attribute at `from` stands on.
@@ -208,6 +210,12 @@ mod tests {
     fn an_in_file_test_module_ends_at_its_brace() {
         let code = "fn a() {}\n#[cfg(test)]\nmod tests {\n    fn b() {}\n}\nfn c() {}\n";
         assert_eq!(test_lines(code).first(), Some(&(1..5)));
+    }
+
+    #[test]
+    fn a_test_module_of_one_platform_counts_too() {
+        let code = "#[cfg(all(test, unix))]\nmod tests {\n}\nfn c() {}\n";
+        assert_eq!(test_lines(code).first(), Some(&(0..3)));
     }
 
     #[test]
