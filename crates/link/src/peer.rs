@@ -169,7 +169,9 @@ impl Peer {
         })
         .await;
         if let Ok(outcome) = outcome {
-            waiting.id = None;
+            if outcome.is_ok() {
+                waiting.id = None;
+            }
             return outcome;
         }
         match waiting.give_up("the request timed out") {
@@ -247,8 +249,9 @@ impl Peer {
                 let _ = waiter.answer.send(Err(LinkError::Closed(exit)));
             }
         }
-        drop(state);
+        // Told under the lock, so that those who wait see the phases in their order.
         self.phase.send_replace(phase);
+        drop(state);
         self.work.notify_one();
         self.room.notify_waiters();
     }
@@ -266,8 +269,9 @@ impl Peer {
     /// Ends the life of the link.
     pub(crate) fn finish(&self, exit: Exit) {
         self.end(exit, Stop::AtOnce);
-        self.lock().phase = Phase::Ended(exit);
         self.fail(exit);
+        let mut state = self.lock();
+        state.phase = Phase::Ended(exit);
         self.phase.send_replace(Phase::Ended(exit));
     }
 
