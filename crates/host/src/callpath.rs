@@ -1,8 +1,6 @@
 //! The road every tool call takes, in order, on one page.
 
 pub(crate) mod seat;
-#[cfg(test)]
-mod tests;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -83,7 +81,7 @@ impl CallPath {
             }
             outcome => outcome,
         }
-        .map_err(|error| explain(error, route, deadline.millis_since(started)))
+        .map_err(|error| explain(&error, route, deadline.millis_since(started)))
     }
 
     async fn send(
@@ -162,7 +160,7 @@ impl CallPath {
 }
 
 /// Puts what a link knows into the caller's terms.
-fn explain(error: LinkError, route: &Route, after_ms: u64) -> CallError {
+fn explain(error: &LinkError, route: &Route, after_ms: u64) -> CallError {
     let server = Arc::clone(&route.server);
     match error {
         LinkError::Lost(exit) => CallError::ConnectionLost {
@@ -174,10 +172,13 @@ fn explain(error: LinkError, route: &Route, after_ms: u64) -> CallError {
             execution: error.execution(),
             after_ms,
         },
-        LinkError::TooLong { bytes_max } => CallError::AnswerTooLarge { server, bytes_max },
-        LinkError::BadAnswer(_) => CallError::BadAnswer {
+        LinkError::TooLong { bytes_max } => CallError::AnswerTooLarge {
             server,
-            reason: error.to_string().into(),
+            bytes_max: *bytes_max,
+        },
+        LinkError::BadAnswer(reason) => CallError::BadAnswer {
+            server,
+            reason: Arc::clone(reason),
         },
         LinkError::Busy { .. } | LinkError::Closed(_) | LinkError::NotSent(_) => {
             debug_assert_eq!(error.execution(), Execution::NotStarted);

@@ -46,6 +46,9 @@ enum Phase {
     End,
 }
 
+/// A list of tools that was asked for.
+type Relist = BoxFuture<'static, Result<Vec<Bytes>, ListError>>;
+
 /// Why a start failed.
 #[derive(Debug, Error)]
 enum StartError {
@@ -169,41 +172,48 @@ impl Actor {
     async fn ready(&mut self, (link, mut events): Dialled) -> Phase {
         self.tell(State::Ready);
         let since = self.shared.clock.now();
-        let mut relist: Option<BoxFuture<'_, Result<Vec<Bytes>, ListError>>> = None;
-        let phase = loop {
+        let mut relist: Option<Relist> = None;
+        // A change during a list is looked at after it: a server that changes faster than it
+        // lists is still heard.
+        let mut changed = false;
+        loop {
+            if changed && relist.is_none() {
+                changed = false;
+                relist = Some(self.relist(&link));
+            }
             tokio::select! {
                 biased;
                 command = self.commands.recv() => match command {
-                    Some(command) if command.order == Order::Start => {
-                        let _ = command.done.send(());
+                    Some(Command { order: Order::Start, done }) => {
+                        let _ = done.send(());
                     }
-                    command => break self.obey_while_ready(command, &link).await,
+                    command => return self.obey_while_ready(command, &link).await,
                 },
-                exit = link.closed() => break self.lost(exit, since),
-                Some(event) = events.recv() => match event {
-                    LinkEvent::ToolsChanged => {
-                        let end = self.shared.clock.now().plus(RELIST_TIMEOUT);
-                        let deadline = self.shared.clock.instant(end);
-                        let link = Arc::clone(&link);
-                        relist = Some(Box::pin(async move {
-                            list_tools(link.as_ref(), deadline).await
-                        }));
-                    }
-                    _ => {}
-                },
+                exit = link.closed() => return self.lost(exit, since),
+                Some(event) = events.recv() => changed |= event == LinkEvent::ToolsChanged,
                 Some(listed) = listed(&mut relist) => {
                     relist = None;
-                    match listed {
-                        Ok(pages) => self.publish(&pages),
-                        Err(error) => self.shared.remember(
-                            Class::ProtocolError,
-                            reason_of(&error),
-                        ),
-                    }
+                    self.relisted(listed);
                 }
             }
-        };
-        phase
+        }
+    }
+
+    fn relist(&self, link: &Arc<dyn Link>) -> Relist {
+        let end = self.shared.clock.now().plus(RELIST_TIMEOUT);
+        let deadline = self.shared.clock.instant(end);
+        let link = Arc::clone(link);
+        Box::pin(async move { list_tools(link.as_ref(), deadline).await })
+    }
+
+    /// A list that could not be had leaves the old one in place.
+    fn relisted(&self, listed: Result<Vec<Bytes>, ListError>) {
+        match listed {
+            Ok(pages) => self.publish(&pages),
+            Err(error) => self
+                .shared
+                .remember(Class::ProtocolError, reason_of(&error)),
+        }
     }
 
     /// The link ended by itself.
@@ -302,9 +312,7 @@ impl Actor {
 }
 
 /// Resolves when a list that was asked for arrives; never while none was.
-async fn listed(
-    relist: &mut Option<BoxFuture<'_, Result<Vec<Bytes>, ListError>>>,
-) -> Option<Result<Vec<Bytes>, ListError>> {
+async fn listed(relist: &mut Option<Relist>) -> Option<Result<Vec<Bytes>, ListError>> {
     match relist {
         Some(relist) => Some(relist.await),
         None => std::future::pending().await,
