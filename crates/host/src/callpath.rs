@@ -1,12 +1,11 @@
 //! The road every tool call takes, in order, on one page.
 
 pub(crate) mod seat;
-#[cfg(test)]
-mod tests;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwap;
 use bowline_core::breaker::Health;
@@ -32,6 +31,8 @@ pub struct CallPath {
     pub(crate) seats: SeatTable,
     pub(crate) servers: ArcSwap<Servers>,
     pub(crate) clock: Arc<dyn Clock>,
+    /// Set once, when the host goes down: from then on a missing server is no news.
+    pub(crate) closing: AtomicBool,
 }
 
 impl CallPath {
@@ -41,8 +42,13 @@ impl CallPath {
     /// Dropping the future at any point is a cancellation: the seat is given back, the breaker is
     /// not told anything, and a server that has the request is told to stop.
     pub async fn call(&self, call: Call) -> Result<Reply, CallError> {
+        if self.closing.load(Ordering::Relaxed) {
+            return Err(CallError::ShuttingDown);
+        }
+        let started = self.clock.now();
+
         // Catalog: which tool of which server. Waits for a server that is still starting.
-        let (route, server) = self.resolve(&call).await?;
+        let (route, server) = self.resolve(&call, started).await?;
 
         // Policy: the same decision as for listing.
         self.permit(&call, &route)?;
@@ -57,7 +63,7 @@ impl CallPath {
         let ticket = server.admit()?;
 
         // Supervisor and link: one start for all who wait, one retry where nothing was sent.
-        let deadline = self.deadline(&call, &server);
+        let deadline = deadline(&call, &server, started);
         let outcome = self.attempt(&call, &route, &server, deadline).await;
 
         ticket.report(health(&outcome));
@@ -74,7 +80,7 @@ impl CallPath {
         server: &Supervisor,
         deadline: Now,
     ) -> Result<Reply, CallError> {
-        let started = self.clock.now();
+        let tried = self.clock.now();
         let ready = server.link(deadline).await?;
         match self.send(call, route, &ready, deadline).await {
             Err(LinkError::Closed(_)) => {
@@ -83,7 +89,7 @@ impl CallPath {
             }
             outcome => outcome,
         }
-        .map_err(|error| explain(&error, route, deadline.millis_since(started)))
+        .map_err(|error| explain(&error, route, deadline.millis_since(tried)))
     }
 
     async fn send(
@@ -116,7 +122,11 @@ impl CallPath {
         })
     }
 
-    async fn resolve(&self, call: &Call) -> Result<(Arc<Route>, Supervisor), CallError> {
+    async fn resolve(
+        &self,
+        call: &Call,
+        started: Now,
+    ) -> Result<(Arc<Route>, Supervisor), CallError> {
         let unknown = || CallError::UnknownTool {
             tool: Arc::clone(&call.tool),
         };
@@ -128,7 +138,7 @@ impl CallPath {
                 let server = servers
                     .get(&name)
                     .ok_or(CallError::UnknownServer { server: name })?;
-                server.listed(self.deadline(call, server)).await?;
+                server.listed(deadline(call, server, started)).await?;
                 match self.catalog.current().resolve(call) {
                     Found::Route(route) => route,
                     Found::Nothing | Found::Unlisted(_) => return Err(unknown()),
@@ -153,12 +163,12 @@ impl CallPath {
             }),
         }
     }
+}
 
-    /// The earlier of what the caller and the server allow.
-    fn deadline(&self, call: &Call, server: &Supervisor) -> Now {
-        let limit = self.clock.now().plus(server.spec().call_timeout);
-        call.deadline.map_or(limit, |asked| asked.min(limit))
-    }
+/// The earlier of what the caller and the server allow; waiting for a start counts.
+fn deadline(call: &Call, server: &Supervisor, started: Now) -> Now {
+    let limit = started.plus(server.spec().call_timeout);
+    call.deadline.map_or(limit, |asked| asked.min(limit))
 }
 
 /// Puts what a link knows into the caller's terms.
@@ -178,9 +188,9 @@ fn explain(error: &LinkError, route: &Route, after_ms: u64) -> CallError {
             server,
             bytes_max: *bytes_max,
         },
-        LinkError::BadAnswer(_) => CallError::BadAnswer {
+        LinkError::BadAnswer(reason) => CallError::BadAnswer {
             server,
-            reason: error.to_string().into(),
+            reason: Arc::clone(reason),
         },
         LinkError::Busy { .. } | LinkError::Closed(_) | LinkError::NotSent(_) => {
             debug_assert_eq!(error.execution(), Execution::NotStarted);

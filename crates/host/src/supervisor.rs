@@ -287,8 +287,11 @@ impl Supervisor {
         self.shared.counts.calls.fetch_add(1, Ordering::Relaxed);
         if let Some(error) = error {
             self.shared.counts.errors.fetch_add(1, Ordering::Relaxed);
-            self.shared
-                .remember(error.class(), error.to_string().into());
+            match error.class() {
+                // A refusal. The failure behind it, if any, is remembered by the actor.
+                Class::Unavailable | Class::ConnectFailed => {}
+                class => self.shared.remember(class, error.to_string().into()),
+            }
         }
     }
 
@@ -301,7 +304,7 @@ impl Supervisor {
     fn refusal(&self, state: &State) -> Option<CallError> {
         let server = || Arc::clone(&self.shared.spec.name);
         match state {
-            State::Stopped | State::Draining => Some(CallError::Stopped { server: server() }),
+            State::Stopped => Some(CallError::Stopped { server: server() }),
             State::Ejected { reason } => Some(CallError::Ejected {
                 server: server(),
                 reason: Arc::clone(reason),
@@ -314,7 +317,8 @@ impl Supervisor {
                     next,
                 })
             }
-            State::Idle | State::Starting | State::Ready => None,
+            // What is being stopped may be on its way to a fresh start.
+            State::Idle | State::Starting | State::Ready | State::Draining => None,
         }
     }
 }

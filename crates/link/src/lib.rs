@@ -7,6 +7,7 @@ pub mod reaper;
 pub mod stderr;
 pub mod stdio;
 
+pub use bowline_wire::mcp::Revision;
 pub use link::{
     Answer, BoxFuture, Exit, Link, LinkError, LinkEvent, NotSent, Rename, Request, ServerInfo,
     Spawner,

@@ -1,7 +1,6 @@
 //! The task behind a supervisor: one server, one phase at a time.
 
-use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher as _;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -45,6 +44,9 @@ enum Phase {
     Ejected(Arc<str>),
     End,
 }
+
+/// A list of tools that was asked for.
+type Relist = BoxFuture<'static, Result<Vec<Bytes>, ListError>>;
 
 /// Why a start failed.
 #[derive(Debug, Error)]
@@ -125,11 +127,19 @@ impl Actor {
         self.tell(State::Starting);
         tracing::info!(server = %self.shared.spec.name, generation, "starting");
         let outcome = {
-            let connect = Self::connect(&self.shared, &self.around);
-            tokio::select! {
-                biased;
-                command = self.commands.recv() => Err(command),
-                outcome = connect => Ok(outcome),
+            let mut connect = std::pin::pin!(Self::connect(&self.shared, &self.around));
+            loop {
+                tokio::select! {
+                    biased;
+                    command = self.commands.recv() => match command {
+                        // It is on its way already.
+                        Some(Command { order: Order::Start, done }) => {
+                            let _ = done.send(());
+                        }
+                        command => break Err(command),
+                    },
+                    outcome = &mut connect => break Ok(outcome),
+                }
             }
         };
         match outcome {
@@ -142,12 +152,8 @@ impl Actor {
                 })));
                 Phase::Ready(dialled)
             }
-            Ok(Err(error)) => self.failed(&reason_of(&error)),
+            Ok(Err(error)) => self.failed(Class::ConnectFailed, &reason_of(&error)),
             // The connection under way was dropped, and its process with it.
-            Err(Some(command)) if command.order == Order::Start => {
-                let _ = command.done.send(());
-                Phase::Starting
-            }
             Err(command) => self.obey_at_rest(command),
         }
     }
@@ -169,36 +175,47 @@ impl Actor {
     async fn ready(&mut self, (link, mut events): Dialled) -> Phase {
         self.tell(State::Ready);
         let since = self.shared.clock.now();
-        let mut relist: Option<BoxFuture<'_, Result<Vec<Bytes>, ListError>>> = None;
+        let mut relist: Option<Relist> = None;
+        // A change during a list is looked at after it: a server that changes faster than it
+        // lists is still heard.
+        let mut changed = false;
         loop {
+            if changed && relist.is_none() {
+                changed = false;
+                relist = Some(self.relist(&link));
+            }
             tokio::select! {
                 biased;
                 command = self.commands.recv() => match command {
-                    Some(command) if command.order == Order::Start => {
-                        let _ = command.done.send(());
+                    Some(Command { order: Order::Start, done }) => {
+                        let _ = done.send(());
                     }
-                    command => break self.obey_while_ready(command, &link).await,
+                    command => return self.obey_while_ready(command, &link).await,
                 },
-                exit = link.closed() => break self.lost(exit, since),
-                Some(event) = events.recv() => if event == LinkEvent::ToolsChanged {
-                    let end = self.shared.clock.now().plus(RELIST_TIMEOUT);
-                    let deadline = self.shared.clock.instant(end);
-                    let link = Arc::clone(&link);
-                    relist = Some(Box::pin(async move {
-                        list_tools(link.as_ref(), deadline).await
-                    }));
-                },
+                exit = link.closed() => return self.lost(exit, since),
+                Some(event) = events.recv() => changed |= event == LinkEvent::ToolsChanged,
                 Some(listed) = listed(&mut relist) => {
                     relist = None;
-                    match listed {
-                        Ok(pages) => self.publish(&pages),
-                        Err(error) => self.shared.remember(
-                            Class::ProtocolError,
-                            reason_of(&error),
-                        ),
-                    }
+                    self.relisted(listed);
                 }
             }
+        }
+    }
+
+    fn relist(&self, link: &Arc<dyn Link>) -> Relist {
+        let end = self.shared.clock.now().plus(RELIST_TIMEOUT);
+        let deadline = self.shared.clock.instant(end);
+        let link = Arc::clone(link);
+        Box::pin(async move { list_tools(link.as_ref(), deadline).await })
+    }
+
+    /// A list that could not be had leaves the old one in place.
+    fn relisted(&self, listed: Result<Vec<Bytes>, ListError>) {
+        match listed {
+            Ok(pages) => self.publish(&pages),
+            Err(error) => self
+                .shared
+                .remember(Class::ProtocolError, reason_of(&error)),
         }
     }
 
@@ -209,15 +226,14 @@ impl Actor {
         if now.millis_since(since) >= bowline_core::time::millis(HEALTHY_AFTER) {
             self.failures = 0;
         }
-        self.failed(&exit.to_string().into())
+        self.failed(Class::ConnectionLost, &exit.to_string().into())
     }
 
     /// Counts a failure and decides what comes next.
-    fn failed(&mut self, reason: &Arc<str>) -> Phase {
+    fn failed(&mut self, class: Class, reason: &Arc<str>) -> Phase {
         let now = self.shared.clock.now();
         self.failures = self.failures.saturating_add(1);
-        self.shared
-            .remember(Class::ConnectFailed, Arc::clone(reason));
+        self.shared.remember(class, Arc::clone(reason));
         let verdict = self.budget.spend(now);
         self.shared
             .counts
@@ -226,8 +242,10 @@ impl Actor {
         let server = &self.shared.spec.name;
         match verdict {
             Verdict::Restart => {
-                // Any well-mixed number will do; this one needs no dependency.
-                let jitter = RandomState::new().hash_one(self.failures);
+                // Well mixed, different for each server, and the same again on the same clock.
+                let mut mixer = DefaultHasher::new();
+                (server, self.failures, now).hash(&mut mixer);
+                let jitter = mixer.finish();
                 let wait = self.shared.spec.backoff.wait(self.failures, jitter);
                 tracing::warn!(%server, %reason, ?wait, "failed; will be started again");
                 Phase::Backoff(wait, Arc::clone(reason))
@@ -298,9 +316,7 @@ impl Actor {
 }
 
 /// Resolves when a list that was asked for arrives; never while none was.
-async fn listed(
-    relist: &mut Option<BoxFuture<'_, Result<Vec<Bytes>, ListError>>>,
-) -> Option<Result<Vec<Bytes>, ListError>> {
+async fn listed(relist: &mut Option<Relist>) -> Option<Result<Vec<Bytes>, ListError>> {
     match relist {
         Some(relist) => Some(relist.await),
         None => std::future::pending().await,

@@ -1,0 +1,67 @@
+//! Calls and specs as tests want them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bowline_core::call::{Call, Principal, Reply, Role, Scope};
+use bowline_host::Host;
+use bowline_host::spec::ServerSpec;
+use bytes::Bytes;
+
+use crate::json::literal;
+
+/// The id of every call made here.
+pub const CALL_ID: &str = "\"call-7\"";
+
+/// How long a test waits for a server, on the clock of the test.
+const WAIT_MAX: Duration = Duration::from_secs(3_600);
+
+/// Returns a spec with every default.
+#[must_use]
+pub fn spec(server: &str) -> ServerSpec {
+    ServerSpec::new(server, "scripted")
+}
+
+/// Returns the owner's call of a tool by its visible name. `arguments` is a JSON object.
+#[must_use]
+pub fn call(tool: &str, arguments: &str) -> Call {
+    let name = literal(tool);
+    let start = "{\"name\":";
+    Call {
+        principal: Arc::new(Principal::new("owner", Role::Owner)),
+        scope: Scope::All,
+        tool: tool.into(),
+        params: format!("{start}{name},\"arguments\":{arguments}}}").into(),
+        name_at: start.len()..start.len() + name.len(),
+        progress_at: None,
+        id: Bytes::from_static(CALL_ID.as_bytes()),
+        deadline: None,
+        events: None,
+    }
+}
+
+/// Returns the owner's call of a tool of one server by the server's own name of it.
+#[must_use]
+pub fn call_of(server: &str, tool: &str, arguments: &str) -> Call {
+    Call {
+        scope: Scope::Server(server.into()),
+        ..call(tool, arguments)
+    }
+}
+
+/// Returns the result or error object of a reply.
+#[must_use]
+pub fn body(reply: &Reply) -> String {
+    let body = reply.answer.get(reply.body_at.clone()).unwrap_or_default();
+    String::from_utf8_lossy(body).into_owned()
+}
+
+/// Waits until a server is in the state of this name; `false` when that never comes.
+pub async fn reaches(host: &Host, server: &str, state: &str) -> bool {
+    let Ok(server) = host.server(server) else {
+        return false;
+    };
+    let mut states = server.state();
+    let reached = states.wait_for(|current| current.as_str() == state);
+    matches!(tokio::time::timeout(WAIT_MAX, reached).await, Ok(Ok(_)))
+}

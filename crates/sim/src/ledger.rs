@@ -1,0 +1,123 @@
+//! What the scripted servers did, in the order in which they did it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+/// Entries of each kind that a ledger keeps; a test that writes more has gone astray.
+const ENTRIES_MAX: usize = 100_000;
+
+/// How long a test waits for an entry, on the clock of the test.
+const WAIT_MAX: Duration = Duration::from_secs(3_600);
+
+/// One tool call that reached a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Deed {
+    /// The server.
+    pub server: Arc<str>,
+    /// Which of its lives.
+    pub generation: u64,
+    /// The tool's name as the server read it.
+    pub tool: String,
+    /// The arguments as the server read them.
+    pub arguments: String,
+}
+
+/// One life of a server, from the start of its process to its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Life {
+    /// The server.
+    pub server: Arc<str>,
+    /// The first is 1.
+    pub generation: u64,
+}
+
+/// Everything that happened so far.
+#[derive(Clone, Debug, Default)]
+pub struct Record {
+    /// Processes that were started, be it in vain.
+    pub starts: Vec<Life>,
+    /// Processes that are gone.
+    pub ends: Vec<Life>,
+    /// Tools that ran.
+    pub executions: Vec<Deed>,
+    /// Tools that ran and were told that nobody waits for them any more.
+    pub cancellations: Vec<Deed>,
+    /// Pages of tools that were asked for: the server and the cursor, empty for the first page.
+    pub pages: Vec<(Arc<str>, String)>,
+}
+
+impl Record {
+    /// Returns how often `server` was started.
+    #[must_use]
+    pub fn starts_of(&self, server: &str) -> usize {
+        count(&self.starts, |life| *life.server == *server)
+    }
+
+    /// Returns how many processes of `server` live.
+    #[must_use]
+    pub fn alive(&self, server: &str) -> usize {
+        self.starts_of(server) - count(&self.ends, |life| *life.server == *server)
+    }
+
+    /// Returns how many calls with exactly these arguments ran.
+    #[must_use]
+    pub fn executions_with(&self, arguments: &str) -> usize {
+        count(&self.executions, |deed| deed.arguments == arguments)
+    }
+}
+
+fn count<T>(entries: &[T], wanted: impl Fn(&T) -> bool) -> usize {
+    entries.iter().filter(|entry| wanted(entry)).count()
+}
+
+/// Takes the entries of all servers of a world. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Ledger(Arc<watch::Sender<Record>>);
+
+impl Ledger {
+    /// Returns what happened so far.
+    #[must_use]
+    pub fn record(&self) -> Record {
+        self.0.borrow().clone()
+    }
+
+    /// Waits until the record is as `wanted` and returns it; gives up after an hour of the test's
+    /// clock and returns the record as it is.
+    pub async fn until(&self, wanted: impl FnMut(&Record) -> bool + Send) -> Record {
+        let mut record = self.0.subscribe();
+        let _ = tokio::time::timeout(WAIT_MAX, record.wait_for(wanted)).await;
+        self.record()
+    }
+
+    pub(crate) fn started(&self, life: Life) {
+        self.0.send_modify(|record| push(&mut record.starts, life));
+    }
+
+    pub(crate) fn ended(&self, life: Life) {
+        self.0.send_modify(|record| push(&mut record.ends, life));
+    }
+
+    pub(crate) fn executed(&self, deed: Deed) {
+        self.0
+            .send_modify(|record| push(&mut record.executions, deed));
+    }
+
+    pub(crate) fn cancelled(&self, deed: Deed) {
+        self.0
+            .send_modify(|record| push(&mut record.cancellations, deed));
+    }
+
+    pub(crate) fn paged(&self, server: &Arc<str>, cursor: &str) {
+        let page = (Arc::clone(server), cursor.to_owned());
+        self.0.send_modify(|record| push(&mut record.pages, page));
+    }
+}
+
+fn push<T>(entries: &mut Vec<T>, entry: T) {
+    debug_assert!(entries.len() < ENTRIES_MAX, "the ledger is full");
+    if entries.len() < ENTRIES_MAX {
+        entries.push(entry);
+    }
+}

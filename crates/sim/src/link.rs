@@ -1,0 +1,359 @@
+//! A link to a server that follows a script.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bowline_core::call::Body;
+use bowline_core::pending::Sent;
+use bowline_link::{
+    Answer, BoxFuture, Exit, Link, LinkError, LinkEvent, Request, Revision, ServerInfo,
+};
+use bytes::Bytes;
+use tokio::sync::{mpsc, watch};
+use tokio::time::timeout_at;
+
+use crate::json;
+use crate::ledger::{Deed, Ledger, Life};
+use crate::script::{Act, Generation};
+
+/// What every scripted server says of itself.
+const INITIALIZE: &[u8] =
+    br#"{"protocolVersion":"2025-06-18","capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"scripted","version":"1"}}"#;
+
+/// Events that may wait to be read.
+pub(crate) const EVENTS_MAX: usize = 64;
+
+/// The first process of a server has the number after this one.
+const PID_BASE: u32 = 1_000;
+
+/// One life of a scripted server.
+#[derive(Debug)]
+pub struct ScriptedLink {
+    process: Process,
+    script: Mutex<Generation>,
+    phase: watch::Sender<Phase>,
+    in_flight: AtomicUsize,
+    events: mpsc::Sender<LinkEvent>,
+    info: ServerInfo,
+}
+
+/// How far the life of a link has come; as with a child process, the end takes time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Open,
+    Ending(Exit),
+    Ended(Exit),
+}
+
+/// A process from its start to its end, however that comes.
+#[derive(Debug)]
+pub(crate) struct Process {
+    life: Life,
+    ledger: Ledger,
+    over: AtomicBool,
+}
+
+impl Process {
+    pub(crate) fn start(server: &Arc<str>, generation: u64, ledger: &Ledger) -> Self {
+        let life = Life {
+            server: Arc::clone(server),
+            generation,
+        };
+        ledger.started(life.clone());
+        Self {
+            life,
+            ledger: ledger.clone(),
+            over: AtomicBool::new(false),
+        }
+    }
+
+    fn end(&self) {
+        if !self.over.swap(true, Ordering::Relaxed) {
+            self.ledger.ended(self.life.clone());
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl ScriptedLink {
+    pub(crate) fn new(
+        process: Process,
+        script: Generation,
+        events: mpsc::Sender<LinkEvent>,
+    ) -> Self {
+        Self {
+            process,
+            script: Mutex::new(script),
+            phase: watch::Sender::new(Phase::Open),
+            in_flight: AtomicUsize::new(0),
+            events,
+            info: ServerInfo {
+                revision: Revision::V2025_06_18,
+                initialize: Bytes::from_static(INITIALIZE),
+                name: "scripted".into(),
+                version: "1".into(),
+            },
+        }
+    }
+
+    /// Ends the server as if by itself: whoever waits for an answer has lost it.
+    pub fn end(&self, exit: Exit) {
+        self.phase.send_if_modified(|phase| {
+            let open = *phase == Phase::Open;
+            if open {
+                *phase = Phase::Ending(exit);
+            }
+            open
+        });
+    }
+
+    /// Says something outside calls; `false` when nobody listens or too much waits.
+    #[must_use]
+    pub fn say(&self, event: LinkEvent) -> bool {
+        self.events.try_send(event).is_ok()
+    }
+
+    /// Makes the server go on as `script` says; how it was started does not change.
+    pub fn follow(&self, script: Generation) {
+        *self.script() = script;
+    }
+
+    fn script(&self) -> MutexGuard<'_, Generation> {
+        self.script.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn exit(&self) -> Option<Exit> {
+        match *self.phase.borrow() {
+            Phase::Open => None,
+            Phase::Ending(exit) | Phase::Ended(exit) => Some(exit),
+        }
+    }
+
+    async fn ending(&self) -> Exit {
+        let mut phase = self.phase.subscribe();
+        let ending = phase.wait_for(|phase| *phase != Phase::Open).await;
+        match ending.as_deref() {
+            Ok(Phase::Ending(exit) | Phase::Ended(exit)) => *exit,
+            Ok(Phase::Open) | Err(_) => Exit::Gone,
+        }
+    }
+
+    /// Waits for the end of the process and notes it.
+    async fn ended(&self) -> Exit {
+        let exit = self.ending().await;
+        let wait = self.script().end_takes;
+        if *self.phase.borrow() != Phase::Ended(exit) && !wait.is_zero() {
+            tokio::time::sleep(wait).await;
+        }
+        self.phase.send_replace(Phase::Ended(exit));
+        self.process.end();
+        exit
+    }
+
+    async fn list(&self, request: &Request) -> Result<Answer, LinkError> {
+        let params = json::params_sent(request);
+        let cursor = json::read_cursor(&params);
+        self.process.ledger.paged(&self.process.life.server, cursor);
+        let (wait, page) = {
+            let script = self.script();
+            (script.list_takes, script.pages.get(cursor).cloned())
+        };
+        if !wait.is_zero() {
+            tokio::time::sleep(wait).await;
+        }
+        Ok(match page {
+            Some(page) => {
+                let page = String::from_utf8_lossy(&page);
+                json::answer(request, Body::Result, &page)
+            }
+            None => {
+                let error = r#"{"code":-32602,"message":"no such page"}"#;
+                json::answer(request, Body::Error, error)
+            }
+        })
+    }
+
+    async fn run(&self, request: &Request) -> Result<Answer, LinkError> {
+        let params = json::params_sent(request);
+        let Some((tool, arguments)) = json::read_call(&params) else {
+            return Err(LinkError::BadAnswer("the call cannot be read".into()));
+        };
+        let act = self.script().acts.get(tool).cloned();
+        match act {
+            Some(Act::Closes) => {
+                self.end(Exit::Status(1));
+                return Err(LinkError::Closed(Exit::Status(1)));
+            }
+            Some(Act::DiesUnread) => {
+                self.end(Exit::Status(1));
+                return Err(LinkError::Lost(Exit::Status(1)));
+            }
+            _ => {}
+        }
+        let mut running = Running::start(self, tool, arguments);
+        let outcome = tokio::select! {
+            biased;
+            exit = self.ending() => Err(LinkError::Lost(exit)),
+            outcome = self.perform(act.unwrap_or(Act::Answers), request, &running.deed) => outcome,
+        };
+        running.answered = true;
+        outcome
+    }
+
+    async fn perform(&self, act: Act, request: &Request, deed: &Deed) -> Result<Answer, LinkError> {
+        let result = |is_error: bool| {
+            let text = json::literal(&format!("{}#{}", deed.server, deed.generation));
+            let flag = if is_error { ",\"isError\":true" } else { "" };
+            let content = format!("[{{\"type\":\"text\",\"text\":{text}}}]");
+            let body = format!("{{\"content\":{content}{flag}}}");
+            Ok(json::answer(request, Body::Result, &body))
+        };
+        match act {
+            // The two that never ran are dealt with before.
+            Act::Answers | Act::Closes | Act::DiesUnread => result(false),
+            Act::AnswersAfter(wait) => {
+                tokio::time::sleep(wait).await;
+                result(false)
+            }
+            Act::Hangs(gate) => {
+                gate.passed().await;
+                result(false)
+            }
+            Act::Dies => {
+                self.end(Exit::Signal(9));
+                Err(LinkError::Lost(Exit::Signal(9)))
+            }
+            Act::RpcError => {
+                let error = r#"{"code":-32000,"message":"no"}"#;
+                Ok(json::answer(request, Body::Error, error))
+            }
+            Act::ToolError => result(true),
+            Act::Garbles => Err(LinkError::BadAnswer("garbled".into())),
+            Act::Progress(times) => {
+                for done in 1..=times {
+                    let told = json::progress(request, done);
+                    if let (Some(sink), Some(told)) = (&request.events, told) {
+                        sink.push(told.into());
+                    }
+                }
+                result(false)
+            }
+        }
+    }
+}
+
+impl Link for ScriptedLink {
+    fn request(&self, request: Request) -> BoxFuture<'_, Result<Answer, LinkError>> {
+        Box::pin(async move {
+            if let Some(exit) = self.exit() {
+                return Err(LinkError::Closed(exit));
+            }
+            let _waiting = Waiting::new(&self.in_flight);
+            let served = async {
+                match request.method.as_ref() {
+                    "tools/list" => {
+                        tokio::select! {
+                            biased;
+                            exit = self.ending() => Err(LinkError::Lost(exit)),
+                            page = self.list(&request) => page,
+                        }
+                    }
+                    "tools/call" => self.run(&request).await,
+                    _ => Err(LinkError::BadAnswer("unknown method".into())),
+                }
+            };
+            timeout_at(request.deadline, served)
+                .await
+                .unwrap_or(Err(LinkError::Timeout {
+                    sent: Sent::Perhaps,
+                }))
+        })
+    }
+
+    fn notify(&self, _method: &str, _params: Option<&[u8]>) -> Result<(), LinkError> {
+        self.exit()
+            .map_or(Ok(()), |exit| Err(LinkError::Closed(exit)))
+    }
+
+    fn is_open(&self) -> bool {
+        self.exit().is_none()
+    }
+
+    fn closed(&self) -> BoxFuture<'_, Exit> {
+        Box::pin(self.ended())
+    }
+
+    fn close(&self) -> BoxFuture<'_, Exit> {
+        self.end(Exit::Status(0));
+        Box::pin(self.ended())
+    }
+
+    fn pid(&self) -> Option<u32> {
+        let nth = u32::try_from(self.process.life.generation).ok()?;
+        PID_BASE.checked_add(nth)
+    }
+
+    fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
+    fn server(&self) -> &ServerInfo {
+        &self.info
+    }
+}
+
+/// A request that waits for its answer.
+#[derive(Debug)]
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn new(in_flight: &'a AtomicUsize) -> Self {
+        in_flight.fetch_add(1, Ordering::Relaxed);
+        Self(in_flight)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A tool that runs; dropped before its answer, it was cancelled.
+#[derive(Debug)]
+struct Running<'a> {
+    link: &'a ScriptedLink,
+    deed: Deed,
+    answered: bool,
+}
+
+impl<'a> Running<'a> {
+    fn start(link: &'a ScriptedLink, tool: &str, arguments: &str) -> Self {
+        let Life { server, generation } = link.process.life.clone();
+        let deed = Deed {
+            server,
+            generation,
+            tool: tool.to_owned(),
+            arguments: arguments.to_owned(),
+        };
+        link.process.ledger.executed(deed.clone());
+        Self {
+            link,
+            deed,
+            answered: false,
+        }
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.link.process.ledger.cancelled(self.deed.clone());
+        }
+    }
+}
