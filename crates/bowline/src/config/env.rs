@@ -38,10 +38,18 @@ impl Env {
             .and_then(|value| value.to_str())
     }
 
+    /// A variable that is set, as it is; for the environment of a child.
+    #[must_use]
+    pub fn raw(&self, name: &str) -> Option<&OsStr> {
+        self.variables
+            .get(OsStr::new(name))
+            .map(OsString::as_os_str)
+    }
+
     /// A variable that names a path: set, and not empty.
     #[must_use]
     pub fn path(&self, name: &str) -> Option<PathBuf> {
-        let value = self.variables.get(OsStr::new(name))?;
+        let value = self.raw(name)?;
         (!value.is_empty()).then(|| PathBuf::from(value))
     }
 
