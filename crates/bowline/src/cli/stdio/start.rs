@@ -20,6 +20,9 @@ const PROBE: Duration = Duration::from_secs(2);
 /// The log of a gateway in the background starts anew beyond this.
 const LOG_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
+/// Lines of that log that are repeated when the gateway does not start.
+const LOG_LINES_SHOWN_MAX: usize = 8;
+
 /// The command that starts a gateway.
 #[derive(Clone, Debug)]
 pub(super) struct Starter {
@@ -79,7 +82,7 @@ pub(super) async fn ensure(finder: &Finder, starter: &Starter) -> Result<Daemon,
         .await
         .unwrap_or_else(|_elapsed| {
             let message = "the gateway did not become ready within 30 s";
-            Err(Failure::new(Exit::Unreachable, "not_ready", message).hint(log_hint(&state)))
+            Err(not_ready(message, &state))
         })
 }
 
@@ -127,12 +130,24 @@ fn spawn(starter: &Starter, state: &State) -> Result<Child, Failure> {
 }
 
 fn died(status: std::process::ExitStatus, state: &State) -> Failure {
-    let message = format!("the gateway ended before it was ready ({status})");
-    Failure::new(Exit::Unreachable, "not_ready", message).hint(log_hint(state))
+    not_ready(
+        &format!("the gateway ended before it was ready ({status})"),
+        state,
+    )
 }
 
-fn log_hint(state: &State) -> String {
-    format!("see {}", state.path().join("up.log").display())
+/// The client shows our stderr, not the log, so the end of the log is repeated here.
+fn not_ready(message: &str, state: &State) -> Failure {
+    let path = state.path().join("up.log");
+    let log = std::fs::read(&path).unwrap_or_default();
+    let log = String::from_utf8_lossy(&log);
+    let lines: Vec<&str> = log.lines().collect();
+    let last = lines
+        .iter()
+        .skip(lines.len().saturating_sub(LOG_LINES_SHOWN_MAX));
+    let mut failure = Failure::new(Exit::Unreachable, "not_ready", message);
+    failure.hints.extend(last.map(|line| format!("| {line}")));
+    failure.hint(format!("see {}", path.display()))
 }
 
 #[cfg(test)]
@@ -207,10 +222,8 @@ mod tests {
             (failure.exit, failure.code.as_str()),
             (Exit::Unreachable, "not_ready")
         );
-        assert_eq!(
-            failure.hints,
-            [format!("see {}", state.join("up.log").display())]
-        );
+        let see = format!("see {}", state.join("up.log").display());
+        assert_eq!(failure.hints, ["| no", see.as_str()]);
         assert_eq!(
             std::fs::read_to_string(state.join("up.log")).unwrap(),
             "no\n"
