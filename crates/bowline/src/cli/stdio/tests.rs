@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::io::{AsyncBufReadExt as _, BufReader, DuplexStream};
 
 use super::*;
-use crate::cli::fake::{Asked, Fake, Script, response};
+use crate::cli::fake::{Fake, Script, response};
 use crate::cli::{Format, failure::Exit as Code};
 
 const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{}}"#;
@@ -83,10 +83,6 @@ async fn read_all(output: DuplexStream) -> Vec<String> {
     found
 }
 
-fn lines_of(requests: &[Asked]) -> Vec<&str> {
-    requests.iter().map(|asked| asked.line.as_str()).collect()
-}
-
 #[tokio::test]
 async fn a_session_is_learned_used_and_left() {
     let fake = Fake::start([
@@ -110,7 +106,11 @@ async fn a_session_is_learned_used_and_left() {
     let echo = requests.iter().find(|asked| asked.body == call).unwrap();
     assert_eq!(echo.header("mcp-session-id"), Some("s1"));
     assert_eq!(echo.header("mcp-protocol-version"), Some("2025-06-18"));
-    assert_eq!(lines_of(&requests).last(), Some(&"DELETE /mcp"));
+    let leave = requests
+        .iter()
+        .find(|asked| asked.line == "DELETE /mcp")
+        .unwrap();
+    assert_eq!(leave.header("mcp-session-id"), Some("s1"));
 }
 
 #[tokio::test]
