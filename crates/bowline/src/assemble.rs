@@ -227,7 +227,7 @@ fn child_env(server: &ServerConfig, env: &Env) -> Vec<(OsString, OsString)> {
         .copied()
         .chain(server.inherit_env.iter().map(String::as_str))
         .filter(|name| !server.env.contains_key(*name))
-        .filter_map(|name| Some((name.into(), env.os(name)?.to_owned())));
+        .filter_map(|name| Some((name.into(), env.raw(name)?.to_owned())));
     let set = server
         .env
         .iter()

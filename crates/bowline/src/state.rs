@@ -52,8 +52,15 @@ pub struct Run {
 /// Held as long as this process is the one gateway of its state directory.
 #[derive(Debug)]
 pub struct Lock {
-    /// The lock lives as long as the open file does.
-    _file: File,
+    file: File,
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Closing is not enough: a child that is just being started may hold a copy of the file
+        // until it runs its own program. Failing, the close that follows is the next best thing.
+        let _unlocked = rustix::fs::flock(&self.file, FlockOperation::Unlock);
+    }
 }
 
 /// Why the state directory cannot be used.
@@ -223,7 +230,7 @@ impl State {
         let path = self.join(name);
         let file = file::open_private(&path)?;
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Some(Lock { _file: file })),
+            Ok(()) => Ok(Some(Lock { file })),
             Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
             Err(error) => Err(Error::Io {
                 action: "lock",

@@ -28,14 +28,12 @@ Fix
   restart   stop and start a server
 Dev
   fixture   a test MCP server
-  version   print the version
-";
+  version   print the version";
 
 const TEMPLATE: &str = "\
 {about-with-newline}
-{usage-heading} {usage}
+{usage-heading} {usage}{after-help}
 
-{after-help}
 Options:
 {options}";
 

@@ -52,7 +52,7 @@ pub(crate) fn response(status: u16, headers: &[(&str, &str)], body: &str) -> Vec
 /// A gateway that listens on a free port, with its state directory.
 pub(crate) struct Fake {
     pub(crate) state: State,
-    _directory: tempfile::TempDir,
+    directory: Option<tempfile::TempDir>,
     port: u16,
     asked: Arc<Mutex<Vec<Asked>>>,
     open: Arc<Mutex<Vec<TcpStream>>>,
@@ -91,13 +91,18 @@ impl Fake {
         state.write_run(&run).unwrap();
         Self {
             state,
-            _directory: directory,
+            directory: Some(directory),
             port,
             asked,
             open,
             thread: Some(thread),
             stop,
         }
+    }
+
+    /// Listens no more, but leaves its state directory.
+    pub(crate) fn stop(mut self) -> Option<tempfile::TempDir> {
+        self.directory.take()
     }
 
     pub(crate) fn token(&self) -> String {

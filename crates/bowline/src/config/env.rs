@@ -38,9 +38,9 @@ impl Env {
             .and_then(|value| value.to_str())
     }
 
-    /// A variable that is set, text or not.
+    /// A variable that is set, as it is; for the environment of a child.
     #[must_use]
-    pub fn os(&self, name: &str) -> Option<&OsStr> {
+    pub fn raw(&self, name: &str) -> Option<&OsStr> {
         self.variables
             .get(OsStr::new(name))
             .map(OsString::as_os_str)
@@ -49,7 +49,7 @@ impl Env {
     /// A variable that names a path: set, and not empty.
     #[must_use]
     pub fn path(&self, name: &str) -> Option<PathBuf> {
-        let value = self.variables.get(OsStr::new(name))?;
+        let value = self.raw(name)?;
         (!value.is_empty()).then(|| PathBuf::from(value))
     }
 

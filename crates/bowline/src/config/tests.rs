@@ -108,8 +108,8 @@ error[config]: unknown key `lasy` in [servers.files]
 3 | lasy = true
   | ^^^^ did you mean `lazy`?
   |
-  = help: keys here: command, args, env, cwd, inherit_env, timeout, start_timeout, lazy, isolation, \
-restart, breaker, tools"
+  = help: keys here: command, args, env, cwd, inherit_env, timeout, start_timeout, lazy, \
+isolation, restart, breaker, tools"
     );
 }
 

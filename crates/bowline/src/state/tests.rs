@@ -171,6 +171,16 @@ fn a_second_gateway_is_told_which_one_runs() {
 }
 
 #[test]
+fn a_lock_is_given_up_even_while_a_copy_of_its_file_is_open() {
+    let (_directory, state) = state();
+    let lock = state.lock().unwrap();
+    let copy = lock.file.try_clone().unwrap();
+    drop(lock);
+    state.lock().unwrap();
+    drop(copy);
+}
+
+#[test]
 fn only_one_starter_at_a_time() {
     let (_directory, state) = state();
     let first = state.starter().unwrap();

@@ -1,0 +1,377 @@
+//! One client's way to the gateway: where it is, which session, and what to do when either is
+//! gone.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Incoming;
+use tokio::sync::{Semaphore, mpsc};
+
+use super::message::{self, Trouble, one_line};
+use super::sse::{Decoder, Limits};
+use super::start::{self, Starter};
+use crate::cli::client::{self, ANSWER_BYTES_MAX, Http};
+use crate::cli::daemon::{Daemon, Finder};
+use crate::cli::failure::Failure;
+
+/// Longest event of a stream.
+pub(super) const EVENTS: Limits = Limits {
+    line_bytes_max: ANSWER_BYTES_MAX,
+    event_bytes_max: ANSWER_BYTES_MAX,
+};
+/// Longest wait for the gateway to take leave.
+const CLOSE: Duration = Duration::from_secs(2);
+/// Times a request is sent at most, each after proof that the last one did not run.
+const ATTEMPTS_MAX: usize = 3;
+
+const SESSION: &str = "mcp-session-id";
+const REVISION: &str = "mcp-protocol-version";
+
+/// Where lines for the client go.
+pub(super) type Lines = mpsc::Sender<Bytes>;
+
+/// The state that all requests of one client share.
+#[derive(Debug)]
+pub(super) struct Shim {
+    http: Http,
+    finder: Finder,
+    starter: Starter,
+    /// `/mcp`, or the address of one server.
+    path: String,
+    /// The gateway as last found.
+    daemon: Mutex<Daemon>,
+    session: Mutex<Session>,
+    /// One renewal of the session at a time; a permit, because it is held while waiting.
+    renewal: Semaphore,
+    /// One search for the gateway at a time, likewise.
+    search: Semaphore,
+}
+
+/// What the gateway knows the client by.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Session {
+    id: Option<HeaderValue>,
+    revision: Option<HeaderValue>,
+    /// How the client introduced itself, to do it again.
+    initialize: Option<Bytes>,
+    /// Grows with every new session, so that of many who miss it one renews it.
+    pub(super) epoch: u64,
+}
+
+/// Whether the client sees the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Audience {
+    Client,
+    Nobody,
+}
+
+impl Shim {
+    pub(super) fn new(finder: Finder, starter: Starter, path: String, daemon: Daemon) -> Self {
+        Self {
+            http: client::http(),
+            finder,
+            starter,
+            path,
+            daemon: Mutex::new(daemon),
+            session: Mutex::default(),
+            renewal: Semaphore::new(1),
+            search: Semaphore::new(1),
+        }
+    }
+
+    pub(super) fn session(&self) -> Session {
+        lock(&self.session).clone()
+    }
+
+    fn daemon(&self) -> Daemon {
+        lock(&self.daemon).clone()
+    }
+
+    /// Introduces the client, and remembers how.
+    pub(super) async fn initialize(&self, line: Bytes, id: &str, lines: &Lines) {
+        *lock(&self.session) = Session {
+            initialize: Some(line.clone()),
+            epoch: self.session().epoch,
+            ..Session::default()
+        };
+        if let Err(trouble) = self.open(line, id, Audience::Client, lines).await {
+            let _gone = lines.send(trouble.answer(id)).await;
+        }
+    }
+
+    async fn open(
+        &self,
+        line: Bytes,
+        id: &str,
+        audience: Audience,
+        lines: &Lines,
+    ) -> Result<(), Trouble> {
+        let response = self.send(&line, &Session::default()).await?;
+        let session_id = response.headers().get(SESSION).cloned();
+        let success = response.status().is_success();
+        let answer = self.deliver(response, Some(id), audience, lines).await?;
+        let revision = message::revision(&answer);
+        if success && revision.is_some() {
+            let mut session = lock(&self.session);
+            session.id = session_id;
+            session.revision = revision.and_then(|text| HeaderValue::from_str(&text).ok());
+            session.epoch += 1;
+        }
+        Ok(())
+    }
+
+    /// Carries a request there and its answer back, whatever happens.
+    pub(super) async fn request(&self, line: Bytes, id: &str, lines: &Lines) {
+        if let Err(trouble) = self.carry(line, Some(id), lines).await {
+            // Nobody reads any more: nothing is left to be said.
+            let _gone = lines.send(trouble.answer(id)).await;
+        }
+    }
+
+    /// Carries a message that wants no answer.
+    pub(super) async fn notify(&self, line: Bytes, lines: &Lines) -> Result<(), Trouble> {
+        self.carry(line, None, lines).await
+    }
+
+    async fn carry(&self, line: Bytes, id: Option<&str>, lines: &Lines) -> Result<(), Trouble> {
+        let session = self.session();
+        let mut response = self.send(&line, &session).await?;
+        // The gateway forgot the session, so it ran nothing of it.
+        if response.status() == StatusCode::NOT_FOUND && session.id.is_some() {
+            self.renew(session.epoch, lines).await?;
+            response = self.send(&line, &self.session()).await?;
+        }
+        self.deliver(response, id, Audience::Client, lines)
+            .await
+            .map(|_answer| ())
+    }
+
+    /// Opens a new session the way the client opened the first one.
+    pub(super) async fn renew(&self, epoch: u64, lines: &Lines) -> Result<(), Trouble> {
+        let closed = |_closed| Trouble::not_started("The shim is closing.");
+        let _turn = self.renewal.acquire().await.map_err(closed)?;
+        let session = self.session();
+        if session.epoch != epoch {
+            return Ok(());
+        }
+        let lost = || Trouble::not_started("The session is gone and cannot be opened again.");
+        let line = session.initialize.ok_or_else(lost)?;
+        let Some(message::Kind::Request { id, .. }) = message::kind(&line) else {
+            return Err(lost());
+        };
+        self.open(line, &id, Audience::Nobody, lines).await?;
+        let renewed = self.session();
+        if renewed.epoch == epoch {
+            return Err(lost());
+        }
+        let initialized = br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
+        self.send(&Bytes::from_static(initialized), &renewed)
+            .await
+            .map(|_response| ())
+    }
+
+    /// Sends a message, again while it provably did not arrive.
+    async fn send(&self, line: &Bytes, session: &Session) -> Result<Response<Incoming>, Trouble> {
+        let mut attempt = 1;
+        loop {
+            let daemon = self.daemon();
+            let request = self.build(Method::POST, &daemon, session, line.clone());
+            let request = request.map_err(|_error| Trouble::not_started("Bad request."))?;
+            match self.http.request(request).await {
+                Ok(response) => return Ok(response),
+                Err(error) if error.is_connect() && attempt < ATTEMPTS_MAX => {
+                    attempt += 1;
+                    self.find_again(&daemon.url).await.map_err(|failure| {
+                        let message = failure.message;
+                        Trouble::not_started(format!("Nothing was run: {message}."))
+                    })?;
+                }
+                Err(error) if error.is_connect() => {
+                    return Err(Trouble::not_started(
+                        "Nothing was run: the gateway is away.",
+                    ));
+                }
+                Err(_error) => return Err(lost()),
+            }
+        }
+    }
+
+    /// Looks where the gateway is now; starts one if it is nowhere.
+    pub(super) async fn find_again(&self, failed_url: &str) -> Result<(), Failure> {
+        let _turn = self.search.acquire().await;
+        if self.daemon().url != failed_url {
+            return Ok(());
+        }
+        let daemon = start::ensure(&self.finder, &self.starter).await?;
+        *lock(&self.daemon) = daemon;
+        Ok(())
+    }
+
+    fn build(
+        &self,
+        method: Method,
+        daemon: &Daemon,
+        session: &Session,
+        body: Bytes,
+    ) -> http::Result<Request<Full<Bytes>>> {
+        let accept = match method {
+            Method::GET => "text/event-stream",
+            _ => "application/json, text/event-stream",
+        };
+        let mut builder = Request::builder()
+            .method(method)
+            .uri(format!("{}{}", daemon.url, self.path))
+            .header(
+                header::AUTHORIZATION,
+                format!("Bearer {}", daemon.token.expose()),
+            )
+            .header(header::CONTENT_TYPE, "application/json")
+            .header(header::ACCEPT, accept);
+        if let Some(id) = &session.id {
+            builder = builder.header(SESSION, id);
+        }
+        if let Some(revision) = &session.revision {
+            builder = builder.header(REVISION, revision);
+        }
+        builder.body(Full::new(body))
+    }
+
+    /// Opens the stream of messages that belong to no request.
+    pub(super) async fn listen(
+        &self,
+        session: &Session,
+        after: Option<&str>,
+    ) -> Result<Response<Incoming>, String> {
+        let daemon = self.daemon();
+        let request = self.build(Method::GET, &daemon, session, Bytes::new());
+        let mut request = request.map_err(|_error| daemon.url.clone())?;
+        if let Some(after) = after.and_then(|id| HeaderValue::from_str(id).ok()) {
+            request.headers_mut().insert("last-event-id", after);
+        }
+        self.http
+            .request(request)
+            .await
+            .map_err(|_error| daemon.url)
+    }
+
+    /// Takes leave, so that the gateway need not keep the session.
+    pub(super) async fn close(&self) {
+        let session = self.session();
+        if session.id.is_none() {
+            return;
+        }
+        let request = self.build(Method::DELETE, &self.daemon(), &session, Bytes::new());
+        if let Ok(request) = request {
+            // Best effort: sessions also end by themselves.
+            let _answer = tokio::time::timeout(CLOSE, self.http.request(request)).await;
+        }
+    }
+
+    /// Hands on what came back; gives the answer to `id`, or says that there is none.
+    async fn deliver(
+        &self,
+        response: Response<Incoming>,
+        id: Option<&str>,
+        audience: Audience,
+        lines: &Lines,
+    ) -> Result<Bytes, Trouble> {
+        let status = response.status();
+        let kind = response.headers().get(header::CONTENT_TYPE);
+        let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+        if status.is_success() && kind.starts_with("text/event-stream") {
+            return stream(response, id, audience, lines).await;
+        }
+        let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX)
+            .collect()
+            .await;
+        let body = body.map_err(|_error| lost())?.to_bytes();
+        let Some(id) = id else {
+            return if status.is_success() {
+                Ok(body)
+            } else {
+                Err(refused(status, &body))
+            };
+        };
+        let line = one_line(&body);
+        if message::answers(&line, id) {
+            if audience == Audience::Client {
+                let _gone = lines.send(line.clone()).await;
+            }
+            return Ok(line);
+        }
+        Err(if status.is_success() {
+            lost()
+        } else {
+            refused(status, &body)
+        })
+    }
+}
+
+async fn stream(
+    response: Response<Incoming>,
+    id: Option<&str>,
+    audience: Audience,
+    lines: &Lines,
+) -> Result<Bytes, Trouble> {
+    let mut body = response.into_body();
+    let mut decoder = Decoder::new(EVENTS);
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_error| lost())?;
+        let Some(chunk) = frame.data_ref() else {
+            continue;
+        };
+        decoder.push(chunk).map_err(|_too_long| lost())?;
+        while let Some(event) = decoder.next() {
+            let line = one_line(&event.data);
+            let answer = id.is_some_and(|id| message::answers(&line, id));
+            if !line.is_empty() && (audience == Audience::Client || !answer) {
+                let _gone = lines.send(line.clone()).await;
+            }
+            if answer {
+                return Ok(line);
+            }
+        }
+    }
+    if id.is_none() {
+        Ok(Bytes::new())
+    } else {
+        Err(lost())
+    }
+}
+
+fn lost() -> Trouble {
+    Trouble::unknown(
+        "The connection to the gateway was lost before the answer came. The call may have run; \
+         do not repeat it unless that is safe.",
+    )
+}
+
+/// The gateway said no, in words of its own where it has some.
+fn refused(status: StatusCode, body: &[u8]) -> Trouble {
+    let body: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
+    let said = body
+        .pointer("/error/message")
+        .and_then(serde_json::Value::as_str);
+    let message = match (said, status) {
+        (Some(said), _) => format!("The gateway refused: {said}"),
+        (None, StatusCode::UNAUTHORIZED) => "The gateway does not accept the token.".to_owned(),
+        (None, status) => format!("The gateway answered {status}."),
+    };
+    let ran = body
+        .pointer("/error/execution")
+        .or_else(|| body.pointer("/error/data/execution"));
+    let not_started = ran.and_then(serde_json::Value::as_str) == Some("not_started");
+    if status.is_client_error() || not_started {
+        Trouble::not_started(message)
+    } else {
+        Trouble::unknown(message)
+    }
+}
+
+/// Poisoned or not: what is inside is always whole.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
