@@ -12,14 +12,13 @@ use super::tree::Syntax;
 use super::{Breaker, Broken, Config, Restart, ServerConfig, Warning, defaults, name};
 
 /// Variables that make a program load code it does not name.
-const LOADERS: [&str; 8] = [
+const LOADERS: [&str; 7] = [
     "LD_PRELOAD",
-    "LD_LIBRARY_PATH",
+    "LD_AUDIT",
     "NODE_OPTIONS",
     "PYTHONPATH",
     "PYTHONSTARTUP",
     "BASH_ENV",
-    "ENV",
     "DYLD_INSERT_LIBRARIES",
 ];
 

@@ -73,14 +73,20 @@ pub(super) enum Execution {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Trouble {
     pub(super) execution: Execution,
+    /// The code of the error answer.
+    pub(super) code: i64,
     /// A sentence for the model.
     pub(super) message: String,
 }
+
+/// The code of errors that are the shim's own.
+const CODE: i64 = -32000;
 
 impl Trouble {
     pub(super) fn not_started(message: impl Into<String>) -> Self {
         Self {
             execution: Execution::NotStarted,
+            code: CODE,
             message: message.into(),
         }
     }
@@ -88,6 +94,7 @@ impl Trouble {
     pub(super) fn unknown(message: impl Into<String>) -> Self {
         Self {
             execution: Execution::Unknown,
+            code: CODE,
             message: message.into(),
         }
     }
@@ -99,7 +106,7 @@ impl Trouble {
             Execution::Unknown => "unknown",
         };
         let data = serde_json::json!({"execution": execution, "origin": "shim"});
-        error(id, -32000, &self.message, &data)
+        error(id, self.code, &self.message, &data)
     }
 }
 

@@ -181,6 +181,14 @@ impl Shim {
             let request = self.build(Method::POST, &daemon, session, line.clone());
             let request = request.map_err(|_error| Trouble::not_started("Bad request."))?;
             match self.http.request(request).await {
+                // Refused at the door, so it did not run; the token may have been replaced.
+                Ok(response)
+                    if response.status() == StatusCode::UNAUTHORIZED
+                        && attempt < ATTEMPTS_MAX
+                        && self.token_changed(&daemon) =>
+                {
+                    attempt += 1;
+                }
                 Ok(response) => return Ok(response),
                 Err(error) if error.is_connect() && attempt < ATTEMPTS_MAX => {
                     attempt += 1;
@@ -196,6 +204,17 @@ impl Shim {
                 }
                 Err(_error) => return Err(lost()),
             }
+        }
+    }
+
+    /// Reads the token again; whether it is another one than that of `daemon`.
+    fn token_changed(&self, daemon: &Daemon) -> bool {
+        match self.finder.find() {
+            Ok(found) if found.token != daemon.token => {
+                *lock(&self.daemon) = found;
+                true
+            }
+            _ => false,
         }
     }
 
@@ -364,11 +383,18 @@ fn refused(status: StatusCode, body: &[u8]) -> Trouble {
         .pointer("/error/execution")
         .or_else(|| body.pointer("/error/data/execution"));
     let not_started = ran.and_then(serde_json::Value::as_str) == Some("not_started");
-    if status.is_client_error() || not_started {
+    let mut trouble = if status.is_client_error() || not_started {
         Trouble::not_started(message)
     } else {
         Trouble::unknown(message)
+    };
+    if let Some(code) = body
+        .pointer("/error/code")
+        .and_then(serde_json::Value::as_i64)
+    {
+        trouble.code = code;
     }
+    trouble
 }
 
 /// Poisoned or not: what is inside is always whole.

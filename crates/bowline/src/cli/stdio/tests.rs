@@ -37,7 +37,11 @@ fn gateway(session: &'static str) -> Script {
                 &[STREAM],
                 "data: {\"method\":\"notifications/progress\"}\n\n",
             ),
-            "forbidden" => response(403, &[JSON], r#"{"error":{"message":"not you"}}"#),
+            "forbidden" => response(
+                403,
+                &[JSON],
+                r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32003,"message":"not you"}}"#,
+            ),
             _ => response(
                 200,
                 &[JSON],
@@ -139,6 +143,10 @@ async fn a_refusal_and_a_gateway_that_is_away_are_not_started() {
     let shim = shim(&fake);
     let out = said(&shim, &[r#"{"jsonrpc":"2.0","id":7,"method":"forbidden"}"#]).await;
     assert!(
+        out[0].contains(r#""id":7,"error":{"code":-32003"#),
+        "{out:?}"
+    );
+    assert!(
         out[0].contains("not you") && out[0].contains("not_started"),
         "{out:?}"
     );
@@ -217,6 +225,26 @@ async fn a_gateway_that_moved_is_found_by_its_record() {
     assert_eq!(out, [r#"{"jsonrpc":"2.0","id":"e","result":{}}"#]);
     assert!(state.path().exists());
     drop(directory);
+}
+
+#[tokio::test]
+async fn a_token_that_was_replaced_is_read_again() {
+    let replaced = "n".repeat(64);
+    let script: Script = {
+        let wanted = format!("Bearer {replaced}");
+        Arc::new(move |asked| match asked.header("authorization") {
+            Some(given) if given == wanted => gateway("s1")(asked),
+            _ => Some(response(401, &[], "")),
+        })
+    };
+    let fake = Fake::start([("POST /mcp", script)]);
+    let shim = shim(&fake);
+    let call = r#"{"jsonrpc":"2.0","id":"e","method":"echo"}"#;
+    let out = said(&shim, &[call]).await;
+    assert!(out[0].contains("does not accept the token"), "{out:?}");
+    std::fs::write(fake.state.token_file(), &replaced).unwrap();
+    let out = said(&shim, &[call]).await;
+    assert_eq!(out, [r#"{"jsonrpc":"2.0","id":"e","result":{}}"#]);
 }
 
 #[tokio::test]

@@ -1,0 +1,108 @@
+//! The binary itself: exit codes, and which output holds what.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
+
+use std::path::Path;
+use std::process::Command;
+
+/// Runs the binary in `directory` with nothing of the caller's environment.
+fn bowline(directory: &Path, words: &[&str]) -> (Option<i32>, String, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_bowline"))
+        .args(words)
+        .current_dir(directory)
+        .env_clear()
+        .env("HOME", directory)
+        .stdin(std::process::Stdio::null())
+        .output()
+        .unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (
+        output.status.code(),
+        text(output.stdout),
+        text(output.stderr),
+    )
+}
+
+#[test]
+fn without_a_gateway_commands_exit_4_and_name_the_command_that_starts_one() {
+    let directory = tempfile::tempdir().unwrap();
+    for words in [
+        &["ls"][..],
+        &["status"],
+        &["call", "a.b"],
+        &["logs"],
+        &["stop", "a"],
+    ] {
+        let (code, stdout, stderr) = bowline(directory.path(), words);
+        assert_eq!((code, stdout.as_str()), (Some(4), ""), "{words:?}");
+        assert_eq!(
+            stderr,
+            "error[not_running]: no gateway is running\n  start one: bowline up\n"
+        );
+    }
+    // Asking leaves nothing behind.
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_mistake_in_the_arguments_is_exit_2_in_both_forms() {
+    let directory = tempfile::tempdir().unwrap();
+    let (code, stdout, stderr) = bowline(directory.path(), &["statsu"]);
+    assert_eq!((code, stdout.as_str()), (Some(2), ""));
+    assert!(stderr.contains("'status'"), "{stderr}");
+    let (code, stdout, stderr) = bowline(directory.path(), &["--json", "statsu"]);
+    assert_eq!((code, stdout.as_str()), (Some(2), ""));
+    assert_eq!(stderr.lines().count(), 1);
+    assert!(
+        stderr.starts_with("{\"error\":{\"code\":\"usage\""),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn check_finds_the_file_here_and_shows_a_frame() {
+    let directory = tempfile::tempdir().unwrap();
+    let (code, _, stderr) = bowline(directory.path(), &["check"]);
+    assert_eq!(code, Some(2));
+    assert!(
+        stderr.starts_with("error[config]: no config file was found\n"),
+        "{stderr}"
+    );
+    std::fs::write(directory.path().join("bowline.toml"), "[gatewya]\n").unwrap();
+    let (code, stdout, stderr) = bowline(directory.path(), &["check"]);
+    assert_eq!((code, stdout.as_str()), (Some(2), ""));
+    assert_eq!(
+        stderr,
+        "\
+error[config]: unknown key `gatewya` in the file
+ --> ./bowline.toml:1:2
+  |
+1 | [gatewya]
+  |  ^^^^^^^ did you mean `gateway`?
+  |
+  = help: keys here: gateway, servers
+"
+    );
+}
+
+#[test]
+fn help_and_version_are_answers() {
+    let directory = tempfile::tempdir().unwrap();
+    let (code, stdout, stderr) = bowline(directory.path(), &["--help"]);
+    assert_eq!((code, stderr.as_str()), (Some(0), ""));
+    assert!(stdout.contains("\nStart\n  up "), "{stdout}");
+    let (code, stdout, _) = bowline(directory.path(), &["version", "--json"]);
+    assert_eq!(code, Some(0));
+    assert_eq!(
+        stdout,
+        format!(
+            "{{\"v\":1,\"version\":\"{}\"}}\n",
+            env!("CARGO_PKG_VERSION")
+        )
+    );
+}
