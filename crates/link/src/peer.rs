@@ -266,13 +266,15 @@ impl Peer {
         }
     }
 
-    /// Ends the life of the link.
+    /// Ends the life of the link; the first end counts.
     pub(crate) fn finish(&self, exit: Exit) {
         self.end(exit, Stop::AtOnce);
         self.fail(exit);
         let mut state = self.lock();
-        state.phase = Phase::Ended(exit);
-        self.phase.send_replace(Phase::Ended(exit));
+        if !matches!(state.phase, Phase::Ended(_)) {
+            state.phase = Phase::Ended(exit);
+            self.phase.send_replace(Phase::Ended(exit));
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -81,7 +81,9 @@ impl Scene {
     /// The next line that the server reads.
     async fn hears(&mut self) -> String {
         let mut line = String::new();
-        self.heard.read_line(&mut line).await.unwrap();
+        let read = self.heard.read_line(&mut line);
+        let read = tokio::time::timeout(Duration::from_secs(30), read).await;
+        read.expect("a line").unwrap();
         assert_eq!(line.pop(), Some('\n'), "lines are whole");
         line
     }

@@ -80,6 +80,8 @@ impl Child {
         streams: Vec<oneshot::Receiver<()>>,
         limits: StdioLimits,
     ) {
+        let kept = Kept(peer);
+        let peer = &kept.0;
         let first = tokio::select! {
             biased;
             status = self.process.wait() => Ok(status),
@@ -91,7 +93,7 @@ impl Child {
                 Ok(status) => self.exit(&status),
                 Err(_) => {
                     peer.fail(Exit::Closed);
-                    self.stop(&peer, limits).await;
+                    self.stop(peer, limits).await;
                     Exit::Closed
                 }
             },
@@ -99,7 +101,7 @@ impl Child {
                 self.kill().await;
                 Exit::Overrun
             }
-            Err(_) => self.stop(&peer, limits).await,
+            Err(_) => self.stop(peer, limits).await,
         };
         peer.end(exit, Stop::AtOnce);
         // Answers that were given before the end still count.
@@ -159,6 +161,16 @@ impl Child {
 impl Drop for Child {
     fn drop(&mut self) {
         self.tree.kill();
+    }
+}
+
+/// A link with a keeper; without one, nobody would tell those who wait.
+#[derive(Debug)]
+struct Kept(Arc<Peer>);
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.0.finish(Exit::Gone);
     }
 }
 

@@ -6,7 +6,7 @@ use super::*;
 
 fn hurry(scene: &mut Scene) {
     scene.spec.limits.stop_stdin = Duration::from_millis(100);
-    scene.spec.limits.stop_term = Duration::from_millis(100);
+    scene.spec.limits.stop_term = Duration::from_secs(1);
 }
 
 #[tokio::test]
@@ -78,7 +78,7 @@ async fn a_link_that_is_dropped_stops_its_server() {
 #[tokio::test]
 async fn a_server_that_closes_its_output_is_stopped_and_its_calls_fail() {
     for behind in BOTH {
-        let script = "read -r call; exec >&-; echo $$ >&2; while :; do sleep 1000 & wait; done";
+        let script = "read -r call; echo $$ >&2; exec >&-; while :; do sleep 1000 & wait; done";
         let mut scene = Scene::server(behind, script);
         hurry(&mut scene);
         let link = scene.link().await;
@@ -103,4 +103,27 @@ async fn a_server_that_writes_a_line_without_end_is_killed() {
         assert_eq!(link.closed().await, Exit::Overrun);
         gone(pid(&scene.texts()[0])).await;
     }
+}
+
+#[test]
+fn a_runtime_that_goes_takes_its_servers_with_it() {
+    for behind in BOTH {
+        let scene = Scene::server(
+            behind,
+            "trap '' TERM; echo $$ >&2; while :; do sleep 1000; done",
+        );
+        let first = runtime();
+        let (link, server) = first.block_on(async {
+            let link = scene.link().await;
+            (link, pid(&scene.lines(1).await[0]))
+        });
+        drop(first);
+        runtime().block_on(gone(server));
+        assert!(!link.is_open());
+    }
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all().build().unwrap()
 }

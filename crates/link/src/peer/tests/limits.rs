@@ -107,6 +107,11 @@ async fn bytes_in_the_queue_are_counted_and_given_back() {
     assert_eq!(scene.peer.lock().queue.len(), 1, "there is room for one");
     first.abort();
     assert!(first.await.is_err());
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    let queued = scene.peer.lock().queue.front().and_then(|frame| frame.id);
+    assert_eq!(queued, Some(3), "what is taken back leaves room at once");
     scene.hears().await;
     assert!(scene.hears().await.contains(r#""id":3"#));
     scene.answers(3).await;

@@ -233,6 +233,19 @@ async fn a_lost_link_tells_sent_calls_from_unsent_ones() {
 }
 
 #[tokio::test]
+async fn the_end_closes_the_stream_to_a_server_that_does_not_read() {
+    let mut scene = Scene::with(StdioLimits::default(), 16);
+    let _stuck = scene.sent("stuck").await;
+    scene.peer.end(Exit::Stopping, Stop::Orderly);
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    let mut read = Vec::new();
+    scene.heard.read_to_end(&mut read).await.unwrap();
+    assert_eq!(read.len(), 16);
+}
+
+#[tokio::test]
 async fn a_server_that_closes_its_input_ends_the_link() {
     let mut scene = Scene::new();
     let heard = std::mem::replace(&mut scene.heard, BufReader::new(tokio::io::duplex(1).0));
