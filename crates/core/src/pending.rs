@@ -1,6 +1,7 @@
 //! Who waits for which answer on one link.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 
 /// A table of waiters by the id under which their request travels.
 ///
@@ -11,13 +12,35 @@ pub struct Pending<W> {
     next: u64,
     /// Requests that may wait at once.
     waiters_max: usize,
-    waiters: HashMap<u64, Waiting<W>>,
+    waiters: HashMap<u64, Waiting<W>, BuildHasherDefault<Spread>>,
 }
 
 #[derive(Debug)]
 struct Waiting<W> {
     waiter: W,
     sent: Sent,
+}
+
+/// Hashes ids that we count up ourselves: nobody outside can choose them, so it need only spread
+/// them, which one multiplication does.
+#[derive(Debug, Default)]
+struct Spread(u64);
+
+impl Hasher for Spread {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(self.0 ^ u64::from(*byte));
+        }
+    }
+
+    fn write_u64(&mut self, id: u64) {
+        // The golden ratio; its high bits, by which the table finds a bucket, change with each id.
+        self.0 = id.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
+    }
 }
 
 /// Whether a request may have left this process.
@@ -36,7 +59,7 @@ impl<W> Pending<W> {
         Self {
             next: 1,
             waiters_max,
-            waiters: HashMap::new(),
+            waiters: HashMap::default(),
         }
     }
 

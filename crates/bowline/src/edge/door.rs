@@ -59,6 +59,30 @@ impl std::fmt::Debug for Token {
     }
 }
 
+/// Where a connection came in.
+#[derive(Clone, Debug)]
+pub struct Local {
+    address: SocketAddr,
+    /// The same as text, which is what nearly every caller sends as `Host`.
+    text: String,
+}
+
+impl Local {
+    /// Returns the place of this address.
+    #[must_use]
+    pub fn new(address: SocketAddr) -> Self {
+        Self {
+            address,
+            text: address.to_string(),
+        }
+    }
+
+    /// Whether an authority means this socket.
+    fn is_meant_by(&self, authority: &str) -> bool {
+        authority == self.text || is_ours(authority, self.address)
+    }
+}
+
 /// Query parameters that look like credentials.
 const CREDENTIAL_KEYS: [&str; 5] = [
     "token",
@@ -87,14 +111,14 @@ impl Door {
     }
 
     /// Judges `Host` and `Origin` of a request that came in at `local`.
-    pub fn check_address(&self, parts: &Parts, local: SocketAddr) -> Result<(), Refused> {
+    pub fn check_address(&self, parts: &Parts, local: &Local) -> Result<(), Refused> {
         let host = only(&parts.headers, header::HOST).ok_or(Refused::Host)?;
-        if !is_ours(host, local) {
+        if !local.is_meant_by(host) {
             return Err(Refused::Host);
         }
         // An absolute-form target names a host as well; it must not be another.
         if let Some(authority) = parts.uri.authority()
-            && !is_ours(authority.as_str(), local)
+            && !local.is_meant_by(authority.as_str())
         {
             return Err(Refused::Host);
         }
@@ -103,7 +127,7 @@ impl Door {
         }
         let ours = only(&parts.headers, header::ORIGIN)
             .and_then(|origin| origin.strip_prefix("http://"))
-            .is_some_and(|authority| is_ours(authority, local));
+            .is_some_and(|authority| local.is_meant_by(authority));
         if ours { Ok(()) } else { Err(Refused::Origin) }
     }
 

@@ -1,7 +1,6 @@
 //! Accepts connections, reads requests within bounds, and shows them to the door.
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 
 use super::body::{self, Answer};
-use super::door::Refused;
+use super::door::{Local, Refused};
 use super::errors::UNAUTHORIZED;
 use super::guard::Guarded;
 use super::route::{Place, place};
@@ -61,12 +60,14 @@ pub async fn serve(edge: Arc<Edge>, listener: TcpListener, mut stop: watch::Rece
 async fn connection(edge: Arc<Edge>, stream: TcpStream, mut stop: watch::Receiver<bool>) {
     // Without it small answers wait for acknowledgements.
     let _ = stream.set_nodelay(true);
-    let Ok(local) = stream.local_addr() else {
+    let Ok(local) = stream.local_addr().map(Local::new) else {
         return;
     };
+    let local = Arc::new(local);
+    // Boxed, so that a connection on which nothing is asked does not keep room for an answer.
     let service = service_fn(move |request| {
-        let edge = Arc::clone(&edge);
-        async move { Ok::<_, Infallible>(answer(&edge, request, local).await) }
+        let (edge, local) = (Arc::clone(&edge), Arc::clone(&local));
+        Box::pin(async move { Ok::<_, Infallible>(answer(&edge, request, &local).await) })
     });
     let serving = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -91,7 +92,7 @@ async fn told(stop: &mut watch::Receiver<bool>) {
     let _ = stop.wait_for(|stop| *stop).await;
 }
 
-async fn answer(edge: &Arc<Edge>, request: Request<Incoming>, local: SocketAddr) -> Answer {
+async fn answer(edge: &Arc<Edge>, request: Request<Incoming>, local: &Local) -> Answer {
     let (parts, incoming) = request.into_parts();
     if let Err(refused) = edge.door.check_address(&parts, local) {
         return refusal(refused);

@@ -16,7 +16,7 @@ use http::{HeaderValue, Method, StatusCode, header};
 use hyper::body::Incoming;
 
 use super::body::{self, Answer, REVISION, SESSION};
-use super::session::{Session, Time};
+use super::session::Session;
 use super::stream::EventBody;
 use super::{Edge, errors};
 
@@ -204,15 +204,13 @@ fn session(caller: Caller<'_>) -> Result<Arc<Session>, StatusCode> {
     caller
         .edge
         .sessions
-        .find(id, caller.principal, caller.scope, time(caller.edge))
+        .find(
+            id,
+            caller.principal,
+            caller.scope,
+            caller.edge.host.clock().as_ref(),
+        )
         .ok_or(StatusCode::NOT_FOUND)
-}
-
-fn time(edge: &Edge) -> Time {
-    Time {
-        now: edge.host.clock().now(),
-        unix_ms: edge.host.clock().unix_ms(),
-    }
 }
 
 fn no_session(status: StatusCode, id: Option<&[u8]>) -> Answer {

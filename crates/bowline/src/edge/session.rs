@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bowline_core::call::{Principal, Scope};
 use bowline_core::time::{Now, millis};
+use bowline_host::ports::Clock;
 use bowline_wire::mcp::Revision;
 
 use super::seal::{Seal, Sealed};
@@ -78,7 +79,7 @@ impl Sessions {
         scope: &Scope,
         revision: Revision,
         known: [u8; 32],
-        time: Time,
+        clock: &dyn Clock,
     ) -> Option<Arc<str>> {
         let id: Arc<str> = self
             .seal
@@ -86,10 +87,10 @@ impl Sessions {
                 principal: principal.name.as_ref().to_owned(),
                 scope: scope.clone(),
                 revision,
-                issued_s: time.unix_ms / 1_000,
+                issued_s: clock.unix_ms() / 1_000,
             })?
             .into();
-        let session = Session::new(principal, scope.clone(), revision, known, time.now);
+        let session = Session::new(principal, scope.clone(), revision, known, clock.now());
         self.insert(Arc::clone(&id), Arc::new(session));
         Some(id)
     }
@@ -102,17 +103,17 @@ impl Sessions {
         id: &str,
         principal: &Arc<Principal>,
         scope: &Scope,
-        time: Time,
+        clock: &dyn Clock,
     ) -> Option<Arc<Session>> {
         let held = self.table().live.get(id).cloned();
         let session = match held {
             Some(session) => session,
-            None => self.revive(id, principal, time)?,
+            None => self.revive(id, principal, clock)?,
         };
         if session.principal.name != principal.name || session.scope != *scope {
             return None;
         }
-        session.used_ms.store(time.now.0, Ordering::Relaxed);
+        session.used_ms.store(clock.now().0, Ordering::Relaxed);
         Some(session)
     }
 
@@ -168,16 +169,21 @@ impl Sessions {
         }
     }
 
-    fn revive(&self, id: &str, principal: &Arc<Principal>, time: Time) -> Option<Arc<Session>> {
+    fn revive(
+        &self,
+        id: &str,
+        principal: &Arc<Principal>,
+        clock: &dyn Clock,
+    ) -> Option<Arc<Session>> {
         let sealed = self.seal.open(id)?;
-        let age_s = (time.unix_ms / 1_000).saturating_sub(sealed.issued_s);
+        let age_s = (clock.unix_ms() / 1_000).saturating_sub(sealed.issued_s);
         let ended = self.table().ended.contains(id);
         if ended || age_s > AGE_MAX.as_secs() || *sealed.principal != *principal.name {
             return None;
         }
         // What it knew of the list is not known any more: the next change is news to it.
         let known = [0; 32];
-        let session = Session::new(principal, sealed.scope, sealed.revision, known, time.now);
+        let session = Session::new(principal, sealed.scope, sealed.revision, known, clock.now());
         let session = Arc::new(session);
         self.insert(id.into(), Arc::clone(&session));
         Some(session)
@@ -201,15 +207,6 @@ impl Sessions {
     fn table(&self) -> MutexGuard<'_, Table> {
         lock(&self.table)
     }
-}
-
-/// The two clocks at one moment.
-#[derive(Clone, Copy, Debug)]
-pub struct Time {
-    /// Monotonic.
-    pub now: Now,
-    /// Wall clock.
-    pub unix_ms: u64,
 }
 
 impl Session {

@@ -6,7 +6,7 @@ use bowline_wire::splice::write_string;
 use bowline_wire::{Message, object};
 use http::{HeaderValue, StatusCode};
 
-use super::{Caller, failure, result, time};
+use super::{Caller, failure, result};
 use crate::edge::body::{Answer, SESSION};
 
 /// Answers `initialize`.
@@ -28,7 +28,7 @@ pub(super) async fn open(caller: Caller<'_>, message: &Message) -> Answer {
         caller.scope,
         revision,
         known.fingerprint,
-        time(caller.edge),
+        caller.edge.host.clock().as_ref(),
     );
     let header = session.and_then(|session| HeaderValue::from_str(&session).ok());
     let Some(header) = header else {

@@ -1,5 +1,8 @@
 //! Reads the body of a request, within bounds of size and time.
 
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use bowline_wire::jsonrpc::{Refusal, refused_id, write_error};
@@ -8,7 +11,8 @@ use bytes::{Bytes, BytesMut};
 use http::request::Parts;
 use http::{HeaderMap, StatusCode, header};
 use http_body_util::BodyExt as _;
-use hyper::body::{Body as _, Incoming};
+use hyper::body::{Body as _, Frame, Incoming};
+use tokio::time::error::Elapsed;
 
 use super::failure;
 use crate::edge::body::{self, Answer};
@@ -118,7 +122,7 @@ async fn chunk(incoming: &mut Incoming) -> Result<Option<Bytes>, Unread> {
         if incoming.is_end_stream() {
             return Ok(None);
         }
-        let frame = match tokio::time::timeout(BODY_IDLE, incoming.frame()).await {
+        let frame = match soon(incoming).await {
             Err(_) => return Err(Unread::Slow),
             Ok(None) => return Ok(None),
             Ok(Some(Err(_))) => return Err(Unread::Broken),
@@ -128,6 +132,17 @@ async fn chunk(incoming: &mut Incoming) -> Result<Option<Bytes>, Unread> {
         if let Ok(data) = frame.into_data() {
             return Ok(Some(data));
         }
+    }
+}
+
+/// Waits for a frame, but not long. A timer is made only when there is something to wait for.
+async fn soon(
+    incoming: &mut Incoming,
+) -> Result<Option<Result<Frame<Bytes>, hyper::Error>>, Elapsed> {
+    let there = poll_fn(|cx| Poll::Ready(Pin::new(&mut *incoming).poll_frame(cx))).await;
+    match there {
+        Poll::Ready(frame) => Ok(frame),
+        Poll::Pending => tokio::time::timeout(BODY_IDLE, incoming.frame()).await,
     }
 }
 
