@@ -4,7 +4,6 @@ mod lines;
 mod listen;
 mod message;
 mod shim;
-mod sse;
 mod start;
 
 #[cfg(test)]

@@ -292,14 +292,7 @@ fn check_of_a_wrong_file_is_exit_2() {
 }
 
 #[test]
-fn commands_of_other_parts_say_that_they_are_absent() {
-    for words in ["bowline up", "bowline fixture", "bowline __reaper"] {
-        let failure = ran(&gateway(), words).outcome.unwrap_err();
-        assert_eq!(
-            (failure.exit, failure.code.as_str()),
-            (Exit::Unexpected, "not_built")
-        );
-    }
+fn the_version_is_told_without_a_gateway() {
     assert!(
         ran(&gateway(), "bowline version")
             .stdout

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_wire::sse::Decoder;
 use http::{StatusCode, header};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 
 use super::message::one_line;
 use super::shim::{EVENTS, Lines, Shim};
-use super::sse::Decoder;
 
 /// First wait before the stream is opened again.
 const WAIT_MIN: Duration = Duration::from_millis(100);

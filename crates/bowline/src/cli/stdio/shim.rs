@@ -4,6 +4,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bowline_wire::sse::{Decoder, Limits};
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Full, Limited};
@@ -11,7 +12,6 @@ use hyper::body::Incoming;
 use tokio::sync::{Semaphore, mpsc};
 
 use super::message::{self, Trouble, one_line};
-use super::sse::{Decoder, Limits};
 use super::start::{self, Starter};
 use crate::cli::client::{self, ANSWER_BYTES_MAX, Http};
 use crate::cli::daemon::{Daemon, Finder};
