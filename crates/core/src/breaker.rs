@@ -29,6 +29,8 @@ pub struct Breaker {
     state: State,
     /// Counts openings, so that a call let through before one cannot close it afterwards.
     epoch: u64,
+    /// The newest link whose loss was counted: many calls may go down with one link.
+    lost: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,8 +56,13 @@ pub enum Circuit {
 pub enum Health {
     /// It answered, be it with an error of the tool.
     Good,
-    /// It could not be reached, died or kept silent.
+    /// It could not be reached or kept silent.
     Bad,
+    /// It died with the call: the loss of one link counts once, however many calls it held.
+    Lost {
+        /// Which of the server's links it was.
+        generation: u64,
+    },
     /// The caller went away before the server could show anything.
     Untold,
 }
@@ -75,6 +82,7 @@ impl Breaker {
             policy,
             state: State::Closed { failures: 0 },
             epoch: 0,
+            lost: None,
         }
     }
 
@@ -102,6 +110,14 @@ impl Breaker {
         if pass.epoch != self.epoch {
             return;
         }
+        let health = match health {
+            Health::Lost { generation } if self.lost >= Some(generation) => Health::Untold,
+            Health::Lost { generation } => {
+                self.lost = Some(generation);
+                Health::Bad
+            }
+            told => told,
+        };
         match (health, self.state) {
             (Health::Good, State::Closed { .. } | State::Probing) => {
                 self.state = State::Closed { failures: 0 };
@@ -122,7 +138,7 @@ impl Breaker {
             (Health::Untold, State::Probing) if pass.probe => {
                 self.state = State::Open { until: now };
             }
-            (Health::Untold, _) | (_, State::Open { .. }) => {}
+            (Health::Untold | Health::Lost { .. }, _) | (_, State::Open { .. }) => {}
         }
     }
 
@@ -202,6 +218,23 @@ mod tests {
     #[test]
     fn a_vanished_probe_does_not_wedge_the_breaker() {
         check("??ff..?u?", "yyyy");
+    }
+
+    #[test]
+    fn many_calls_lost_with_one_link_count_once() {
+        let mut breaker = Breaker::new(POLICY);
+        let now = Now(0);
+        for generation in [1, 1, 1, 1] {
+            let pass = breaker.admit(now).unwrap();
+            breaker.record(pass, Health::Lost { generation }, now);
+        }
+        assert_eq!(breaker.failures(), 1);
+        let pass = breaker.admit(now).unwrap();
+        breaker.record(pass, Health::Lost { generation: 2 }, now);
+        assert!(
+            breaker.admit(now).is_err(),
+            "the loss of another link counts"
+        );
     }
 
     #[test]

@@ -164,6 +164,14 @@ pub enum CallError {
         /// How many it may have.
         limit: u32,
     },
+    /// The server has as many calls in flight as it may.
+    #[error("server `{server}` already has {limit} calls in flight")]
+    ServerBusy {
+        /// The server.
+        server: Arc<str>,
+        /// How many it may have.
+        limit: usize,
+    },
     /// A person stopped the server.
     #[error("server `{server}` is stopped")]
     Stopped {
@@ -217,6 +225,8 @@ pub enum CallError {
         server: Arc<str>,
         /// How it went.
         reason: Arc<str>,
+        /// Which of the server's links was lost.
+        generation: u64,
     },
     /// No answer in time.
     #[error("server `{server}` did not answer within {after_ms} ms")]
@@ -262,7 +272,7 @@ impl CallError {
         match self {
             Self::UnknownServer { .. } | Self::UnknownTool { .. } => Class::NotFound,
             Self::Denied { .. } => Class::Denied,
-            Self::TooManyCalls { .. } => Class::Throttled,
+            Self::TooManyCalls { .. } | Self::ServerBusy { .. } => Class::Throttled,
             Self::Stopped { .. }
             | Self::Ejected { .. }
             | Self::Resting { .. }
@@ -289,6 +299,7 @@ impl CallError {
             | Self::UnknownTool { .. }
             | Self::Denied { .. }
             | Self::TooManyCalls { .. }
+            | Self::ServerBusy { .. }
             | Self::Stopped { .. }
             | Self::Ejected { .. }
             | Self::Resting { .. }
@@ -306,6 +317,7 @@ impl CallError {
             Self::Resting { rest, .. } => Retry::After(*rest),
             Self::StartFailed { next, .. } => Retry::After(*next),
             Self::TooManyCalls { .. }
+            | Self::ServerBusy { .. }
             | Self::StartTimeout { .. }
             | Self::SendFailed { .. }
             | Self::ShuttingDown => Retry::Safe,
@@ -340,6 +352,7 @@ impl CallError {
             Self::UnknownServer { .. }
             | Self::UnknownTool { .. }
             | Self::TooManyCalls { .. }
+            | Self::ServerBusy { .. }
             | Self::Stopped { .. }
             | Self::Ejected { .. }
             | Self::Resting { .. }

@@ -82,14 +82,22 @@ impl CallPath {
     ) -> Result<Reply, CallError> {
         let tried = self.clock.now();
         let ready = server.link(deadline).await?;
-        match self.send(call, route, &ready, deadline).await {
+        let (ready, outcome) = match self.send(call, route, &ready, deadline).await {
             Err(LinkError::Closed(_)) => {
                 let next = server.link(deadline).await?;
-                self.send(call, route, &next, deadline).await
+                let outcome = self.send(call, route, &next, deadline).await;
+                (next, outcome)
             }
-            outcome => outcome,
-        }
-        .map_err(|error| explain(&error, route, deadline.millis_since(tried)))
+            outcome => (ready, outcome),
+        };
+        outcome.map_err(|error| {
+            explain(
+                &error,
+                route,
+                ready.generation,
+                deadline.millis_since(tried),
+            )
+        })
     }
 
     async fn send(
@@ -172,12 +180,13 @@ fn deadline(call: &Call, server: &Supervisor, started: Now) -> Now {
 }
 
 /// Puts what a link knows into the caller's terms.
-fn explain(error: &LinkError, route: &Route, after_ms: u64) -> CallError {
+fn explain(error: &LinkError, route: &Route, generation: u64, after_ms: u64) -> CallError {
     let server = Arc::clone(&route.server);
     match error {
         LinkError::Lost(exit) => CallError::ConnectionLost {
             server,
             reason: exit.to_string().into(),
+            generation,
         },
         LinkError::Timeout { .. } => CallError::Timeout {
             server,
@@ -192,7 +201,11 @@ fn explain(error: &LinkError, route: &Route, after_ms: u64) -> CallError {
             server,
             reason: Arc::clone(reason),
         },
-        LinkError::Busy { .. } | LinkError::Closed(_) | LinkError::NotSent(_) => {
+        LinkError::Busy { in_flight_max } => CallError::ServerBusy {
+            server,
+            limit: *in_flight_max,
+        },
+        LinkError::Closed(_) | LinkError::NotSent(_) => {
             debug_assert_eq!(error.execution(), Execution::NotStarted);
             CallError::SendFailed {
                 server,
@@ -206,6 +219,9 @@ fn explain(error: &LinkError, route: &Route, after_ms: u64) -> CallError {
 fn health(outcome: &Result<Reply, CallError>) -> Health {
     match outcome {
         Ok(_) => Health::Good,
+        Err(CallError::ConnectionLost { generation, .. }) => Health::Lost {
+            generation: *generation,
+        },
         Err(error) if error.class().counts_against_server() => Health::Bad,
         Err(_) => Health::Untold,
     }

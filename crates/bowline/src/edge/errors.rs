@@ -9,11 +9,12 @@ use http::StatusCode;
 use serde_json::{Map, Value, json};
 
 /// Every code word there is; each has a page in `docs/errors/`.
-pub const CODES: [&str; 15] = [
+pub const CODES: [&str; 16] = [
     "server_not_found",
     "tool_not_found",
     "policy_denied",
     "too_many_calls",
+    "server_busy",
     "server_stopped",
     "server_ejected",
     "server_resting",
@@ -41,6 +42,7 @@ pub const fn word(error: &CallError) -> &'static str {
         CallError::UnknownTool { .. } => "tool_not_found",
         CallError::Denied { .. } => "policy_denied",
         CallError::TooManyCalls { .. } => "too_many_calls",
+        CallError::ServerBusy { .. } => "server_busy",
         CallError::Stopped { .. } | CallError::ShuttingDown => "server_stopped",
         CallError::Ejected { .. } => "server_ejected",
         CallError::Resting { .. } => "server_resting",
@@ -61,7 +63,9 @@ pub const fn status(error: &CallError) -> StatusCode {
     match error {
         CallError::UnknownServer { .. } | CallError::UnknownTool { .. } => StatusCode::NOT_FOUND,
         CallError::Denied { .. } => StatusCode::FORBIDDEN,
-        CallError::TooManyCalls { .. } => StatusCode::TOO_MANY_REQUESTS,
+        CallError::TooManyCalls { .. } | CallError::ServerBusy { .. } => {
+            StatusCode::TOO_MANY_REQUESTS
+        }
         CallError::Stopped { .. }
         | CallError::Ejected { .. }
         | CallError::Resting { .. }
@@ -83,7 +87,9 @@ pub fn advice(error: &CallError) -> String {
         CallError::UnknownServer { .. } => "`bowline ls` shows the servers.".to_owned(),
         CallError::UnknownTool { .. } => "List the tools again; names may have changed.".to_owned(),
         CallError::Denied { .. } => "Do not try again; ask the owner of the gateway.".to_owned(),
-        CallError::TooManyCalls { .. } => "Wait for some calls to end.".to_owned(),
+        CallError::TooManyCalls { .. } | CallError::ServerBusy { .. } => {
+            "The call did not run; wait for some calls to end and repeat it.".to_owned()
+        }
         CallError::Stopped { server } => {
             format!("A person stopped it; `bowline start {server}` runs it again.")
         }
@@ -178,6 +184,7 @@ mod tests {
         let error = CallError::ConnectionLost {
             server: Arc::from("files"),
             reason: Arc::from("exit code 1"),
+            generation: 1,
         };
         let answer: Value = serde_json::from_slice(&answer(b"\"a\"", &error)).unwrap();
         assert_eq!(answer["id"], "a");
