@@ -30,7 +30,8 @@ mod starts;
 /// What a server says to `initialize`, and how it hears that it may begin.
 const HELLO: &str = r#"
 read -r init
-printf '%s\n' '{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-06-18","capabilities":{},"serverInfo":{"name":"t","version":"1.2"}}}'
+printf '%s' '{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-06-18",'
+printf '%s\n' '"capabilities":{},"serverInfo":{"name":"t","version":"1.2"}}}'
 read -r initialized
 "#;
 

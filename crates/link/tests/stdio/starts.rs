@@ -19,7 +19,11 @@ async fn the_servers_revision_is_taken_and_ours_is_offered() {
         assert_eq!(
             scene.lines(2).await,
             [
-                r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"probe","version":"9"}}}"#,
+                concat!(
+                    r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":"#,
+                    r#"{"protocolVersion":"2025-11-25","capabilities":{},"#,
+                    r#""clientInfo":{"name":"probe","version":"9"}}}"#
+                ),
                 r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#,
             ]
         );

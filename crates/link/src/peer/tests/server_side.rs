@@ -18,7 +18,10 @@ async fn a_server_request_with_a_colliding_id_is_not_taken_for_the_answer() {
         .await;
     assert_eq!(
         scene.hears().await,
-        r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"this client has not declared the capability for `sampling/createMessage`"}}"#
+        concat!(
+            r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"this client has not "#,
+            r#"declared the capability for `sampling/createMessage`"}}"#
+        )
     );
     // Even one that poses as an answer.
     scene
