@@ -43,7 +43,8 @@ async fn next_version(changes: &mut tokio::sync::watch::Receiver<u64>) -> u64 {
 #[tokio::test(start_paused = true)]
 async fn definitions_keep_every_byte_except_the_name() {
     const ODD: &str = r#"{ "x-n":1e400, "big" : 123456789012345678901234567890,
-        "name" :  "re\u0061d" ,"annotations":{"name":"inner","readOnlyHint":true},"_meta":{"é":"\u00e9"}}"#;
+        "name" :  "re\u0061d" ,"annotations":{"name":"inner","readOnlyHint":true},
+        "_meta":{"é":"\u00e9"}}"#;
     const PLAIN: &str = r#"{"name":"write","inputSchema":{"type":"object"}}"#;
     let page = format!(r#"{{"_meta":{{"k":1.0}}, "tools": [ {ODD} , {PLAIN}] }}"#);
     let generation = offering(&[]).raw_page("", &page);

@@ -257,7 +257,7 @@ async fn a_server_that_keeps_failing_is_ejected_after_its_budget_and_restart_cle
         .then(well());
     let restart = RestartPolicy {
         restarts_max: budget,
-        window: Duration::from_secs(300),
+        window: Duration::from_secs(24 * 3_600),
     };
     let spec = ServerSpec {
         restart,
@@ -287,6 +287,11 @@ async fn a_server_that_keeps_failing_is_ejected_after_its_budget_and_restart_cle
     assert_eq!((status.state, status.ejected), ("ready", false));
     assert_eq!((status.restart_count, status.generation), (0, 5));
     assert!(host.call(call("s__do", "{}")).await.is_ok());
+    // The whole budget is there again.
+    assert!(world.kill("s", Exit::Status(1)));
+    assert!(reaches(&host, "s", "backoff").await);
+    assert_eq!(host.status_of("s").unwrap().restart_count, 1);
+    assert!(reaches(&host, "s", "ready").await);
 }
 
 #[tokio::test(start_paused = true)]

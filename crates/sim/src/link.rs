@@ -17,8 +17,10 @@ use crate::ledger::{Deed, Ledger, Life};
 use crate::script::{Act, Generation};
 
 /// What every scripted server says of itself.
-const INITIALIZE: &[u8] =
-    br#"{"protocolVersion":"2025-06-18","capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"scripted","version":"1"}}"#;
+const INITIALIZE: &str = concat!(
+    r#"{"protocolVersion":"2025-06-18","capabilities":{"tools":{"listChanged":true}},"#,
+    r#""serverInfo":{"name":"scripted","version":"1"}}"#,
+);
 
 /// Events that may wait to be read.
 pub(crate) const EVENTS_MAX: usize = 64;
@@ -94,7 +96,7 @@ impl ScriptedLink {
             events,
             info: ServerInfo {
                 revision: Revision::V2025_06_18,
-                initialize: Bytes::from_static(INITIALIZE),
+                initialize: Bytes::from_static(INITIALIZE.as_bytes()),
                 name: "scripted".into(),
                 version: "1".into(),
             },
