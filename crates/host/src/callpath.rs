@@ -222,6 +222,8 @@ fn health(outcome: &Result<Reply, CallError>) -> Health {
         Err(CallError::ConnectionLost { generation, .. }) => Health::Lost {
             generation: *generation,
         },
+        // The supervisor paces starts by itself; the breaker must not rest on after a good one.
+        Err(CallError::StartFailed { .. }) => Health::Untold,
         Err(error) if error.class().counts_against_server() => Health::Bad,
         Err(_) => Health::Untold,
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bowline_core::call::{Effect, Route};
 use bowline_core::name;
 use bowline_wire::object;
+use bowline_wire::scan::{self, Keys};
 use bowline_wire::span::Span;
 use bowline_wire::splice::{Edit, Edited, write_string};
 use bytes::Bytes;
@@ -87,6 +88,8 @@ impl Tool {
         definition: Bytes,
         effects: &BTreeMap<String, Effect>,
     ) -> Option<Self> {
+        // With a member that comes twice, we and a client might read different tools.
+        scan::check(&definition, Keys::UniqueOutside).ok()?;
         let name_at = object::field(&definition, "name")?;
         let tool: Arc<str> = object::string(name_at.of(&definition))?.into();
         let effect = effects
