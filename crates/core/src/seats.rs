@@ -3,13 +3,15 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use foldhash::fast::RandomState;
+
 /// Counts the calls in flight by principal.
 #[derive(Debug)]
 pub struct Seats {
     /// Calls one principal may have in flight.
     limit: u32,
     /// Only principals with calls in flight have an entry.
-    taken: HashMap<Arc<str>, u32>,
+    taken: HashMap<Arc<str>, u32, RandomState>,
 }
 
 impl Seats {
@@ -18,7 +20,7 @@ impl Seats {
     pub fn new(limit: u32) -> Self {
         Self {
             limit,
-            taken: HashMap::new(),
+            taken: HashMap::default(),
         }
     }
 

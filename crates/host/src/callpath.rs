@@ -14,6 +14,7 @@ use bowline_core::error::{CallError, Execution};
 use bowline_core::policy::{Decision, Policy};
 use bowline_core::time::Now;
 use bowline_link::{LinkError, Rename, Request};
+use foldhash::fast::RandomState;
 
 use crate::callpath::seat::SeatTable;
 use crate::catalog::{CatalogStore, Found};
@@ -21,7 +22,7 @@ use crate::ports::Clock;
 use crate::supervisor::{Ready, Supervisor};
 
 /// The servers in care, by name; swapped whole when the configuration changes.
-pub type Servers = HashMap<Arc<str>, Supervisor>;
+pub type Servers = HashMap<Arc<str>, Supervisor, RandomState>;
 
 /// Everything a call meets on its way.
 #[derive(Debug)]

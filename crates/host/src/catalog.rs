@@ -10,6 +10,7 @@ use arc_swap::ArcSwap;
 use bowline_core::call::{Call, Route, Scope};
 use bowline_core::name;
 use bytes::Bytes;
+use foldhash::fast::RandomState;
 use tokio::sync::watch;
 
 pub use listing::{Offer, Tool, read_tools};
@@ -22,7 +23,7 @@ pub struct Catalog {
     /// What each server offers, by its name.
     offers: BTreeMap<Arc<str>, Arc<Offer>>,
     /// Every tool by its visible name.
-    visible: HashMap<Arc<str>, Arc<Route>>,
+    visible: HashMap<Arc<str>, Arc<Route>, RandomState>,
     /// The tools of all servers under their visible names.
     all: Listing,
 }
@@ -104,7 +105,7 @@ impl Catalog {
 
     fn build(version: u64, mut offers: BTreeMap<Arc<str>, Arc<Offer>>) -> Self {
         listing::resolve_collisions(&mut offers);
-        let mut visible = HashMap::new();
+        let mut visible = HashMap::default();
         for offer in offers.values() {
             for tool in &offer.tools {
                 visible.insert(Arc::clone(&tool.visible), Arc::clone(&tool.route));

@@ -1,6 +1,5 @@
 //! The host: servers in care, their catalog, and calls to them. No HTTP, no files, no globals.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -240,7 +239,7 @@ impl Host {
     /// Takes no more calls and stops every server, all at once; waits for their end, but not long.
     pub async fn shutdown(&self) {
         self.path.closing.store(true, Ordering::Relaxed);
-        let servers = self.path.servers.swap(Arc::new(HashMap::new()));
+        let servers = self.path.servers.swap(Arc::new(Servers::default()));
         let stops = servers.values().map(|server| {
             let server = server.clone();
             async move { server.order(Order::Stop).await }

@@ -11,6 +11,7 @@ use bowline_core::call::{Principal, Scope};
 use bowline_core::time::{Now, millis};
 use bowline_host::ports::Clock;
 use bowline_wire::mcp::Revision;
+use foldhash::fast::RandomState;
 
 use super::seal::{Seal, Sealed};
 use super::stream::EventSender;
@@ -56,7 +57,7 @@ pub struct Sessions {
 
 #[derive(Debug, Default)]
 struct Table {
-    live: HashMap<Arc<str>, Arc<Session>>,
+    live: HashMap<Arc<str>, Arc<Session>, RandomState>,
     ended: HashSet<Arc<str>>,
     /// The same ids, oldest first.
     ended_order: VecDeque<Arc<str>>,

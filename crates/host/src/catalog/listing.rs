@@ -10,6 +10,7 @@ use bowline_wire::scan::{self, Keys};
 use bowline_wire::span::Span;
 use bowline_wire::splice::{Edit, Edited, write_string};
 use bytes::Bytes;
+use foldhash::fast::RandomState;
 use sha2::{Digest as _, Sha256};
 
 use super::Listing;
@@ -25,7 +26,7 @@ pub struct Offer {
     pub listing: Listing,
     /// Definitions left out because they have no usable name, or one that is taken.
     pub withheld: usize,
-    by_name: HashMap<Arc<str>, usize>,
+    by_name: HashMap<Arc<str>, usize, RandomState>,
 }
 
 /// One tool.
@@ -46,7 +47,7 @@ impl Offer {
     #[must_use]
     pub fn new(server: &Arc<str>, pages: &[Bytes], effects: &BTreeMap<String, Effect>) -> Self {
         let mut tools: Vec<Tool> = Vec::new();
-        let mut by_name = HashMap::new();
+        let mut by_name = HashMap::default();
         let mut withheld = 0;
         for definition in pages.iter().flat_map(read_tools) {
             match Tool::read(server, definition, effects) {

@@ -169,8 +169,11 @@ pub(crate) fn refused(text: &[u8], refusal: Refusal) -> Answer {
 /// Whether the caller takes this kind of answer; one that does not say takes all.
 pub(crate) fn accepts(parts: &Parts, kind: &str) -> bool {
     let mut values = parts.headers.get_all(header::ACCEPT).iter().peekable();
-    if values.peek().is_none() {
-        return true;
+    match values.peek() {
+        None => return true,
+        // What every client of the protocol sends.
+        Some(value) if value.as_bytes() == b"application/json, text/event-stream" => return true,
+        Some(_) => {}
     }
     values
         .filter_map(|value| value.to_str().ok())

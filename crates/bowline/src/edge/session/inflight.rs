@@ -4,12 +4,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use foldhash::fast::RandomState;
 use tokio::sync::oneshot;
 
 /// Calls under way. Ids are unique only within a session, so each session has its own.
 #[derive(Clone, Debug, Default)]
 pub struct InFlight {
-    calls: Arc<Mutex<HashMap<Bytes, oneshot::Sender<()>>>>,
+    calls: Arc<Mutex<HashMap<Bytes, oneshot::Sender<()>, RandomState>>>,
 }
 
 /// One call's entry; dropped when the call ends.
@@ -54,7 +55,7 @@ impl InFlight {
         self.lock().is_empty()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Bytes, oneshot::Sender<()>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Bytes, oneshot::Sender<()>, RandomState>> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
