@@ -12,6 +12,7 @@ pub mod route;
 pub mod seal;
 pub mod session;
 pub mod stream;
+pub mod unread;
 
 use std::sync::Arc;
 

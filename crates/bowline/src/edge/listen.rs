@@ -18,6 +18,7 @@ use super::door::Refused;
 use super::errors::UNAUTHORIZED;
 use super::guard::Guarded;
 use super::route::{Place, place};
+use super::unread::Unread;
 use super::{Edge, api, mcp};
 
 /// Connections served at once; further ones wait in the kernel's queue.
@@ -72,7 +73,8 @@ async fn connection(edge: Arc<Edge>, stream: TcpStream, mut stop: watch::Receive
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
         .max_buf_size(HEAD_BYTES_MAX)
-        .serve_connection(TokioIo::new(Guarded::new(stream)), service);
+        .max_header_size(HEAD_BYTES_MAX)
+        .serve_connection(TokioIo::new(Guarded::new(Unread::new(stream))), service);
     let mut serving = std::pin::pin!(serving);
     let ended = tokio::select! {
         ended = serving.as_mut() => ended,
