@@ -4,6 +4,8 @@ mod call;
 mod handshake;
 mod read;
 
+pub(super) use read::is_json;
+
 use std::sync::Arc;
 
 use bowline_core::call::{Principal, Scope};
