@@ -152,12 +152,30 @@ fn listen(caller: Caller<'_>) -> Answer {
     }
     match session(caller) {
         Ok(session) => {
-            let (sender, events) = EventBody::open();
+            let Some(seat) = caller.edge.sessions.seat() else {
+                return too_many_streams();
+            };
+            let (sender, events) = EventBody::open(Box::new(seat));
             session.listen(sender);
             body::events(events)
         }
         Err(status) => no_session(status, None),
     }
+}
+
+/// Calls must find a connection however many listen.
+fn too_many_streams() -> Answer {
+    let message = "too many streams are open; try again later";
+    let mut answer = failure(
+        StatusCode::SERVICE_UNAVAILABLE,
+        None,
+        errors::CALL_FAILED,
+        message,
+    );
+    answer
+        .headers_mut()
+        .insert(header::RETRY_AFTER, HeaderValue::from_static("30"));
+    answer
 }
 
 fn end(caller: Caller<'_>) -> Answer {
