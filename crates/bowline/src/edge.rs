@@ -3,6 +3,7 @@
 pub mod announce;
 pub mod api;
 pub mod body;
+pub mod connection;
 pub mod door;
 pub mod errors;
 pub mod guard;
@@ -12,6 +13,7 @@ pub mod route;
 pub mod seal;
 pub mod session;
 pub mod stream;
+pub mod unread;
 
 use std::sync::Arc;
 

@@ -13,15 +13,15 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use bowline_core::call::{Principal, Role};
 use bowline_core::error::CallError;
+use http::Request;
 use http::request::Parts;
-use http::{Request, header};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
 use super::body::{Answer, EdgeBody};
-use super::mcp::bounded_body;
+use super::mcp::{bounded_body, is_json};
 use super::{Edge, errors};
 
 /// How many suggestions an error carries.
@@ -42,11 +42,7 @@ pub async fn answer(
         return super::body::json(StatusCode::FORBIDDEN, body.to_string());
     }
     // A form or plain text can be sent by any web page without asking; JSON cannot.
-    let is_json = parts
-        .headers
-        .get(header::CONTENT_TYPE)
-        .is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
-    if parts.method != http::Method::GET && !is_json {
+    if parts.method != http::Method::GET && !is_json(&parts.headers) {
         let message = "the body must be application/json";
         let body = json!({"error": {"code": "not_json", "message": message}});
         return super::body::json(StatusCode::UNSUPPORTED_MEDIA_TYPE, body.to_string());

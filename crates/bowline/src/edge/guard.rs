@@ -11,12 +11,17 @@ mod tests;
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tracing::debug;
 
-pub use framing::{BODY_BYTES_MAX, EXTENSION_BYTES_MAX, Framing, Refusal, SIZE_DIGITS_MAX};
+pub use framing::{
+    BODY_BYTES_MAX, EXTENSION_BYTES_MAX, Framing, Position, Refusal, SIZE_DIGITS_MAX,
+};
 
 /// What the reader sees after a refused message: the server looks at a head or at trailers only
 /// when they are complete, and a caller that stops at the spoiled byte must not keep it waiting.
@@ -31,6 +36,60 @@ pub struct Guarded<S> {
     framing: Framing,
     /// What is still to be read of [`TERMINATOR`] once a message was refused.
     terminator: &'static [u8],
+    /// Tells the keeper of the connection how its stream stands.
+    pulse: Arc<Pulse>,
+}
+
+/// How a stream stands, told by the stream to the keeper of its connection.
+///
+/// Both live in one task, so the order of these writes and reads is that of the program.
+#[derive(Debug, Default)]
+pub struct Pulse {
+    /// Heads that were whole, counted round and round.
+    heads: AtomicU32,
+    /// Reads that brought bytes, counted round and round.
+    reads: AtomicU32,
+    /// Whether the stream stands between two requests.
+    between: AtomicBool,
+    /// Whether it stands in a head.
+    in_head: AtomicBool,
+    /// Whether the last write had to wait for the caller.
+    waits: AtomicBool,
+}
+
+impl Pulse {
+    /// How many requests began, counted round and round.
+    pub fn heads(&self) -> u32 {
+        self.heads.load(Relaxed)
+    }
+
+    /// How many reads brought bytes, counted round and round.
+    pub fn reads(&self) -> u32 {
+        self.reads.load(Relaxed)
+    }
+
+    /// Whether no request is half read and no answer half written.
+    pub fn is_between(&self) -> bool {
+        self.between.load(Relaxed) && !self.waits.load(Relaxed)
+    }
+
+    /// Whether a head is half read.
+    pub fn is_in_head(&self) -> bool {
+        self.in_head.load(Relaxed)
+    }
+
+    fn read(&self, framing: &Framing) {
+        let position = framing.position();
+        self.heads.store(framing.heads(), Relaxed);
+        self.reads.fetch_add(1, Relaxed);
+        self.between.store(position == Position::Between, Relaxed);
+        self.in_head.store(position == Position::Head, Relaxed);
+    }
+
+    fn wrote<T>(&self, written: Poll<T>) -> Poll<T> {
+        self.waits.store(written.is_pending(), Relaxed);
+        written
+    }
 }
 
 impl<S> Guarded<S> {
@@ -40,7 +99,21 @@ impl<S> Guarded<S> {
             stream,
             framing: Framing::new(),
             terminator: TERMINATOR,
+            pulse: Arc::new(Pulse {
+                between: AtomicBool::new(true),
+                ..Pulse::default()
+            }),
         }
+    }
+
+    /// How the stream stands, now and later.
+    pub fn pulse(&self) -> Arc<Pulse> {
+        Arc::clone(&self.pulse)
+    }
+
+    /// The stream behind the guard, to be waited on but not read.
+    pub const fn get_ref(&self) -> &S {
+        &self.stream
     }
 }
 
@@ -66,6 +139,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
         ready!(Pin::new(&mut this.stream).poll_read(context, buffer))?;
         if let Some(fresh) = buffer.filled_mut().get_mut(before..) {
             this.framing.filter(fresh);
+            this.pulse.read(&this.framing);
         }
         if let Some(refusal) = this.framing.refusal() {
             debug!(%refusal, "request refused");
@@ -80,7 +154,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write(context, bytes)
+        let this = self.get_mut();
+        let written = Pin::new(&mut this.stream).poll_write(context, bytes);
+        this.pulse.wrote(written)
     }
 
     fn poll_write_vectored(
@@ -88,7 +164,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write_vectored(context, slices)
+        let this = self.get_mut();
+        let written = Pin::new(&mut this.stream).poll_write_vectored(context, slices);
+        this.pulse.wrote(written)
     }
 
     fn is_write_vectored(&self) -> bool {

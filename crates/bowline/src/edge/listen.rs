@@ -1,32 +1,21 @@
 //! Accepts connections, reads requests within bounds, and shows them to the door.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderValue, Request, StatusCode, header};
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 
 use super::body::{self, Answer};
 use super::door::{Local, Refused};
 use super::errors::UNAUTHORIZED;
-use super::guard::Guarded;
 use super::route::{Place, place};
-use super::{Edge, api, mcp};
+use super::{Edge, api, connection, mcp};
 
 /// Connections served at once; further ones wait in the kernel's queue.
 pub const CONNECTIONS_MAX: usize = 16_384;
-
-/// How long a caller may take to send a request's head.
-pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Bytes of a request's head.
-pub const HEAD_BYTES_MAX: usize = 64 * 1024;
 
 /// Accepts connections until told to stop, then lets requests under way end.
 pub async fn serve(edge: Arc<Edge>, listener: TcpListener, mut stop: watch::Receiver<bool>) {
@@ -34,7 +23,7 @@ pub async fn serve(edge: Arc<Edge>, listener: TcpListener, mut stop: watch::Rece
     loop {
         let seat = tokio::select! {
             seat = Arc::clone(&seats).acquire_owned() => seat,
-            () = told(&mut stop) => return,
+            () = connection::told(&mut stop) => return,
         };
         let Ok(seat) = seat else { return };
         let stream = tokio::select! {
@@ -47,9 +36,9 @@ pub async fn serve(edge: Arc<Edge>, listener: TcpListener, mut stop: watch::Rece
                     continue;
                 }
             },
-            () = told(&mut stop) => return,
+            () = connection::told(&mut stop) => return,
         };
-        let task = connection(Arc::clone(&edge), stream, stop.clone());
+        let task = connection::keep(Arc::clone(&edge), stream, stop.clone());
         edge.host.tasks().spawn("connection", async move {
             task.await;
             drop(seat);
@@ -57,42 +46,8 @@ pub async fn serve(edge: Arc<Edge>, listener: TcpListener, mut stop: watch::Rece
     }
 }
 
-async fn connection(edge: Arc<Edge>, stream: TcpStream, mut stop: watch::Receiver<bool>) {
-    // Without it small answers wait for acknowledgements.
-    let _ = stream.set_nodelay(true);
-    let Ok(local) = stream.local_addr().map(Local::new) else {
-        return;
-    };
-    let local = Arc::new(local);
-    // Boxed, so that a connection on which nothing is asked does not keep room for an answer.
-    let service = service_fn(move |request| {
-        let (edge, local) = (Arc::clone(&edge), Arc::clone(&local));
-        Box::pin(async move { Ok::<_, Infallible>(answer(&edge, request, &local).await) })
-    });
-    let serving = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIMEOUT)
-        .max_buf_size(HEAD_BYTES_MAX)
-        .serve_connection(TokioIo::new(Guarded::new(stream)), service);
-    let mut serving = std::pin::pin!(serving);
-    let ended = tokio::select! {
-        ended = serving.as_mut() => ended,
-        () = told(&mut stop) => {
-            serving.as_mut().graceful_shutdown();
-            serving.await
-        }
-    };
-    if let Err(error) = ended {
-        tracing::debug!(error = &error as &dyn std::error::Error, "connection ended");
-    }
-}
-
-/// Waits until it is time to stop; whoever could say so being gone means the same.
-async fn told(stop: &mut watch::Receiver<bool>) {
-    let _ = stop.wait_for(|stop| *stop).await;
-}
-
-async fn answer(edge: &Arc<Edge>, request: Request<Incoming>, local: &Local) -> Answer {
+/// Answers one request.
+pub(super) async fn answer(edge: &Arc<Edge>, request: Request<Incoming>, local: &Local) -> Answer {
     let (parts, incoming) = request.into_parts();
     if let Err(refused) = edge.door.check_address(&parts, local) {
         return refusal(refused);

@@ -2,7 +2,10 @@
 
 mod call;
 mod handshake;
+mod headers;
 mod read;
+
+pub(super) use read::is_json;
 
 use std::sync::Arc;
 
@@ -81,7 +84,9 @@ async fn post(caller: Caller<'_>, incoming: Incoming) -> Answer {
         Ok(message) => message,
         Err(refusal) => return read::refused(&text, refusal),
     };
-    if let Some(refused) = refuse_revision(caller, &message) {
+    if let Some(refused) = refuse_revision(caller, &message)
+        .or_else(|| headers::refuse_lies(&caller.parts.headers, &message))
+    {
         return refused;
     }
     match (message.kind(), message.method()) {
@@ -144,13 +149,19 @@ fn listen(caller: Caller<'_>) -> Answer {
     if !read::accepts(caller.parts, "text/event-stream") {
         return body::empty(StatusCode::NOT_ACCEPTABLE);
     }
+    if let Some(refused) = refuse_unknown(caller, None) {
+        return refused;
+    }
     // No stream of ours gives out event ids, so there is none to resume from.
     if caller.parts.headers.contains_key("last-event-id") {
         return no_session(StatusCode::NOT_FOUND, None);
     }
     match session(caller) {
         Ok(session) => {
-            let (sender, events) = EventBody::open();
+            let Some(seat) = caller.edge.sessions.seat() else {
+                return too_many_streams();
+            };
+            let (sender, events) = EventBody::open(Box::new(seat));
             session.listen(sender);
             body::events(events)
         }
@@ -158,7 +169,25 @@ fn listen(caller: Caller<'_>) -> Answer {
     }
 }
 
+/// Calls must find a connection however many listen.
+fn too_many_streams() -> Answer {
+    let message = "too many streams are open; try again later";
+    let mut answer = failure(
+        StatusCode::SERVICE_UNAVAILABLE,
+        None,
+        errors::CALL_FAILED,
+        message,
+    );
+    answer
+        .headers_mut()
+        .insert(header::RETRY_AFTER, HeaderValue::from_static("30"));
+    answer
+}
+
 fn end(caller: Caller<'_>) -> Answer {
+    if let Some(refused) = refuse_unknown(caller, None) {
+        return refused;
+    }
     match (session(caller), session_id(caller)) {
         (Ok(_), Some(id)) => {
             caller.edge.sessions.end(id);
@@ -172,7 +201,7 @@ fn end(caller: Caller<'_>) -> Answer {
 /// Refuses a revision that is not served here. A modern client that only asks is told in the way
 /// that makes it fall back to a handshake.
 fn refuse_revision(caller: Caller<'_>, message: &Message) -> Option<Answer> {
-    if message.method() == Some(method::DISCOVER) {
+    if message.kind() == Kind::Request && message.method() == Some(method::DISCOVER) {
         return Some(failure(
             StatusCode::OK,
             message.id(),
@@ -180,14 +209,21 @@ fn refuse_revision(caller: Caller<'_>, message: &Message) -> Option<Answer> {
             "this gateway opens with initialize",
         ));
     }
-    let asked = caller.parts.headers.get(REVISION)?;
-    let known = asked.to_str().ok().and_then(Revision::parse);
-    if known.is_some() || message.method() == Some(method::INITIALIZE) {
+    if message.method() == Some(method::INITIALIZE) {
+        return None;
+    }
+    refuse_unknown(caller, message.id())
+}
+
+/// Refuses a request whose header names a revision that is not known here.
+fn refuse_unknown(caller: Caller<'_>, id: Option<&[u8]>) -> Option<Answer> {
+    let mut asked = caller.parts.headers.get_all(REVISION).iter();
+    if asked.all(|asked| asked.to_str().ok().and_then(Revision::parse).is_some()) {
         return None;
     }
     Some(failure(
         StatusCode::BAD_REQUEST,
-        message.id(),
+        id,
         code::INVALID_REQUEST,
         "this revision of the protocol is not served here",
     ))

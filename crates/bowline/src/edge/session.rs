@@ -1,6 +1,8 @@
 //! Who is here: sessions are sealed into their ids, and memory is only a cache of them.
 
 mod inflight;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,9 +14,10 @@ use bowline_core::time::{Now, millis};
 use bowline_host::ports::Clock;
 use bowline_wire::mcp::Revision;
 use foldhash::fast::RandomState;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::seal::{Seal, Sealed};
-use super::stream::EventSender;
+use super::stream::{EventSender, Guard};
 
 pub use inflight::{Cancelled, InFlight};
 
@@ -26,6 +29,9 @@ pub const IDLE: Duration = Duration::from_secs(3_600);
 
 /// An id older than this no longer works.
 pub const AGE_MAX: Duration = Duration::from_secs(7 * 24 * 3_600);
+
+/// Streams open at once. Fewer than connections, so that listeners leave room for calls.
+pub const STREAMS_MAX: usize = 8_192;
 
 /// Ended sessions remembered, so that their ids stay dead.
 const ENDED_MAX: usize = 65_536;
@@ -53,7 +59,15 @@ pub struct Session {
 pub struct Sessions {
     seal: Seal,
     table: Mutex<Table>,
+    /// One for each stream that may be open.
+    seats: Arc<Semaphore>,
 }
+
+/// One of the streams that may be open; free again when dropped.
+#[derive(Debug)]
+pub struct Seat(#[expect(dead_code, reason = "its drop is what counts")] OwnedSemaphorePermit);
+
+impl Guard for Seat {}
 
 #[derive(Debug, Default)]
 struct Table {
@@ -70,7 +84,14 @@ impl Sessions {
         Self {
             seal: Seal::new(key),
             table: Mutex::default(),
+            seats: Arc::new(Semaphore::new(STREAMS_MAX)),
         }
+    }
+
+    /// Returns a seat for one more stream, unless all are taken.
+    #[must_use]
+    pub fn seat(&self) -> Option<Seat> {
+        Arc::clone(&self.seats).try_acquire_owned().ok().map(Seat)
     }
 
     /// Opens a session and returns its id.
@@ -158,7 +179,7 @@ impl Sessions {
         let listening = table
             .live
             .values()
-            .filter(|session| lock(&session.stream).is_some())
+            .filter(|session| session.is_listening())
             .count();
         (table.live.len(), listening)
     }
@@ -261,8 +282,13 @@ impl Session {
         *lock(&self.stream) = None;
     }
 
+    fn is_listening(&self) -> bool {
+        let stream = lock(&self.stream);
+        stream.as_ref().is_some_and(|stream| !stream.is_closed())
+    }
+
     fn is_busy(&self) -> bool {
-        lock(&self.stream).is_some() || !self.in_flight.is_empty()
+        self.is_listening() || !self.in_flight.is_empty()
     }
 }
 

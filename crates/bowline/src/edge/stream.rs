@@ -30,6 +30,12 @@ impl EventSender {
         self.events.try_send(frame(message)).is_ok()
     }
 
+    /// Whether the caller is gone.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.events.is_closed()
+    }
+
     /// Passes on an event that is framed already; dropped when the caller is too far behind.
     pub fn push_frame(&self, event: Bytes) {
         let _ = self.events.try_send(event);
@@ -57,20 +63,20 @@ pub struct EventBody {
     /// Sent before everything else.
     opening: Option<Bytes>,
     /// Dropped with the stream; whatever must end with it.
-    _guard: Option<Box<dyn Guard>>,
+    guards: Vec<Box<dyn Guard>>,
 }
 
 /// Something that must end when a stream does.
 pub trait Guard: std::fmt::Debug + Send {}
 
 impl EventBody {
-    /// Returns a stream that opens with a comment, and its sender.
+    /// Returns a stream that opens with a comment and keeps `guard`, and its sender.
     #[must_use]
-    pub fn open() -> (EventSender, Self) {
+    pub fn open(guard: Box<dyn Guard>) -> (EventSender, Self) {
         let (sender, receiver) = channel();
         let mut opening = Vec::new();
         sse::comment(&mut opening, "bowline");
-        (sender, Self::new(receiver, Some(opening.into()), None))
+        (sender, Self::new(receiver, Some(opening.into()), guard))
     }
 
     /// Returns the stream of a channel, which opens with `first` and keeps `guard`.
@@ -80,14 +86,15 @@ impl EventBody {
         first: Option<Bytes>,
         guard: Box<dyn Guard>,
     ) -> Self {
-        Self::new(events, first, Some(guard))
+        Self::new(events, first, guard)
     }
 
-    fn new(
-        events: mpsc::Receiver<Bytes>,
-        opening: Option<Bytes>,
-        guard: Option<Box<dyn Guard>>,
-    ) -> Self {
+    /// Keeps one more thing that ends with the stream.
+    pub fn keep(&mut self, guard: Box<dyn Guard>) {
+        self.guards.push(guard);
+    }
+
+    fn new(events: mpsc::Receiver<Bytes>, opening: Option<Bytes>, guard: Box<dyn Guard>) -> Self {
         let mut alive = tokio::time::interval(KEEP_ALIVE);
         alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
         alive.reset();
@@ -95,7 +102,7 @@ impl EventBody {
             events,
             alive,
             opening,
-            _guard: guard,
+            guards: vec![guard],
         }
     }
 
@@ -143,4 +150,62 @@ pub fn frame(message: &[u8]) -> Bytes {
     // Only an id or a name can be refused, and ours is a constant.
     let _ = sse::encode(&mut out, &event);
     out.into()
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "tests turn this clock")]
+mod tests {
+    use std::future::poll_fn;
+
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[derive(Debug)]
+    struct Nothing;
+
+    impl Guard for Nothing {}
+
+    async fn next(body: &mut EventBody) -> Option<String> {
+        let bytes = poll_fn(|cx| body.poll_bytes(cx)).await?;
+        Some(String::from_utf8(bytes.to_vec()).unwrap())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_get_stream_opens_with_a_comment_and_keeps_alive() {
+        let started = Instant::now();
+        let (sender, mut body) = EventBody::open(Box::new(Nothing));
+        assert_eq!(next(&mut body).await.unwrap(), ": bowline\n\n");
+        assert_eq!(started.elapsed(), Duration::ZERO);
+        for beats in 1..4 {
+            assert_eq!(next(&mut body).await.unwrap(), ": alive\n\n");
+            assert_eq!(started.elapsed(), KEEP_ALIVE * beats);
+        }
+        // An event is a sign of life as well.
+        tokio::time::sleep(KEEP_ALIVE / 2).await;
+        assert!(sender.send(b"{}"));
+        let event = next(&mut body).await.unwrap();
+        assert_eq!(event, "event: message\ndata: {}\n\n");
+        let told = Instant::now();
+        assert_eq!(next(&mut body).await.unwrap(), ": alive\n\n");
+        assert_eq!(told.elapsed(), KEEP_ALIVE);
+        drop(sender);
+        assert_eq!(next(&mut body).await, None);
+    }
+
+    #[tokio::test]
+    async fn a_caller_that_lags_loses_progress_but_not_its_answer() {
+        let (sender, mut events) = channel();
+        for _ in 0..=EVENTS_MAX {
+            sender.push_frame(Bytes::from_static(b"progress"));
+        }
+        let last = tokio::join!(sender.finish(b"answer"), async {
+            let mut last = None;
+            for _ in 0..=EVENTS_MAX {
+                last = events.recv().await;
+            }
+            last
+        });
+        assert_eq!(last.1.unwrap(), frame(b"answer"));
+    }
 }

@@ -208,7 +208,7 @@ pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     while !holds() {
         assert!(Instant::now() < end, "never: {what}");
         // Looks again soon; what is waited for happens in another process.
-        let pause = std::sync::mpsc::channel::<()>().1;
+        let (_open, pause) = std::sync::mpsc::channel::<()>();
         let _ = pause.recv_timeout(Duration::from_millis(10));
     }
 }

@@ -9,5 +9,7 @@
     reason = "tests"
 )]
 
+mod door;
 mod first_call;
 mod harness;
+mod sec;

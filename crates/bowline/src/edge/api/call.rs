@@ -9,6 +9,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use bowline_core::call::{Body, Call, Principal, Reply, Role, Scope};
 use bowline_core::error::CallError;
+use bowline_wire::scan::{self, Keys};
 use bowline_wire::splice::write_string;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -42,6 +43,9 @@ pub(super) struct Answered {
 /// `POST /api/v1/call`
 pub(super) async fn call(State(edge): Shared, body: Bytes) -> Result<Json<Answered>, Failure> {
     let edge = alive(&edge)?;
+    // The same strictness as at the MCP endpoints: a server may read another of two equal keys.
+    scan::check(&body, Keys::Unique)
+        .map_err(|fault| Failure::plain(StatusCode::BAD_REQUEST, "invalid", &fault.to_string()))?;
     let asked: Asked<'_> = serde_json::from_slice(&body)
         .map_err(|error| Failure::plain(StatusCode::BAD_REQUEST, "invalid", &error.to_string()))?;
     edge.host

@@ -62,6 +62,19 @@ pub struct Framing {
     framed: Field,
     /// Why the connection is done for; set once.
     refusal: Option<Refusal>,
+    /// Heads that were whole, counted round and round.
+    heads: u32,
+}
+
+/// Where the next byte of a stream belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Position {
+    /// Between two requests.
+    Between,
+    /// In the head of one.
+    Head,
+    /// In its body.
+    Body,
 }
 
 /// What the next byte of the stream is.
@@ -168,7 +181,38 @@ impl Framing {
             field: Field::Other,
             framed: Field::Other,
             refusal: None,
+            heads: 0,
         }
+    }
+
+    /// How many heads were whole so far, counted round and round.
+    pub const fn heads(&self) -> u32 {
+        self.heads
+    }
+
+    /// Where the next byte belongs.
+    pub const fn position(&self) -> Position {
+        match (self.step, self.section) {
+            (Step::Start, Section::Request) => Position::Between,
+            (
+                Step::Start
+                | Step::Name
+                | Step::Value
+                | Step::Behind
+                | Step::Text
+                | Step::LineFeed
+                | Step::BlankFeed,
+                Section::Request | Section::Fields,
+            ) => Position::Head,
+            _ => Position::Body,
+        }
+    }
+
+    /// Stands before the next request.
+    const fn next_request(&mut self) {
+        let heads = self.heads;
+        *self = Self::new();
+        self.heads = heads;
     }
 
     /// Why the connection was refused, once it was.
@@ -233,7 +277,7 @@ impl Framing {
             if self.framed == Field::Coding {
                 self.step = Step::ChunkEnd;
             } else {
-                *self = Self::new();
+                self.next_request();
             }
         }
         skip
@@ -358,13 +402,16 @@ impl Framing {
     }
 
     fn blank_done(&mut self) -> Step {
+        if self.section == Section::Fields {
+            self.heads = self.heads.wrapping_add(1);
+        }
         match (self.section, self.framed) {
             // Empty lines before a request line are allowed.
             (Section::Request, _) => Step::Start,
             (Section::Fields, Field::Coding) => self.chunk(),
             (Section::Fields, Field::Length) if self.left > 0 => Step::Body,
             (Section::Fields | Section::Trailers, _) => {
-                *self = Self::new();
+                self.next_request();
                 Step::Start
             }
         }

@@ -94,8 +94,15 @@ async fn with_progress(
     let mut running: Running = Box::pin(async move { run(&owned, call, cancelled).await });
     let first = tokio::select! {
         biased;
-        answer = &mut running => return body::json(StatusCode::OK, answer),
-        first = events.recv() => first,
+        Some(first) = events.recv() => Some(first),
+        answer = &mut running => {
+            // Progress that came just before the answer is still told before it.
+            let Ok(first) = events.try_recv() else {
+                return body::json(StatusCode::OK, answer);
+            };
+            running = Box::pin(std::future::ready(answer));
+            Some(first)
+        }
         () = tokio::time::sleep(stream::KEEP_ALIVE) => None,
     };
     let (sender, outgoing) = stream::channel();

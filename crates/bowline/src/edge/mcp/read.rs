@@ -11,8 +11,7 @@ use bytes::{Bytes, BytesMut};
 use http::request::Parts;
 use http::{HeaderMap, StatusCode, header};
 use http_body_util::BodyExt as _;
-use hyper::body::{Body as _, Frame, Incoming};
-use tokio::time::error::Elapsed;
+use hyper::body::{Body, Frame, Incoming};
 
 use super::failure;
 use crate::edge::body::{self, Answer};
@@ -22,6 +21,9 @@ pub(crate) const BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// How long a body may pause.
 const BODY_IDLE: Duration = Duration::from_secs(30);
+
+/// How long a body may take in all, so that a byte now and then does not last for ever.
+const BODY_TIME: Duration = Duration::from_secs(300);
 
 /// Why a body was not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,59 +92,59 @@ pub(crate) async fn body(parts: &Parts, incoming: Incoming) -> Result<Bytes, Unr
 }
 
 /// Reads a body up to the limit, whatever it holds.
-pub(crate) async fn bounded(headers: &HeaderMap, incoming: Incoming) -> Result<Bytes, Unread> {
+pub(crate) async fn bounded<B>(headers: &HeaderMap, incoming: B) -> Result<Bytes, Unread>
+where
+    B: Body<Data = Bytes> + Unpin,
+{
     if headers.contains_key(header::CONTENT_ENCODING) {
         return Err(Unread::Encoded);
     }
     if incoming.size_hint().lower() > BODY_BYTES_MAX as u64 {
         return Err(Unread::TooLarge);
     }
+    // Nearly every body is there, in one piece, before it is asked for: no timer, no copy.
     let mut incoming = incoming;
-    let Some(first) = chunk(&mut incoming).await? else {
-        return Ok(Bytes::new());
+    let there = poll_fn(|cx| Poll::Ready(Pin::new(&mut incoming).poll_frame(cx))).await;
+    let first = match there {
+        Poll::Ready(frame) => data(frame)?,
+        Poll::Pending => Bytes::new(),
     };
-    // Nearly every body is one chunk, which then needs no copy.
-    let Some(second) = chunk(&mut incoming).await? else {
+    if incoming.is_end_stream() {
         return Ok(first);
-    };
+    }
+    tokio::time::timeout(BODY_TIME, rest(first, incoming))
+        .await
+        .unwrap_or(Err(Unread::Slow))
+}
+
+/// Reads what follows the first piece.
+async fn rest<B>(first: Bytes, mut incoming: B) -> Result<Bytes, Unread>
+where
+    B: Body<Data = Bytes> + Unpin,
+{
     let mut whole = BytesMut::from(first);
-    let mut next = Some(second);
-    while let Some(more) = next {
+    while !incoming.is_end_stream() {
+        let more = tokio::time::timeout(BODY_IDLE, incoming.frame())
+            .await
+            .map_err(|_| Unread::Slow)?;
+        if more.is_none() {
+            break;
+        }
+        let more = data(more)?;
         if whole.len() + more.len() > BODY_BYTES_MAX {
             return Err(Unread::TooLarge);
         }
         whole.extend_from_slice(&more);
-        next = chunk(&mut incoming).await?;
     }
     Ok(whole.freeze())
 }
 
-async fn chunk(incoming: &mut Incoming) -> Result<Option<Bytes>, Unread> {
-    loop {
-        if incoming.is_end_stream() {
-            return Ok(None);
-        }
-        let frame = match soon(incoming).await {
-            Err(_) => return Err(Unread::Slow),
-            Ok(None) => return Ok(None),
-            Ok(Some(Err(_))) => return Err(Unread::Broken),
-            Ok(Some(Ok(frame))) => frame,
-        };
-        // Trailers say nothing we act on.
-        if let Ok(data) = frame.into_data() {
-            return Ok(Some(data));
-        }
-    }
-}
-
-/// Waits for a frame, but not long. A timer is made only when there is something to wait for.
-async fn soon(
-    incoming: &mut Incoming,
-) -> Result<Option<Result<Frame<Bytes>, hyper::Error>>, Elapsed> {
-    let there = poll_fn(|cx| Poll::Ready(Pin::new(&mut *incoming).poll_frame(cx))).await;
-    match there {
-        Poll::Ready(frame) => Ok(frame),
-        Poll::Pending => tokio::time::timeout(BODY_IDLE, incoming.frame()).await,
+/// Returns what a frame holds. Trailers say nothing we act on.
+fn data<E>(frame: Option<Result<Frame<Bytes>, E>>) -> Result<Bytes, Unread> {
+    match frame {
+        None => Ok(Bytes::new()),
+        Some(Err(_)) => Err(Unread::Broken),
+        Some(Ok(frame)) => Ok(frame.into_data().unwrap_or_default()),
     }
 }
 
@@ -188,10 +190,77 @@ pub(crate) fn accepts(parts: &Parts, kind: &str) -> bool {
         })
 }
 
-fn is_json(headers: &HeaderMap) -> bool {
+pub(crate) fn is_json(headers: &HeaderMap) -> bool {
     headers
         .get(header::CONTENT_TYPE)
         .and_then(|value| value.to_str().ok())
         .and_then(|value| value.split(';').next())
         .is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json"))
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "tests turn this clock")]
+mod tests {
+    use std::convert::Infallible;
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+
+    use hyper::body::Frame;
+    use tokio::time::{Instant, Interval};
+
+    use super::*;
+
+    /// A body that sends a few bytes at each tick, for ever.
+    struct Drip {
+        bytes: Bytes,
+        ticks: Interval,
+    }
+
+    impl Drip {
+        fn new(bytes: usize, pause: Duration) -> Self {
+            let mut ticks = tokio::time::interval(pause);
+            ticks.reset();
+            Self {
+                bytes: vec![b' '; bytes].into(),
+                ticks,
+            }
+        }
+    }
+
+    impl Body for Drip {
+        type Data = Bytes;
+        type Error = Infallible;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+            self.ticks
+                .poll_tick(cx)
+                .map(|_| Some(Ok(Frame::data(self.bytes.clone()))))
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_pauses_too_long_is_given_up() {
+        let started = Instant::now();
+        let drip = Drip::new(1, BODY_IDLE + Duration::from_secs(1));
+        let read = bounded(&HeaderMap::new(), drip).await;
+        assert_eq!(read, Err(Unread::Slow));
+        assert_eq!(started.elapsed(), BODY_IDLE);
+        assert_eq!(Unread::Slow.answer().status(), StatusCode::REQUEST_TIMEOUT);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_endless_body_is_stopped_at_the_limit_and_at_the_deadline() {
+        let drip = Drip::new(BODY_BYTES_MAX / 4, Duration::from_millis(1));
+        let read = bounded(&HeaderMap::new(), drip).await;
+        assert_eq!(read, Err(Unread::TooLarge));
+        // A byte now and then is not a pause, and still must end.
+        let started = Instant::now();
+        let drip = Drip::new(1, BODY_IDLE / 2);
+        let read = bounded(&HeaderMap::new(), drip).await;
+        assert_eq!(read, Err(Unread::Slow));
+        assert_eq!(started.elapsed(), BODY_TIME);
+    }
 }

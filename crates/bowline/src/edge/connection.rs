@@ -1,0 +1,245 @@
+//! Keeps one connection: busy while something is asked, quiet and small while nothing is.
+//!
+//! The HTTP server holds buffers for as long as it has a connection, and closes one on which no
+//! head arrives in time, be it idle or slow. So it is given the stream when there is something to
+//! read and gives it back when nothing is under way; in between only the socket is held.
+
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::Poll;
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::MissedTickBehavior;
+
+use super::Edge;
+use super::body::{Answer, EdgeBody};
+use super::door::Local;
+use super::guard::{Guarded, Pulse};
+use super::listen::answer;
+use super::stream::Guard;
+use super::unread::Unread;
+
+/// How long a caller may take to send a request's head, its first included.
+pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Bytes of a request's head.
+pub const HEAD_BYTES_MAX: usize = 64 * 1024;
+
+/// How long a connection on which something was asked is kept while nothing is.
+pub const IDLE_MAX: Duration = Duration::from_secs(300);
+
+/// How often a busy connection is looked at.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// A connection becomes quiet at once until it has seen so many requests; then it has shown that
+/// more will follow, and becomes quiet only when none did between two looks.
+const EAGER_REQUESTS: u32 = 8;
+
+type Stream = Guarded<Unread<TcpStream>>;
+
+/// What is under way on one connection, as the service sees it.
+#[derive(Debug, Default)]
+struct Work {
+    /// Requests given to the service, counted round and round.
+    asked: AtomicU32,
+    /// Requests without an answer, and answers that are still being streamed.
+    open: AtomicU32,
+}
+
+/// One piece of work; over when dropped.
+#[derive(Debug)]
+struct Open(Arc<Work>);
+
+impl Open {
+    fn new(work: &Arc<Work>) -> Self {
+        work.asked.fetch_add(1, Relaxed);
+        work.open.fetch_add(1, Relaxed);
+        Self(Arc::clone(work))
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Relaxed);
+    }
+}
+
+impl Guard for Open {}
+
+/// Serves a connection to its end.
+pub async fn keep(edge: Arc<Edge>, stream: TcpStream, mut stop: watch::Receiver<bool>) {
+    // Without it small answers wait for acknowledgements.
+    let _ = stream.set_nodelay(true);
+    let Ok(local) = stream.local_addr() else {
+        return;
+    };
+    let mut stream = Guarded::new(Unread::new(stream));
+    let pulse = stream.pulse();
+    let keeper = Keeper {
+        edge,
+        local: Arc::new(Local::new(local)),
+        pulse,
+        work: Arc::default(),
+    };
+    let mut patience = HEAD_TIMEOUT;
+    while keeper.wait(&stream, patience, &mut stop).await {
+        // Boxed, so that a quiet connection does not keep room for a busy one.
+        match Box::pin(keeper.serve(stream, &mut stop)).await {
+            Some(back) => stream = back,
+            None => return,
+        }
+        patience = IDLE_MAX;
+    }
+}
+
+/// Waits until it is time to stop; whoever could say so being gone means the same.
+pub(super) async fn told(stop: &mut watch::Receiver<bool>) {
+    let _ = stop.wait_for(|stop| *stop).await;
+}
+
+/// What happens next on a busy connection.
+enum Next {
+    /// It is over.
+    Ended,
+    /// Nothing is under way.
+    Quiet,
+    /// Time to look at it.
+    Look,
+    /// The gateway goes down.
+    Stop,
+}
+
+/// What a connection needs for all its life.
+#[derive(Debug)]
+struct Keeper {
+    edge: Arc<Edge>,
+    local: Arc<Local>,
+    pulse: Arc<Pulse>,
+    work: Arc<Work>,
+}
+
+impl Keeper {
+    /// Waits until there is something to read; `false` when the connection should end instead.
+    async fn wait(
+        &self,
+        stream: &Stream,
+        patience: Duration,
+        stop: &mut watch::Receiver<bool>,
+    ) -> bool {
+        tokio::select! {
+            biased;
+            readable = stream.get_ref().get_ref().readable() => readable.is_ok(),
+            () = told(stop) => false,
+            () = tokio::time::sleep(patience) => false,
+        }
+    }
+
+    /// Serves requests until none is under way, and gives the stream back; nothing when the
+    /// connection is over.
+    async fn serve(&self, stream: Stream, stop: &mut watch::Receiver<bool>) -> Option<Stream> {
+        let service = service_fn(|request| {
+            let (edge, local) = (Arc::clone(&self.edge), Arc::clone(&self.local));
+            let open = Open::new(&self.work);
+            Box::pin(async move {
+                let answer = answer(&edge, request, &local).await;
+                Ok::<_, Infallible>(held(answer, open))
+            })
+        });
+        let mut serving = http1::Builder::new()
+            .max_buf_size(HEAD_BYTES_MAX)
+            .max_header_size(HEAD_BYTES_MAX)
+            .serve_connection(TokioIo::new(stream), service);
+        let mut looks = tokio::time::interval(LOOK);
+        looks.reset();
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut watch = Watch::default();
+        let mut stopping = false;
+        loop {
+            let next = tokio::select! {
+                biased;
+                next = poll_fn(|cx| match Pin::new(&mut serving).poll(cx) {
+                    Poll::Ready(ended) => {
+                        if let Err(error) = ended {
+                            let error = &error as &dyn std::error::Error;
+                            tracing::debug!(error, "connection ended");
+                        }
+                        Poll::Ready(Next::Ended)
+                    }
+                    Poll::Pending if self.is_eager() && self.is_quiet() => Poll::Ready(Next::Quiet),
+                    Poll::Pending => Poll::Pending,
+                }) => next,
+                _ = looks.tick() => Next::Look,
+                () = told(stop), if !stopping => Next::Stop,
+            };
+            match next {
+                Next::Ended => return None,
+                Next::Quiet => break,
+                Next::Look if watch.is_slow(&self.pulse) => return None,
+                Next::Look if !stopping && watch.is_unused(&self.pulse) && self.is_quiet() => break,
+                Next::Look => {}
+                Next::Stop => {
+                    stopping = true;
+                    Pin::new(&mut serving).graceful_shutdown();
+                }
+            }
+        }
+        Some(serving.into_parts().io.into_inner())
+    }
+
+    /// Whether every request that came was answered, and nothing else has begun to arrive.
+    fn is_quiet(&self) -> bool {
+        self.pulse.is_between()
+            && self.work.open.load(Relaxed) == 0
+            && self.work.asked.load(Relaxed) == self.pulse.heads()
+    }
+
+    fn is_eager(&self) -> bool {
+        self.work.asked.load(Relaxed) < EAGER_REQUESTS
+    }
+}
+
+/// What one look at a busy connection remembers for the next.
+#[derive(Debug, Default)]
+struct Watch {
+    reads: u32,
+    heads: u32,
+    /// Looks in a row at the same unfinished head.
+    slow_looks: u32,
+}
+
+impl Watch {
+    /// Whether nothing was read since the last look.
+    fn is_unused(&mut self, pulse: &Pulse) -> bool {
+        let before = std::mem::replace(&mut self.reads, pulse.reads());
+        before == pulse.reads()
+    }
+
+    /// Whether a head has been arriving for too long.
+    fn is_slow(&mut self, pulse: &Pulse) -> bool {
+        let before = std::mem::replace(&mut self.heads, pulse.heads());
+        self.slow_looks = if pulse.is_in_head() && before == pulse.heads() {
+            self.slow_looks + 1
+        } else {
+            0
+        };
+        LOOK * self.slow_looks >= HEAD_TIMEOUT
+    }
+}
+
+/// Lets an answer that is streamed count as work for as long as it lives. One that is whole is
+/// written, or waits to be, in the moment it is given out.
+fn held(mut answer: Answer, open: Open) -> Answer {
+    if let EdgeBody::Events(events) = answer.body_mut() {
+        events.keep(Box::new(open));
+    }
+    answer
+}

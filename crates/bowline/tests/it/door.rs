@@ -1,0 +1,294 @@
+//! What the front door answers: paths, methods, bodies, streams, and what stopping does to them.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::harness::{Gateway, Http, Session, eventually, fixture, lives, server};
+use crate::sec::{self, bearer, initialize, post};
+
+#[test]
+fn the_front_door_answers_path_then_credential_then_method() {
+    let gateway = Gateway::up(&fixture("one", &[]));
+    let bearer = bearer(&gateway);
+    let right = ("Authorization", bearer.as_str());
+    let ask = |method: &str, path: &str, headers: &[(&str, &str)]| {
+        sec::ask(gateway.address, method, path, headers)
+    };
+    for method in ["GET", "POST", "DELETE", "PUT", "PATCH", "OPTIONS"] {
+        assert_eq!(ask(method, "/nothing", &[]).status, 404, "{method}");
+        assert_eq!(ask(method, "/nothing", &[right]).status, 404, "{method}");
+        for path in ["/mcp", "/servers/one/mcp", "/servers/unknown/mcp"] {
+            let refused = ask(method, path, &[]);
+            assert_eq!(refused.status, 401, "{method} {path}");
+            assert_eq!(refused.json()["error"]["code"], -32_001);
+            assert!(refused.json()["id"].is_null());
+        }
+        assert_eq!(ask(method, "/servers/unknown/mcp", &[right]).status, 404);
+    }
+    for method in ["PUT", "PATCH", "OPTIONS"] {
+        let refused = ask(method, "/mcp", &[right]);
+        assert_eq!(refused.status, 405, "{method}");
+        assert_eq!(refused.header("allow"), Some("GET, POST, DELETE"));
+    }
+    assert_eq!(post(&gateway, "/mcp", &[], &initialize()).status, 200);
+    let session = gateway.session("/mcp");
+    let with = [right, ("Mcp-Session-Id", session.id.as_str())];
+    let accept = ("Accept", "application/json");
+    assert_eq!(ask("GET", "/mcp", &[with[0], with[1], accept]).status, 406);
+    assert_eq!(ask("GET", "/mcp", &[right]).status, 400);
+    assert_eq!(ask("DELETE", "/mcp", &[right]).status, 400);
+    assert_eq!(ask("DELETE", "/mcp", &with).status, 204);
+    for path in ["/livez", "/readyz"] {
+        assert_eq!(ask("GET", path, &[]).status, 200, "{path}");
+    }
+}
+
+#[test]
+fn a_body_that_is_not_one_json_object_is_refused() {
+    let gateway = Gateway::up("");
+    let mut session = gateway.session("/mcp");
+    for (body, code) in [
+        ("", -32_700),
+        (" ", -32_700),
+        ("{", -32_700),
+        ("ping", -32_700),
+        ("{}{}", -32_700),
+        ("{\"jsonrpc\":\"2.0\",}", -32_700),
+        ("[]", -32_600),
+        (
+            "[{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}]",
+            -32_600,
+        ),
+        ("1", -32_600),
+        ("null", -32_600),
+        ("\"ping\"", -32_600),
+        ("{}", -32_600),
+        ("{\"id\":1,\"method\":\"ping\"}", -32_600),
+        (
+            "{\"jsonrpc\":\"1.0\",\"id\":1,\"method\":\"ping\"}",
+            -32_600,
+        ),
+        ("{\"jsonrpc\":\"2.0\",\"id\":1}", -32_600),
+        ("{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":1}", -32_600),
+    ] {
+        let answer = session.post_raw(body.as_bytes());
+        assert_eq!(answer.status, 200, "{body}");
+        let answer = answer.json();
+        assert_eq!(answer["error"]["code"], code, "{body}: {answer}");
+        if code == -32_700 || body.starts_with('[') {
+            assert!(answer["id"].is_null(), "{body}: {answer}");
+        }
+    }
+}
+
+#[test]
+fn stopping_closes_every_stream_at_once() {
+    let mut gateway = Gateway::up(&fixture("one", &[]));
+    let sessions: Vec<_> = (0..8).map(|_| gateway.session("/mcp")).collect();
+    let mut streams: Vec<_> = sessions.iter().map(Session::listen).collect();
+    for stream in &mut streams {
+        stream.read_chunk().unwrap();
+    }
+    let mut progress = gateway.session("/mcp");
+    let waiting = std::thread::spawn(move || {
+        progress.post(&json!({
+            "jsonrpc": "2.0", "id": 1, "method": "tools/call",
+            "params": {"name": "one__slow", "arguments": {"ms": 600_000, "message": ""},
+                "_meta": {"progressToken": 1}},
+        }))
+    });
+    eventually("the call runs", || {
+        gateway.wait_for("one", "ready")["in_flight"] == 1
+    });
+    let child = gateway.wait_for("one", "ready")["pid"].as_u64().unwrap();
+    let started = Instant::now();
+    let reading = std::thread::spawn(move || {
+        for stream in &mut streams {
+            assert_eq!(stream.read_chunk(), None);
+            assert!(stream.is_closed());
+        }
+        started.elapsed()
+    });
+    assert!(gateway.stop());
+    let took = reading.join().unwrap();
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    let answer = waiting.join().unwrap();
+    assert!(answer.text().contains("\"error\""), "{}", answer.text());
+    let refused = std::net::TcpStream::connect(gateway.address);
+    assert!(refused.is_err());
+    assert!(!gateway.state().join("run.json").exists());
+    assert!(!lives(u32::try_from(child).unwrap()));
+}
+
+#[test]
+fn a_stream_counts_until_its_caller_leaves_and_a_newer_one_replaces_it() {
+    let gateway = Gateway::up("");
+    let session = gateway.session("/mcp");
+    let streams = || gateway.api("/api/v1/status")["streams"].clone();
+    let mut older = session.listen();
+    let opening = String::from_utf8(older.read_chunk().unwrap()).unwrap();
+    assert!(opening.starts_with(": "), "{opening:?}");
+    assert_eq!(streams(), 1);
+    let mut newer = session.listen();
+    newer.read_chunk().unwrap();
+    assert_eq!(older.read_chunk(), None, "the older ends");
+    assert_eq!(streams(), 1);
+    drop(newer);
+    eventually("the stream is gone", || streams() == 0);
+}
+
+/// A server that answers calls with what is no answer, and then with one.
+const BABBLER: &str = r#"
+while IFS= read -r line; do
+  id=$(printf '%s' "$line" | sed -n 's/.*"id":\([0-9]*\).*/\1/p')
+  case "$line" in
+    *'"initialize"'*)
+      printf '{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"s","version":"1"}}}\n' "$id" ;;
+    *'"tools/list"'*)
+      printf '{"jsonrpc":"2.0","id":%s,"result":{"tools":[{"name":"babble","inputSchema":{"type":"object"}},{"name":"both","inputSchema":{"type":"object"}},{"name":"empty","inputSchema":{"type":"object"}}]}}\n' "$id" ;;
+    *'"babble"'*)
+      printf '502 Bad Gateway\n'
+      printf '{"status":502,"message":"upstream down"}\n'
+      printf '{"id":%s,"status":502}\n' "$id"
+      printf '"%s"\n' "$id"
+      printf '{"jsonrpc":"2.0","id":null,"result":{"wrong":2}}\n'
+      printf '{"jsonrpc":"2.0","id":%s%s,"result":{"wrong":3}}\n' "$id" 999
+      printf '{"jsonrpc":"2.0","id":%s,"result":{"content":[{"type":"text","text":"right"}]}}\n' "$id" ;;
+  esac
+done
+"#;
+
+#[test]
+fn what_is_not_json_rpc_never_reaches_a_caller_as_an_answer() {
+    let shell = std::path::Path::new("/bin/sh");
+    let config = [
+        fixture("noisy", &["--fault", "noise"]),
+        fixture("one", &[]),
+        server("babbler", shell, &["-c", BABBLER]),
+    ]
+    .concat();
+    let gateway = Gateway::up(&config);
+    for name in ["noisy", "one", "babbler"] {
+        gateway.wait_for(name, "ready");
+    }
+    let mut session = gateway.session("/mcp");
+    let said = session.text("noisy__echo", &json!({"message": "through"}));
+    assert_eq!(said, "through");
+    // Either the right answer or an error that says what happened; never the babble.
+    let answer = session.call("babbler__babble", &json!({}));
+    assert!(!answer.to_string().contains("wrong"), "{answer}");
+    let right = answer["result"]["content"][0]["text"] == "right";
+    let failed = answer["error"]["data"]["code"] == "bad_answer";
+    assert!(right || failed, "{answer}");
+    // A server's own error is passed on as one.
+    let rpc = json!({"code": -32_050, "message": "no"});
+    let answer = session.call("one__rpc_error", &rpc);
+    assert_eq!(answer["error"]["code"], -32_050, "{answer}");
+}
+
+#[test]
+fn a_refused_notification_is_not_answered_202() {
+    let gateway = Gateway::up("");
+    let mut session = gateway.session("/mcp");
+    let note = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
+    assert_eq!(session.post(&note).status, 202);
+    assert_eq!(session.post(&note).body, b"");
+    let id = session.id.clone();
+    let own = ("Mcp-Session-Id", id.as_str());
+    for (headers, status) in [
+        (&[][..], 400),
+        (&[("Mcp-Session-Id", "unknown")], 404),
+        (&[own, ("Authorization", "Bearer x")], 401),
+        (&[own, ("Origin", "null")], 403),
+        (&[own, ("MCP-Protocol-Version", "1999-01-01")], 400),
+        (&[own, ("Mcp-Method", "tools/call")], 400),
+        (&[own, ("Content-Type", "text/plain")], 415),
+        (&[own, ("Accept", "text/html")], 406),
+    ] {
+        let answer = post(&gateway, "/mcp", headers, &note);
+        assert_eq!(answer.status, status, "{headers:?}");
+    }
+    // One that is asked like a request but without an id has no answer to give.
+    let discover = json!({"jsonrpc": "2.0", "method": "server/discover"});
+    assert_eq!(post(&gateway, "/mcp", &[], &discover).status, 400);
+    assert_eq!(session.post(&discover).status, 202);
+}
+
+#[test]
+fn an_event_reaches_only_the_session_it_belongs_to() {
+    let config = [fixture("one", &[]), fixture("two", &[])].concat();
+    let gateway = Gateway::up(&config);
+    gateway.wait_for("one", "ready");
+    gateway.wait_for("two", "ready");
+    let mut one = gateway.session("/servers/one/mcp");
+    let mut two = gateway.session("/servers/two/mcp");
+    for session in [&mut one, &mut two] {
+        session.request("tools/list", &json!({}));
+    }
+    let (mut of_one, mut of_two) = (one.listen(), two.listen());
+    of_one.read_chunk().unwrap();
+    of_two.read_chunk().unwrap();
+    one.call("test_trigger_tool_change", &json!({}));
+    let event = of_one.read_chunk().unwrap();
+    assert!(String::from_utf8(event).unwrap().contains("list_changed"));
+    // Progress goes with the answer it belongs to, not to a stream.
+    let progress = one.post(&json!({
+        "jsonrpc": "2.0", "id": 7, "method": "tools/call",
+        "params": {"name": "test_tool_with_progress", "arguments": {},
+            "_meta": {"progressToken": "t"}},
+    }));
+    assert_eq!(progress.events().len(), 4);
+    // What the second stream hears next is what belongs to it.
+    two.call("test_trigger_tool_change", &json!({}));
+    let event = String::from_utf8(of_two.read_chunk().unwrap()).unwrap();
+    assert_eq!(event.matches("data: ").count(), 1, "{event}");
+    assert!(event.contains("list_changed"), "{event}");
+}
+
+#[test]
+fn a_changed_definition_is_announced_though_the_names_stay() {
+    let gateway = Gateway::up(&fixture("one", &[]));
+    gateway.wait_for("one", "ready");
+    let mut session = gateway.session("/mcp");
+    let before = session.request("tools/list", &json!({}));
+    let mut stream = session.listen();
+    stream.read_chunk().unwrap();
+    session.call("one__test_trigger_description_change", &json!({}));
+    let event = String::from_utf8(stream.read_chunk().unwrap()).unwrap();
+    assert!(
+        event.contains("notifications/tools/list_changed"),
+        "{event}"
+    );
+    let after = session.request("tools/list", &json!({}));
+    assert_ne!(before["result"], after["result"]);
+    let names = |list: &serde_json::Value| -> Vec<String> {
+        let tools = list["result"]["tools"].as_array().unwrap();
+        tools.iter().map(|tool| tool["name"].to_string()).collect()
+    };
+    assert_eq!(names(&before), names(&after));
+}
+
+#[test]
+fn a_session_outlives_the_gateway_that_opened_it() {
+    let mut gateway = Gateway::up(&fixture("one", &[]));
+    let mut session = gateway.session("/servers/one/mcp");
+    assert_eq!(
+        session.text("echo", &json!({"message": "before"})),
+        "before"
+    );
+    gateway.restart_after_kill();
+    session.http = Http::connect(gateway.address);
+    let listed = session.request("tools/list", &json!({}));
+    assert!(listed.to_string().contains("test_simple_text"), "{listed}");
+    assert_eq!(session.text("echo", &json!({"message": "after"})), "after");
+    let mut stream = session.listen();
+    stream.read_chunk().unwrap();
+    session.call("test_trigger_tool_change", &json!({}));
+    let event = String::from_utf8(stream.read_chunk().unwrap()).unwrap();
+    assert!(event.contains("list_changed"), "{event}");
+    // It still belongs to its endpoint and its owner only.
+    let elsewhere = [("Mcp-Session-Id", session.id.as_str())];
+    let ping = json!({"jsonrpc": "2.0", "id": 1, "method": "ping"});
+    assert_eq!(post(&gateway, "/mcp", &elsewhere, &ping).status, 404);
+}

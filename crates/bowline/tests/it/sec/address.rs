@@ -1,0 +1,138 @@
+//! Host and origin: a web page in the owner's browser must not reach the gateway.
+
+use crate::harness::Gateway;
+use crate::sec::{ask, bearer, exchange, initialize, is_unharmed, post, statuses};
+
+#[test]
+fn sec_01_a_foreign_host_is_refused_in_every_spelling() {
+    let gateway = Gateway::up_with("", &["--insecure-no-auth"]);
+    let port = gateway.address.port();
+    for ours in [
+        format!("127.0.0.1:{port}"),
+        format!("localhost:{port}"),
+        format!("LocalHost:{port}"),
+        format!("localhost.:{port}"),
+        format!("[::1]:{port}"),
+    ] {
+        let answer = post(&gateway, "/mcp", &[("Host", &ours)], &initialize());
+        assert_eq!(answer.status, 200, "{ours}: {}", answer.text());
+    }
+    let foreign = [
+        format!("evil.example:{port}"),
+        format!("EVIL.example:{port}"),
+        format!("evil.example.:{port}"),
+        format!("localhost.evil.example:{port}"),
+        format!("127.0.0.1.evil.example:{port}"),
+        format!("evil.example@127.0.0.1:{port}"),
+        format!("0.0.0.0:{port}"),
+        format!("[::]:{port}"),
+        format!("[::ffff:127.0.0.1]:{port}"),
+        format!("2130706433:{port}"),
+        format!("0x7f.1:{port}"),
+        format!("127.1:{port}"),
+        format!("127.0.0.1:{port}:{port}"),
+        "127.0.0.1".to_owned(),
+        "localhost".to_owned(),
+        "127.0.0.1:1".to_owned(),
+        "127.0.0.1:".to_owned(),
+        "[::1".to_owned(),
+        String::new(),
+    ];
+    for path in ["/mcp", "/api/v1/status", "/livez", "/nothing"] {
+        for host in &foreign {
+            let answer = post(&gateway, path, &[("Host", host)], &initialize());
+            assert_eq!(answer.status, 403, "{host} {path}: {}", answer.text());
+            assert!(answer.text().contains("localhost"), "{}", answer.text());
+            assert_eq!(answer.header("mcp-session-id"), None);
+        }
+    }
+    judge_heads(&gateway);
+    is_unharmed(&gateway);
+}
+
+/// Hosts that are named twice, not at all, or in the target.
+fn judge_heads(gateway: &Gateway) {
+    let (at, bearer) = (gateway.address, bearer(gateway));
+    let get = |target: &str, hosts: &str| {
+        let head = format!(
+            "GET {target} HTTP/1.1\r\n{hosts}Authorization: {bearer}\r\nConnection: close\r\n\r\n"
+        );
+        statuses(&exchange(at, head.as_bytes()))
+    };
+    let ours = format!("Host: {at}\r\n");
+    assert_eq!(get("/livez", &ours), [200]);
+    assert_eq!(get(&format!("http://{at}/livez"), &ours), [200]);
+    for (target, hosts) in [
+        ("/livez", format!("{ours}{ours}")),
+        ("/livez", format!("{ours}Host: evil.example\r\n")),
+        ("/livez", format!("Host: evil.example\r\n{ours}")),
+        ("/livez", String::new()),
+        ("http://evil.example/livez", ours),
+        (
+            "http://evil.example/livez",
+            "Host: evil.example\r\n".to_owned(),
+        ),
+        (
+            &format!("http://{at}/livez"),
+            "Host: evil.example\r\n".to_owned(),
+        ),
+    ] {
+        let status = get(target, &hosts);
+        assert!(
+            status == [403] || status == [400],
+            "{target} {hosts:?}: {status:?}"
+        );
+    }
+    let old = format!("GET /livez HTTP/1.0\r\nAuthorization: {bearer}\r\n\r\n");
+    let reply = exchange(at, old.as_bytes());
+    assert!(reply.contains(" 403 "), "{reply}");
+}
+
+#[test]
+fn sec_02_a_foreign_or_null_origin_is_refused() {
+    let gateway = Gateway::up("");
+    let open = Gateway::up_with("", &["--insecure-no-auth"]);
+    for gateway in [&gateway, &open] {
+        let at = gateway.address;
+        let port = at.port();
+        let own = format!("http://localhost:{port}");
+        let answer = post(gateway, "/mcp", &[("Origin", &own)], &initialize());
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        assert_eq!(answer.header("access-control-allow-origin"), None);
+        for origin in [
+            "null".to_owned(),
+            String::new(),
+            "*".to_owned(),
+            "http://evil.example".to_owned(),
+            format!("http://evil.example:{port}"),
+            format!("https://127.0.0.1:{port}"),
+            format!("http://127.0.0.1:{}", port ^ 1),
+            "http://localhost".to_owned(),
+            format!("http://localhost.evil.example:{port}"),
+            format!("http://localhost:{port}/"),
+            format!("http://localhost:{port} http://evil.example"),
+            format!("http://evil.example@localhost:{port}"),
+            format!("file://localhost:{port}"),
+        ] {
+            for path in ["/mcp", "/api/v1/status", "/livez"] {
+                let answer = post(gateway, path, &[("Origin", &origin)], &initialize());
+                assert_eq!(answer.status, 403, "{origin} {path}: {}", answer.text());
+                assert_eq!(answer.header("access-control-allow-origin"), None);
+            }
+        }
+        let twice = [("Origin", own.as_str()), ("Origin", own.as_str())];
+        assert_eq!(post(gateway, "/mcp", &twice, &initialize()).status, 403);
+        // A browser asks first whether it may: it may not.
+        let asked = ask(
+            at,
+            "OPTIONS",
+            "/mcp",
+            &[
+                ("Origin", "http://evil.example"),
+                ("Access-Control-Request-Method", "POST"),
+            ],
+        );
+        assert_eq!(asked.status, 403);
+        is_unharmed(gateway);
+    }
+}

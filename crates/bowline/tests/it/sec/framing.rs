@@ -1,0 +1,241 @@
+//! Where a request ends: two readings of it, or no end at all.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+
+use serde_json::json;
+
+use crate::harness::{Gateway, PATIENCE, fixture, memory};
+use crate::sec::{
+    bearer, exchange, exchange_and_end, initialize, is_unharmed, post, statuses, until_closed,
+};
+
+const MIB: usize = 1024 * 1024;
+
+/// Bytes of a body, as the gateway bounds it.
+const BODY_BYTES_MAX: usize = 8 * MIB;
+
+/// Connections that open with another protocol.
+const STRANGERS: usize = 200;
+
+/// A request that would change something if it were ever taken for one.
+fn smuggled(gateway: &Gateway) -> String {
+    format!(
+        "POST /api/v1/servers/one/stop HTTP/1.1\r\nHost: {}\r\nAuthorization: {}\r\n\
+         Content-Type: application/json\r\nContent-Length: 0\r\n\r\n",
+        gateway.address,
+        bearer(gateway)
+    )
+}
+
+fn head(gateway: &Gateway, fields: &str) -> String {
+    format!(
+        "POST /mcp HTTP/1.1\r\nHost: {}\r\nAuthorization: {}\r\n\
+         Content-Type: application/json\r\n{fields}\r\n",
+        gateway.address,
+        bearer(gateway)
+    )
+}
+
+#[test]
+fn sec_06_a_smuggled_request_is_400_and_closed() {
+    let gateway = Gateway::up(&fixture("one", &[]));
+    gateway.wait_for("one", "ready");
+    let behind = smuggled(&gateway);
+    let chunked = "Transfer-Encoding: chunked\r\n";
+    let heads = [
+        format!("Content-Length: 4\r\n{chunked}"),
+        format!("{chunked}Content-Length: 4\r\n"),
+        "Content-Length: 0\r\nContent-Length: 4\r\n".to_owned(),
+        "Content-Length: 4\r\nContent-Length: 4\r\n".to_owned(),
+        "Content-Length: 0, 4\r\n".to_owned(),
+        "Content-Length: +4\r\n".to_owned(),
+        "Content-Length: -1\r\n".to_owned(),
+        "Content-Length: 0x4\r\n".to_owned(),
+        "Content-Length: 4 4\r\n".to_owned(),
+        "Content-Length: 18446744073709551620\r\n".to_owned(),
+        "Content-Length : 4\r\n".to_owned(),
+        "Content-Length: 4\n".to_owned(),
+        "X: y\r\n Content-Length: 4\r\n".to_owned(),
+        "X: y\r\n\tfolded\r\n".to_owned(),
+        "Transfer-Encoding: identity, chunked\r\n".to_owned(),
+        "Transfer-Encoding: xchunked\r\n".to_owned(),
+        "Transfer-Encoding: chunked, chunked\r\n".to_owned(),
+        format!("{chunked}{chunked}"),
+        "Transfer-Encoding:\x0bchunked\r\n".to_owned(),
+        "X: a\rb\r\n".to_owned(),
+        "X: a\0b\r\n".to_owned(),
+        "X\r\n".to_owned(),
+    ];
+    for fields in heads {
+        let request = head(&gateway, &fields) + "0\r\n\r\n" + &behind;
+        let reply = exchange(gateway.address, request.as_bytes());
+        assert_eq!(statuses(&reply), [400], "{fields:?}: {reply}");
+    }
+    // Bad chunks come after a good head: the answer is the same.
+    for body in [
+        "g\r\n".to_owned(),
+        "-1\r\n\r\n".to_owned(),
+        "0x1\r\n1\r\n0\r\n\r\n".to_owned(),
+        "1\n1\r\n0\r\n\r\n".to_owned(),
+        "2\r\n12345\r\n0\r\n\r\n".to_owned(),
+        "1\r\n1\n0\r\n\r\n".to_owned(),
+        "1 \r\n1\r\n0\r\n\r\n".to_owned(),
+        "ffffffffffffffff1\r\n".to_owned(),
+        "10000000000000000\r\n".to_owned(),
+        "1;x=\n1\r\n0\r\n\r\n".to_owned(),
+        format!("1;{}\r\n1\r\n0\r\n\r\n", "x".repeat(2_000)),
+        "0\r\nContent-Length: 4\r\n\r\n".to_owned(),
+        "0\r\n X: y\r\n\r\n".to_owned(),
+        "0\nX: y\r\n\r\n".to_owned(),
+    ] {
+        let request = head(&gateway, chunked) + &body + &behind;
+        let reply = exchange(gateway.address, request.as_bytes());
+        assert_eq!(statuses(&reply), [400], "{body:?}: {reply}");
+    }
+    // A body that ends too early is no body.
+    for fields in [chunked, "Content-Length: 400\r\n"] {
+        let request = head(&gateway, fields) + "1\r\n";
+        let reply = exchange_and_end(gateway.address, request.as_bytes());
+        let status = statuses(&reply);
+        assert!(status == [400] || status.is_empty(), "{fields:?}: {reply}");
+    }
+    assert_eq!(gateway.wait_for("one", "ready")["generation"], 1);
+    strangers_are_turned_away(&gateway);
+    is_unharmed(&gateway);
+}
+
+/// HTTP/2 is not served: its preface ends the connection, however often it comes.
+fn strangers_are_turned_away(gateway: &Gateway) {
+    let mut good = gateway.session("/mcp");
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    let resets = b"\0\0\x04\x03\0\0\0\0\x01\0\0\0\x08".repeat(64);
+    let mut open = Vec::new();
+    for _ in 0..STRANGERS {
+        let mut stream = TcpStream::connect(gateway.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let _ = stream.write_all(preface);
+        let _ = stream.write_all(&resets);
+        open.push(stream);
+    }
+    let said = good.text("one__echo", &json!({"message": "served meanwhile"}));
+    assert_eq!(said, "served meanwhile");
+    for stream in open {
+        let status = statuses(&until_closed(stream));
+        assert!(status.is_empty() || status == [400], "{status:?}");
+    }
+    let upgrade = head(
+        gateway,
+        "Connection: Upgrade, HTTP2-Settings, close\r\nUpgrade: h2c\r\n",
+    );
+    let reply = exchange(gateway.address, upgrade.as_bytes());
+    assert_eq!(
+        statuses(&reply),
+        [200],
+        "answered as if it had not asked: {reply}"
+    );
+}
+
+#[test]
+fn sec_07_an_oversized_or_compressed_body_is_refused_before_buffering() {
+    let gateway = Gateway::up("");
+    let before = memory(gateway.pid());
+    for (fields, status) in [
+        (format!("Content-Length: {}\r\n", BODY_BYTES_MAX + 1), 413),
+        ("Content-Length: 9007199254740992\r\n".to_owned(), 413),
+        (
+            format!(
+                "Expect: 100-continue\r\nContent-Length: {}\r\n",
+                BODY_BYTES_MAX + 1
+            ),
+            413,
+        ),
+        (
+            "Content-Encoding: gzip\r\nContent-Length: 1000\r\n".to_owned(),
+            415,
+        ),
+        (
+            "Content-Encoding: br\r\nContent-Length: 1000\r\n".to_owned(),
+            415,
+        ),
+        (
+            "Content-Encoding: zstd\r\nContent-Length: 1000\r\n".to_owned(),
+            415,
+        ),
+        (
+            "Content-Encoding: deflate\r\nTransfer-Encoding: chunked\r\n".to_owned(),
+            415,
+        ),
+    ] {
+        for path in ["/mcp", "/api/v1/call"] {
+            // Nothing of the body is sent: the answer cannot have waited for it.
+            let head = head(&gateway, &fields).replace("/mcp", path);
+            let reply = exchange(gateway.address, head.as_bytes());
+            assert_eq!(statuses(&reply), [status], "{path} {fields:?}: {reply}");
+        }
+    }
+    let sent = an_endless_body_is_stopped(&gateway);
+    assert!(sent >= BODY_BYTES_MAX, "stopped too early: {sent}");
+    // The bound, and what two ends of a local connection hold on their way.
+    assert!(
+        sent < BODY_BYTES_MAX + 16 * MIB,
+        "taken far beyond the limit: {sent}"
+    );
+    let grown = memory(gateway.pid()).saturating_sub(before);
+    assert!(grown < BODY_BYTES_MAX + 16 * MIB, "grew by {grown}");
+    // One byte less than too much is taken.
+    let filler = BODY_BYTES_MAX - initialize().to_string().len();
+    let body = initialize().to_string() + &" ".repeat(filler);
+    let answer = crate::harness::Http::connect(gateway.address).post(
+        "/mcp",
+        &[("Authorization", &bearer(&gateway))],
+        body.as_bytes(),
+    );
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    is_unharmed(&gateway);
+}
+
+/// Sends chunks until the gateway has had enough, and returns how much it took.
+fn an_endless_body_is_stopped(gateway: &Gateway) -> usize {
+    let stream = TcpStream::connect(gateway.address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    let mut writer = stream.try_clone().unwrap();
+    let mut chunk = format!("{:x}\r\n", 64 * 1024).into_bytes();
+    chunk.extend(std::iter::repeat_n(b' ', 64 * 1024));
+    chunk.extend_from_slice(b"\r\n");
+    writer
+        .write_all(head(gateway, "Transfer-Encoding: chunked\r\n").as_bytes())
+        .unwrap();
+    let mut sent = 0;
+    // A gateway without a limit would take this for ever; ten times the limit is enough to tell.
+    while sent < 10 * BODY_BYTES_MAX && writer.write_all(&chunk).is_ok() {
+        sent += 64 * 1024;
+    }
+    let mut status = String::new();
+    // The answer may be lost with the connection that was closed on the writer.
+    if BufReader::new(stream).read_line(&mut status).is_ok() && !status.is_empty() {
+        assert!(status.contains(" 413 "), "{status}");
+    }
+    sent
+}
+
+#[test]
+fn a_body_beyond_the_limit_is_told_so() {
+    let gateway = Gateway::up("");
+    let mut stream = TcpStream::connect(gateway.address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let size = BODY_BYTES_MAX + 1;
+    let fields = format!("Transfer-Encoding: chunked\r\n\r\n{size:x}\r\n");
+    let head = head(&gateway, &fields);
+    stream
+        .write_all(head.trim_end_matches("\r\n").as_bytes())
+        .unwrap();
+    stream.write_all(b"\r\n").unwrap();
+    stream.write_all(&vec![b' '; size]).unwrap();
+    // All that was sent was read, so nothing can be lost.
+    let mut reply = [0; 12];
+    stream.read_exact(&mut reply).unwrap();
+    assert_eq!(&reply, b"HTTP/1.1 413");
+    assert_eq!(post(&gateway, "/mcp", &[], &initialize()).status, 200);
+}
