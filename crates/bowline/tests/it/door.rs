@@ -1,5 +1,6 @@
 //! What the front door answers: paths, methods, bodies, streams, and what stopping does to them.
 
+use std::io::BufRead as _;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
@@ -105,7 +106,9 @@ fn stopping_closes_every_stream_at_once() {
     let started = Instant::now();
     let reading = std::thread::spawn(move || {
         for stream in &mut streams {
-            assert_eq!(stream.read_chunk(), None);
+            let mut last = String::new();
+            stream.stream.read_line(&mut last).unwrap();
+            assert_eq!(last, "0\r\n", "ended in order");
             assert!(stream.is_closed());
         }
         started.elapsed()
@@ -223,15 +226,25 @@ fn an_event_reaches_only_the_session_it_belongs_to() {
     gateway.wait_for("two", "ready");
     let mut one = gateway.session("/servers/one/mcp");
     let mut two = gateway.session("/servers/two/mcp");
-    for session in [&mut one, &mut two] {
+    let mut twin = gateway.session("/servers/two/mcp");
+    for session in [&mut one, &mut two, &mut twin] {
         session.request("tools/list", &json!({}));
     }
-    let (mut of_one, mut of_two) = (one.listen(), two.listen());
-    of_one.read_chunk().unwrap();
-    of_two.read_chunk().unwrap();
+    let (mut of_one, mut of_two, mut of_twin) = (one.listen(), two.listen(), twin.listen());
+    for stream in [&mut of_one, &mut of_two, &mut of_twin] {
+        stream.read_chunk().unwrap();
+    }
     one.call("test_trigger_tool_change", &json!({}));
     let event = of_one.read_chunk().unwrap();
     assert!(String::from_utf8(event).unwrap().contains("list_changed"));
+    // A stream that ends now has heard nothing of it.
+    let headers = twin.headers();
+    let headers: Vec<_> = headers.iter().map(|(k, v)| (&k[..], &v[..])).collect();
+    let ended = sec::ask(gateway.address, "DELETE", "/servers/two/mcp", &headers);
+    assert_eq!(ended.status, 204);
+    while let Some(chunk) = of_twin.read_chunk() {
+        assert!(!String::from_utf8(chunk).unwrap().contains("data: "));
+    }
     // Progress goes with the answer it belongs to, not to a stream.
     let progress = one.post(&json!({
         "jsonrpc": "2.0", "id": 7, "method": "tools/call",

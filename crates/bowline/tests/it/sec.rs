@@ -44,7 +44,7 @@ pub(crate) fn until_closed(mut stream: TcpStream) -> String {
     String::from_utf8_lossy(&reply).into_owned()
 }
 
-/// Sends a request without a body.
+/// Sends a request without a body. Of a stream, which has no end, only the head is read.
 pub(crate) fn ask(
     address: SocketAddr,
     method: &str,
@@ -53,7 +53,12 @@ pub(crate) fn ask(
 ) -> Response {
     let mut http = Http::connect(address);
     http.send(method, path, headers, b"");
-    http.read()
+    let mut response = http.read_head();
+    if let Some(length) = response.header("content-length") {
+        response.body = vec![0; length.parse().unwrap()];
+        http.stream.read_exact(&mut response.body).unwrap();
+    }
+    response
 }
 
 /// The statuses of the answers in a reply.

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use serde_json::json;
 
 use crate::harness::{Gateway, Http, bowline, fixture};
-use crate::sec::{bearer, exchange, initialize, is_unharmed, post, statuses};
+use crate::sec::{ask, bearer, exchange, initialize, is_unharmed, post, statuses};
 
 #[test]
 fn sec_03_a_missing_or_wrong_token_is_401_on_loopback_too() {
@@ -38,9 +38,7 @@ fn sec_03_a_missing_or_wrong_token_is_401_on_loopback_too() {
                         .iter()
                         .map(|text| ("Authorization", text.as_str())),
                 );
-                let mut http = Http::connect(gateway.address);
-                http.send(method, path, &headers, b"");
-                let answer = http.read();
+                let answer = ask(gateway.address, method, path, &headers);
                 assert_eq!(answer.status, 401, "{method} {path} {credential:?}");
                 let asks = answer.header("www-authenticate").unwrap();
                 assert!(asks.starts_with("Bearer"), "{asks}");
@@ -56,7 +54,7 @@ fn sec_03_a_missing_or_wrong_token_is_401_on_loopback_too() {
             format!("API_KEY={token}"),
         ] {
             let target = format!("{path}?{query}");
-            let answer = Http::connect(gateway.address).get(&target, &[]);
+            let answer = ask(gateway.address, "GET", &target, &[]);
             assert_eq!(answer.status, 400, "{target}");
             assert!(!answer.text().contains(&token));
             let both = post(&gateway, &target, &[], &initialize());
@@ -210,7 +208,7 @@ fn without_authentication_only_the_mcp_endpoints_open_and_only_on_loopback() {
         assert_eq!(answer.status, 200, "{path}");
     }
     for path in ["status", "servers", "tools", "logs", "nothing"] {
-        let answer = Http::connect(at).get(&format!("/api/v1/{path}"), &[]);
+        let answer = ask(at, "GET", &format!("/api/v1/{path}"), &[]);
         assert_eq!(answer.status, 401, "{path}");
     }
     let call = json!({"server": "one", "tool": "echo", "arguments": {"message": "hi"}}).to_string();
@@ -299,8 +297,8 @@ fn sec_05_a_form_or_plain_text_post_is_415() {
         ("Sec-WebSocket-Version", "13"),
         ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
     ];
-    let answer = Http::connect(gateway.address).get("/mcp", &upgrade);
+    let answer = ask(gateway.address, "GET", "/mcp", &upgrade);
     assert_eq!(answer.status, 400, "{}", answer.text());
-    let answer = Http::connect(gateway.address).get("/mcp", &upgrade[1..]);
+    let answer = ask(gateway.address, "GET", "/mcp", &upgrade[1..]);
     assert_eq!(answer.status, 401);
 }

@@ -69,7 +69,7 @@ fn cancels_and_progress_stay_at_home(gateway: &Gateway) {
         })
     };
     let before = counter(gateway);
-    let calling = std::thread::spawn(move || mine.post(&slow(1_500)));
+    let calling = std::thread::spawn(move || mine.post(&slow(4_000)));
     eventually("the slow call runs", || {
         gateway.wait_for("one", "ready")["in_flight"] == 1
     });

@@ -131,7 +131,7 @@ fn sec_13_event_ids_of_others_and_line_breaks_leak_nothing() {
             .collect();
         all.push(("Accept", "text/event-stream"));
         all.push(("Last-Event-ID", id));
-        let answer = Http::connect(gateway.address).get("/mcp", &all);
+        let answer = ask(gateway.address, "GET", "/mcp", &all);
         assert_eq!(answer.status, 404, "{id:?}");
         assert!(!answer.text().contains("list_changed"));
     }
