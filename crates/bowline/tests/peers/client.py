@@ -1,0 +1,98 @@
+"""Walks a plan with the Python SDK 2: lists and calls at each target, prints the raw results.
+
+The plan is one JSON object on stdin: {"targets": [{"mode", "url" and "token" | "command", "args"
+and "env", "calls": [[name, arguments], ...]}]}. One JSON object comes out: {"targets": [...]}.
+"""
+
+import asyncio
+import copy
+import json
+import sys
+
+import httpx2
+from mcp.client import Client
+from mcp.client.session import ClientSession
+from mcp.client.stdio import StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
+
+
+def transport(target):
+    """Returns the transport of a target, with the HTTP client that it needs if any."""
+    if "url" not in target:
+        command, args, env = target["command"], target["args"], target["env"]
+        return StdioServerParameters(command=command, args=args, env=env), None
+    headers = {"Authorization": f"Bearer {target['token']}"}
+    client = httpx2.AsyncClient(headers=headers, timeout=60)
+    return streamable_http_client(target["url"], http_client=client), client
+
+
+def watch_probes(probes):
+    """Records how each `server/discover` of this SDK ends, which it does not tell otherwise."""
+    original = ClientSession.send_discover
+
+    async def send_discover(self, version):
+        try:
+            answer = await original(self, version)
+        except Exception as error:
+            probes.append(getattr(error, "code", str(error)))
+            raise
+        probes.append("result")
+        return answer
+
+    ClientSession.send_discover = send_discover
+
+
+def tap(session, seen):
+    """Keeps each result as it came, before the SDK makes it a type of its own."""
+    dispatcher = session._dispatcher
+    original = dispatcher.send_raw_request
+
+    async def send_raw_request(*args, **options):
+        raw = await original(*args, **options)
+        seen.append(copy.deepcopy(raw))
+        return raw
+
+    dispatcher.send_raw_request = send_raw_request
+
+
+async def walk(target, probes):
+    probes.clear()
+    seen, progress = [], []
+
+    async def on_progress(done, total, message):
+        progress.append([done, total, message])
+
+    where, http = transport(target)
+    async with Client(where, mode=target["mode"], read_timeout_seconds=60) as client:
+        tap(client.session, seen)
+        listed = await client.list_tools()
+        tools = seen.pop()
+        assert [tool.name for tool in listed.tools] == [tool["name"] for tool in tools["tools"]]
+        results = []
+        for name, arguments in target["calls"]:
+            result = await client.call_tool(name, arguments, progress_callback=on_progress)
+            raw = seen.pop()
+            assert len(result.content) == len(raw["content"])
+            results.append(raw)
+        walked = {
+            "revision": client.protocol_version,
+            "serverInfo": client.server_info.model_dump(by_alias=True, exclude_unset=True),
+            "probes": list(probes),
+            "tools": tools,
+            "results": results,
+            "progress": progress,
+        }
+    if http is not None:
+        await http.aclose()
+    return walked
+
+
+async def main():
+    plan = json.load(sys.stdin)
+    probes = []
+    watch_probes(probes)
+    walked = [await walk(target, probes) for target in plan["targets"]]
+    json.dump({"targets": walked}, sys.stdout)
+
+
+asyncio.run(main())
