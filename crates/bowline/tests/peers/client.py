@@ -2,6 +2,9 @@
 
 The plan is one JSON object on stdin: {"targets": [{"mode", "url" and "token" | "command", "args"
 and "env", "calls": [[name, arguments], ...]}]}. One JSON object comes out: {"targets": [...]}.
+
+A target may also name an "echo" tool to call many times at once, a "slow" tool to give up, and a
+"change" tool that changes the list, of which the client must then hear.
 """
 
 import asyncio
@@ -10,6 +13,7 @@ import json
 import sys
 
 import httpx2
+from mcp import MCPError
 from mcp.client import Client
 from mcp.client.session import ClientSession
 from mcp.client.stdio import StdioServerParameters
@@ -55,15 +59,41 @@ def tap(session, seen):
     dispatcher.send_raw_request = send_raw_request
 
 
+async def work(client, target, changed):
+    """Calls at once, gives up, and hears of a change."""
+    if "echo" in target:
+        calls = [client.call_tool(target["echo"], {"message": f"<{n}>"}) for n in range(30)]
+        texts = [result.content[0].text for result in await asyncio.gather(*calls)]
+        assert texts == [f"<{n}>" for n in range(30)], texts
+    if "slow" in target:
+        try:
+            await client.call_tool(target["slow"], {"ms": 600_000, "message": "late"}, read_timeout_seconds=0.3)
+            raise AssertionError("was not given up")
+        except MCPError:
+            pass
+    if "change" in target:
+        await client.call_tool(target["change"], {})
+        await asyncio.wait_for(changed.wait(), 20)
+        return [tool.name for tool in (await client.list_tools()).tools]
+    return None
+
+
 async def walk(target, probes):
     probes.clear()
-    seen, progress = [], []
+    seen, progress, changed = [], [], asyncio.Event()
+
+    async def on_message(message):
+        if getattr(message, "method", None) == "notifications/tools/list_changed":
+            changed.set()
 
     async def on_progress(done, total, message):
         progress.append([done, total, message])
 
     where, http = transport(target)
-    async with Client(where, mode=target["mode"], read_timeout_seconds=60) as client:
+    opened = Client(
+        where, mode=target["mode"], read_timeout_seconds=60, message_handler=on_message
+    )
+    async with opened as client:
         tap(client.session, seen)
         listed = await client.list_tools()
         tools = seen.pop()
@@ -81,6 +111,7 @@ async def walk(target, probes):
             "tools": tools,
             "results": results,
             "progress": progress,
+            "changed": await work(client, target, changed),
         }
     if http is not None:
         await http.aclose()

@@ -6,7 +6,7 @@ import sys
 from datetime import timedelta
 
 import httpx
-from mcp import ClientSession, StdioServerParameters, types
+from mcp import ClientSession, McpError, StdioServerParameters, types
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
@@ -22,13 +22,40 @@ class Tapped(ClientSession):
         return result_type.model_validate(self.last)
 
 
+async def work(session, target, changed):
+    """Calls at once, gives up, and hears of a change."""
+    if "echo" in target:
+        calls = [session.call_tool(target["echo"], {"message": f"<{n}>"}) for n in range(30)]
+        texts = [result.content[0].text for result in await asyncio.gather(*calls)]
+        assert texts == [f"<{n}>" for n in range(30)], texts
+    if "slow" in target:
+        moment = timedelta(milliseconds=300)
+        try:
+            await session.call_tool(target["slow"], {"ms": 600_000, "message": "late"}, read_timeout_seconds=moment)
+            raise AssertionError("was not given up")
+        except McpError:
+            pass
+    if "change" in target:
+        await session.call_tool(target["change"], {})
+        await asyncio.wait_for(changed.wait(), 20)
+        return [tool.name for tool in (await session.list_tools()).tools]
+    return None
+
+
 async def talk(read, write, target):
-    progress = []
+    progress, changed = [], asyncio.Event()
+
+    async def on_message(message):
+        if isinstance(message, types.ServerNotification):
+            if message.root.method == "notifications/tools/list_changed":
+                changed.set()
 
     async def on_progress(done, total, message):
         progress.append([done, total, message])
 
-    async with Tapped(read, write, read_timeout_seconds=timedelta(seconds=60)) as session:
+    minute = timedelta(seconds=60)
+    opened = Tapped(read, write, read_timeout_seconds=minute, message_handler=on_message)
+    async with opened as session:
         opened = await session.initialize()
         listed = await session.list_tools()
         tools = session.last
@@ -46,6 +73,7 @@ async def talk(read, write, target):
             "tools": tools,
             "results": results,
             "progress": progress,
+            "changed": await work(session, target, changed),
         }
 
 

@@ -27,7 +27,32 @@ export function watchProbes(classes, probes) {
   }
 }
 
-async function walk({ client, transport, beforeOptions }, target, probes) {
+// Calls at once, gives up, and hears of a change.
+async function work({ client, beforeOptions }, target, changed) {
+  const call = (name, args, options) =>
+    client.callTool({ name, arguments: args }, ...beforeOptions, options);
+  if (target.echo !== undefined) {
+    const calls = Array.from({ length: 30 }, (_, n) => call(target.echo, { message: `<${n}>` }));
+    (await Promise.all(calls)).forEach((result, n) => {
+      if (result.content[0].text !== `<${n}>`) throw new Error(`${n} got another's answer`);
+    });
+  }
+  if (target.slow !== undefined) {
+    const signal = AbortSignal.timeout(300);
+    const end = await call(target.slow, { ms: 600_000, message: 'late' }, { signal }).catch(() => 'given up');
+    if (end !== 'given up') throw new Error('was not given up');
+  }
+  if (target.change === undefined) return null;
+  await call(target.change, {});
+  const late = new Promise((_, fail) => setTimeout(fail, 20_000, new Error('no word')).unref());
+  await Promise.race([changed, late]);
+  return (await client.listTools()).tools.map((tool) => tool.name);
+}
+
+async function walk(connected, target, probes) {
+  const { client, transport, beforeOptions } = connected;
+  let change;
+  const changed = new Promise((resolve) => (change = resolve));
   probes.length = 0;
   const seen = [];
   const progress = [];
@@ -38,6 +63,7 @@ async function walk({ client, transport, beforeOptions }, target, probes) {
   const hear = transport.onmessage;
   transport.onmessage = (message, ...rest) => {
     if (message.result !== undefined) seen.push(structuredClone(message.result));
+    if (message.method === 'notifications/tools/list_changed') change();
     if (message.method === 'notifications/progress') {
       const { progressToken, ...said } = message.params;
       progress.push(said);
@@ -59,6 +85,7 @@ async function walk({ client, transport, beforeOptions }, target, probes) {
     tools,
     results,
     progress,
+    changed: await work(connected, target, changed),
   };
   await client.close();
   return walked;

@@ -1,8 +1,52 @@
-//! Clients hear when the tools change, whenever they begin to listen.
+//! Clients at work: many calls at once, calls given up, and tools that change meanwhile.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::harness::{Gateway, fixture};
+use super::Peers;
+use super::clients::{over_http, over_stdio, python_1, python_2, typescript_1, typescript_2};
+use crate::harness::{Gateway, eventually, fixture};
+
+#[test]
+fn clients_call_at_once_give_up_and_hear_of_changes() {
+    let test = "clients_call_at_once_give_up_and_hear_of_changes";
+    let needed = ["/python1", "/python2", "/clients/sdk", "/clients/client"];
+    let Some(peers) = Peers::of(test, &needed) else {
+        return;
+    };
+    let gateway = Gateway::up(&fixture("one", &[]));
+    let clients = [
+        python_1(&peers),
+        python_2(&peers, "auto"),
+        typescript_1(&peers),
+        typescript_2(&peers, "auto"),
+    ];
+    for client in clients {
+        let work = |mut target: Value| {
+            for (key, tool) in [
+                ("echo", "one__echo"),
+                ("slow", "one__slow"),
+                ("change", "one__test_trigger_tool_change"),
+            ] {
+                target[key] = json!(tool);
+            }
+            (target, json!([]))
+        };
+        let walked = client.walk([
+            work(over_http(&gateway, "/mcp")),
+            work(over_stdio(&gateway, None)),
+        ]);
+        // The first adds a tool, the second takes it away.
+        for (walked, there) in walked.iter().zip([true, false]) {
+            let changed = walked["changed"].as_array().unwrap();
+            let found = changed.contains(&json!("one__test_dynamic_tool"));
+            assert_eq!(found, there, "{}: {changed:?}", client.name);
+        }
+        // The calls that were given up ended at the server, long before they would have.
+        eventually("nothing is under way", || {
+            gateway.wait_for("one", "ready")["in_flight"] == 0
+        });
+    }
+}
 
 #[test]
 fn a_stream_opened_after_a_change_tells_of_it() {

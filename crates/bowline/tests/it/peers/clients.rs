@@ -16,9 +16,9 @@ use crate::harness::{Gateway, Http, bowline, signal};
 const CLIENT_TIME_MAX: Duration = Duration::from_secs(180);
 
 /// A client program and how it negotiates.
-struct Client {
+pub(super) struct Client {
     /// Its name in messages, and of what it stores in the memory server.
-    name: &'static str,
+    pub(super) name: &'static str,
     program: PathBuf,
     args: Vec<PathBuf>,
     mode: &'static str,
@@ -37,12 +37,7 @@ fn python_2_auto_and_legacy_clients_work_over_http_and_stdio() {
 fn python_1_client_works_over_http_and_stdio() {
     let test = "python_1_client_works_over_http_and_stdio";
     if let Some(peers) = Peers::of(test, &["/python1"]) {
-        let client = Client {
-            name: "python-1",
-            program: peers.path("/python1").to_owned(),
-            args: vec![script("client_v1.py")],
-            mode: "legacy",
-        };
+        let client = python_1(&peers);
         see_the_same(peers, &[client]);
     }
 }
@@ -51,15 +46,7 @@ fn python_1_client_works_over_http_and_stdio() {
 fn typescript_clients_work_over_http_and_stdio() {
     let test = "typescript_clients_work_over_http_and_stdio";
     if let Some(peers) = Peers::of(test, &["/clients/sdk", "/clients/client"]) {
-        let first = Client {
-            name: "typescript-1",
-            program: peers.path("/node").to_owned(),
-            args: vec![
-                script("client_sdk.mjs"),
-                peers.path("/clients/sdk").to_owned(),
-            ],
-            mode: "legacy",
-        };
+        let first = typescript_1(&peers);
         let legacy = typescript_2(&peers, "legacy");
         let auto = typescript_2(&peers, "auto");
         see_the_same(peers, &[first, legacy, auto]);
@@ -115,7 +102,16 @@ fn script(name: &str) -> PathBuf {
         .join(name)
 }
 
-fn python_2(peers: &Peers, mode: &'static str) -> Client {
+pub(super) fn python_1(peers: &Peers) -> Client {
+    Client {
+        name: "python-1",
+        program: peers.path("/python1").to_owned(),
+        args: vec![script("client_v1.py")],
+        mode: "legacy",
+    }
+}
+
+pub(super) fn python_2(peers: &Peers, mode: &'static str) -> Client {
     Client {
         name: if mode == "auto" {
             "python-2-auto"
@@ -128,7 +124,19 @@ fn python_2(peers: &Peers, mode: &'static str) -> Client {
     }
 }
 
-fn typescript_2(peers: &Peers, mode: &'static str) -> Client {
+pub(super) fn typescript_1(peers: &Peers) -> Client {
+    Client {
+        name: "typescript-1",
+        program: peers.path("/node").to_owned(),
+        args: vec![
+            script("client_sdk.mjs"),
+            peers.path("/clients/sdk").to_owned(),
+        ],
+        mode: "legacy",
+    }
+}
+
+pub(super) fn typescript_2(peers: &Peers, mode: &'static str) -> Client {
     Client {
         name: if mode == "auto" {
             "typescript-2-auto"
@@ -144,12 +152,12 @@ fn typescript_2(peers: &Peers, mode: &'static str) -> Client {
     }
 }
 
-fn over_http(gateway: &Gateway, path: &str) -> Value {
+pub(super) fn over_http(gateway: &Gateway, path: &str) -> Value {
     let url = format!("http://{}{path}", gateway.address);
     json!({"url": url, "token": gateway.token})
 }
 
-fn over_stdio(gateway: &Gateway, server: Option<&str>) -> Value {
+pub(super) fn over_stdio(gateway: &Gateway, server: Option<&str>) -> Value {
     let state = gateway.state();
     let mut args = vec!["--state", state.to_str().unwrap(), "stdio"];
     args.extend(server.into_iter().flat_map(|name| ["--server", name]));
@@ -238,7 +246,7 @@ fn assert_same_together(direct: &[Value], through: &Value, what: &str) {
 
 impl Client {
     /// Lists and calls at each target, one after the other, and returns what was seen there.
-    fn walk(&self, targets: impl IntoIterator<Item = (Value, Value)>) -> Vec<Value> {
+    pub(super) fn walk(&self, targets: impl IntoIterator<Item = (Value, Value)>) -> Vec<Value> {
         let targets: Vec<_> = targets
             .into_iter()
             .map(|(mut target, calls)| {

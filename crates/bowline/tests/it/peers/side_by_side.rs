@@ -26,7 +26,7 @@ fn five_official_servers_serve_side_by_side() {
     assert_eq!(listed.len(), 13 + 14 + 9 + 2 + 12);
     std::thread::scope(|scope| {
         for name in NAMES {
-            scope.spawn(|| work(&world, &gateway, name, Times(5)));
+            scope.spawn(|| (0..5).for_each(|_| work(&world, &gateway, name)));
         }
     });
 
@@ -34,7 +34,7 @@ fn five_official_servers_serve_side_by_side() {
     let memory = gateway.wait_for("memory", "ready");
     signal(memory["pid"].as_u64().unwrap().try_into().unwrap(), "KILL");
     for name in ["everything", "filesystem", "time", "git"] {
-        work(&world, &gateway, name, Times(1));
+        work(&world, &gateway, name);
         assert_eq!(
             gateway.wait_for(name, "ready")["restart_count"],
             0,
@@ -45,23 +45,18 @@ fn five_official_servers_serve_side_by_side() {
         let status = gateway.wait_for("memory", "ready");
         status["generation"].as_u64() > memory["generation"].as_u64()
     });
-    work(&world, &gateway, "memory", Times(1));
+    work(&world, &gateway, "memory");
 }
 
-/// How often to make the calls of a server.
-struct Times(usize);
-
 /// Makes the calls of one server in a session of its own; each ends in a result of its own.
-fn work(world: &World, gateway: &Gateway, name: &str, times: Times) {
+fn work(world: &World, gateway: &Gateway, name: &str) {
     let mut session = gateway.session("/mcp");
-    for _ in 0..times.0 {
-        for (tool, arguments) in world.calls(name, "side") {
-            let answer = session.call(&format!("{name}__{tool}"), &arguments);
-            let content = answer["result"]["content"].as_array();
-            assert!(content.is_some(), "{tool} of {name}: {answer}");
-            let fails = arguments.to_string().contains("missing.txt");
-            let failed = answer["result"]["isError"] == true;
-            assert_eq!(failed, fails, "{tool} of {name}: {answer}");
-        }
+    for (tool, arguments) in world.calls(name, "side") {
+        let answer = session.call(&format!("{name}__{tool}"), &arguments);
+        let content = answer["result"]["content"].as_array();
+        assert!(content.is_some(), "{tool} of {name}: {answer}");
+        let fails = arguments.to_string().contains("missing.txt");
+        let failed = answer["result"]["isError"] == true;
+        assert_eq!(failed, fails, "{tool} of {name}: {answer}");
     }
 }
