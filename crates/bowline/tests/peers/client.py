@@ -3,8 +3,9 @@
 The plan is one JSON object on stdin: {"targets": [{"mode", "url" and "token" | "command", "args"
 and "env", "calls": [[name, arguments], ...]}]}. One JSON object comes out: {"targets": [...]}.
 
-A target may also name an "echo" tool to call many times at once, a "slow" tool to give up, and a
-"change" tool that changes the list, of which the client must then hear.
+A target may also name an "echo" tool to call many times at once, a "slow" tool to give up and a
+"counter" that tells how often that was, and a "change" tool that changes the list, of which the
+client must then hear.
 """
 
 import asyncio
@@ -59,6 +60,11 @@ def tap(session, seen):
     dispatcher.send_raw_request = send_raw_request
 
 
+async def cancelled(client, target):
+    result = await client.call_tool(target["counter"], {})
+    return result.structured_content["slow_cancelled"]
+
+
 async def work(client, target, changed):
     """Calls at once, gives up, and hears of a change."""
     if "echo" in target:
@@ -66,11 +72,15 @@ async def work(client, target, changed):
         texts = [result.content[0].text for result in await asyncio.gather(*calls)]
         assert texts == [f"<{n}>" for n in range(30)], texts
     if "slow" in target:
+        before, late = await cancelled(client, target), {"ms": 600_000, "message": "late"}
         try:
-            await client.call_tool(target["slow"], {"ms": 600_000, "message": "late"}, read_timeout_seconds=0.3)
+            await client.call_tool(target["slow"], late, read_timeout_seconds=0.3)
             raise AssertionError("was not given up")
         except MCPError:
             pass
+        async with asyncio.timeout(20):
+            while await cancelled(client, target) == before:
+                await asyncio.sleep(0.02)
     if "change" in target:
         await client.call_tool(target["change"], {})
         await asyncio.wait_for(changed.wait(), 20)

@@ -38,9 +38,17 @@ async function work({ client, beforeOptions }, target, changed) {
     });
   }
   if (target.slow !== undefined) {
+    const cancelled = async () =>
+      (await call(target.counter, {})).structuredContent.slow_cancelled;
+    const before = await cancelled();
+    const late = { ms: 600_000, message: 'late' };
     const signal = AbortSignal.timeout(300);
-    const end = await call(target.slow, { ms: 600_000, message: 'late' }, { signal }).catch(() => 'given up');
+    const end = await call(target.slow, late, { signal }).catch(() => 'given up');
     if (end !== 'given up') throw new Error('was not given up');
+    const deadline = Date.now() + 20_000;
+    while ((await cancelled()) === before) {
+      if (Date.now() > deadline) throw new Error('the server was not told');
+    }
   }
   if (target.change === undefined) return null;
   await call(target.change, {});

@@ -25,6 +25,7 @@ fn clients_call_at_once_give_up_and_hear_of_changes() {
             for (key, tool) in [
                 ("echo", "one__echo"),
                 ("slow", "one__slow"),
+                ("counter", "one__counter"),
                 ("change", "one__test_trigger_tool_change"),
             ] {
                 target[key] = json!(tool);

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -71,6 +71,32 @@ fn an_auto_client_falls_back_after_discover_is_refused() {
             assert_eq!(walked["revision"], "2025-11-25", "{name} over {way}");
             assert_eq!(walked["results"][0]["content"][0]["text"], "hi");
         }
+    }
+}
+
+#[test]
+fn a_client_with_a_wrong_token_ends_at_once_and_says_why() {
+    let test = "a_client_with_a_wrong_token_ends_at_once_and_says_why";
+    let needed = ["/python1", "/python2", "/clients/sdk", "/clients/client"];
+    let Some(peers) = Peers::of(test, &needed) else {
+        return;
+    };
+    let gateway = Gateway::up(&crate::harness::fixture("one", &[]));
+    let clients = [
+        python_1(&peers),
+        python_2(&peers, "auto"),
+        typescript_1(&peers),
+        typescript_2(&peers, "auto"),
+    ];
+    for client in clients {
+        let mut target = over_http(&gateway, "/mcp");
+        target["token"] = json!("wrong");
+        let output = end(client.name, client.start(&[(target, json!([]))]));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success(), "{}: {said}", client.name);
+        // Some SDKs show the status, some our words.
+        let why = said.contains("401") || said.contains("a bearer token is required");
+        assert!(why, "{}: {said}", client.name);
     }
 }
 
@@ -247,8 +273,20 @@ fn assert_same_together(direct: &[Value], through: &Value, what: &str) {
 impl Client {
     /// Lists and calls at each target, one after the other, and returns what was seen there.
     pub(super) fn walk(&self, targets: impl IntoIterator<Item = (Value, Value)>) -> Vec<Value> {
+        let targets: Vec<_> = targets.into_iter().collect();
+        let (stdout, stderr) = finish(self.name, self.start(&targets));
+        let walked: Value = serde_json::from_str(&stdout)
+            .unwrap_or_else(|_| panic!("{}: {stdout}\n{stderr}", self.name));
+        let walked = walked["targets"].as_array().unwrap().clone();
+        assert_eq!(walked.len(), targets.len());
+        walked
+    }
+
+    /// Starts on targets with their calls.
+    fn start(&self, targets: &[(Value, Value)]) -> Child {
         let targets: Vec<_> = targets
-            .into_iter()
+            .iter()
+            .cloned()
             .map(|(mut target, calls)| {
                 target["mode"] = json!(self.mode);
                 target["calls"] = calls;
@@ -265,18 +303,25 @@ impl Client {
         let plan = json!({ "targets": targets }).to_string();
         let mut stdin = child.stdin.take().unwrap();
         stdin.write_all(plan.as_bytes()).unwrap();
-        drop(stdin);
-        let (stdout, stderr) = finish(self.name, child);
-        let walked: Value = serde_json::from_str(&stdout)
-            .unwrap_or_else(|_| panic!("{}: {stdout}\n{stderr}", self.name));
-        let walked = walked["targets"].as_array().unwrap().clone();
-        assert_eq!(walked.len(), targets.len());
-        walked
+        child
     }
 }
 
 /// Waits for a program that must end well, and returns what it wrote.
 pub(super) fn finish(name: &str, child: Child) -> (String, String) {
+    let output = end(name, child);
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        output.status.success(),
+        "{name}: {}\n{stdout}\n{stderr}",
+        output.status
+    );
+    (stdout, stderr)
+}
+
+/// Waits for a program that must end.
+fn end(name: &str, child: Child) -> Output {
     let pid = child.id();
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
@@ -286,13 +331,5 @@ pub(super) fn finish(name: &str, child: Child) -> (String, String) {
         signal(pid, "KILL");
         panic!("{name} does not end");
     };
-    let output = output.unwrap();
-    let stdout = String::from_utf8(output.stdout).unwrap();
-    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(
-        output.status.success(),
-        "{name}: {}\n{stdout}\n{stderr}",
-        output.status
-    );
-    (stdout, stderr)
+    output.unwrap()
 }
