@@ -5,13 +5,14 @@ and "env", "calls": [[name, arguments], ...]}]}. One JSON object comes out: {"ta
 
 A target may also name an "echo" tool to call many times at once, a "slow" tool to give up and a
 "counter" that tells how often that was, and a "change" tool that changes the list, of which the
-client must then hear.
+client must then hear. At a "pause" it makes the file "ready" and waits for the file "go".
 """
 
 import asyncio
 import copy
 import json
 import sys
+from pathlib import Path
 
 import httpx2
 from mcp import MCPError
@@ -66,7 +67,13 @@ async def cancelled(client, target):
 
 
 async def work(client, target, changed):
-    """Calls at once, gives up, and hears of a change."""
+    """Outlives a pause, calls at once, gives up, and hears of a change."""
+    if "pause" in target:
+        Path(target["pause"]["ready"]).touch()
+        while not Path(target["pause"]["go"]).exists():
+            await asyncio.sleep(0.02)
+        result = await client.call_tool(target["echo"], {"message": "again"})
+        assert result.content[0].text == "again", result
     if "echo" in target:
         calls = [client.call_tool(target["echo"], {"message": f"<{n}>"}) for n in range(30)]
         texts = [result.content[0].text for result in await asyncio.gather(*calls)]

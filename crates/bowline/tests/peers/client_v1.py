@@ -4,6 +4,7 @@ import asyncio
 import json
 import sys
 from datetime import timedelta
+from pathlib import Path
 
 import httpx
 from mcp import ClientSession, McpError, StdioServerParameters, types
@@ -23,7 +24,13 @@ class Tapped(ClientSession):
 
 
 async def work(session, target, changed):
-    """Calls at once, gives up, and hears of a change."""
+    """Outlives a pause, calls at once, gives up, and hears of a change."""
+    if "pause" in target:
+        Path(target["pause"]["ready"]).touch()
+        while not Path(target["pause"]["go"]).exists():
+            await asyncio.sleep(0.02)
+        result = await session.call_tool(target["echo"], {"message": "again"})
+        assert result.content[0].text == "again", result
     if "echo" in target:
         calls = [session.call_tool(target["echo"], {"message": f"<{n}>"}) for n in range(30)]
         texts = [result.content[0].text for result in await asyncio.gather(*calls)]

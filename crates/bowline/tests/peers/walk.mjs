@@ -1,6 +1,9 @@
 // What both TypeScript clients share: reads the plan, walks its targets, prints the raw results.
 // The plan and what comes out are those of client.py.
 
+import { existsSync, writeFileSync } from 'node:fs';
+import { setTimeout } from 'node:timers/promises';
+
 async function text(stream) {
   let all = '';
   for await (const chunk of stream) all += chunk;
@@ -27,10 +30,16 @@ export function watchProbes(classes, probes) {
   }
 }
 
-// Calls at once, gives up, and hears of a change.
+// Outlives a pause, calls at once, gives up, and hears of a change.
 async function work({ client, beforeOptions }, target, changed) {
   const call = (name, args, options) =>
     client.callTool({ name, arguments: args }, ...beforeOptions, options);
+  if (target.pause !== undefined) {
+    writeFileSync(target.pause.ready, '');
+    while (!existsSync(target.pause.go)) await setTimeout(20);
+    const result = await call(target.echo, { message: 'again' });
+    if (result.content[0].text !== 'again') throw new Error(JSON.stringify(result));
+  }
   if (target.echo !== undefined) {
     const calls = Array.from({ length: 30 }, (_, n) => call(target.echo, { message: `<${n}>` }));
     (await Promise.all(calls)).forEach((result, n) => {
@@ -52,8 +61,8 @@ async function work({ client, beforeOptions }, target, changed) {
   }
   if (target.change === undefined) return null;
   await call(target.change, {});
-  const late = new Promise((_, fail) => setTimeout(fail, 20_000, new Error('no word')).unref());
-  await Promise.race([changed, late]);
+  const late = setTimeout(20_000, 'late', { ref: false });
+  if ((await Promise.race([changed, late])) === 'late') throw new Error('no word');
   return (await client.listTools()).tools.map((tool) => tool.name);
 }
 

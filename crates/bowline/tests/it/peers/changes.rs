@@ -1,10 +1,14 @@
 //! Clients at work: many calls at once, calls given up, and tools that change meanwhile.
 
+use std::path::PathBuf;
+
 use serde_json::{Value, json};
 
 use super::Peers;
-use super::clients::{over_http, over_stdio, python_1, python_2, typescript_1, typescript_2};
-use crate::harness::{Gateway, eventually, fixture};
+use super::clients::{
+    finish, over_http, over_stdio, python_1, python_2, typescript_1, typescript_2,
+};
+use crate::harness::{Gateway, bowline, eventually, fixture, lives, signal};
 
 #[test]
 fn clients_call_at_once_give_up_and_hear_of_changes() {
@@ -46,6 +50,73 @@ fn clients_call_at_once_give_up_and_hear_of_changes() {
         eventually("nothing is under way", || {
             gateway.wait_for("one", "ready")["in_flight"] == 0
         });
+    }
+}
+
+#[test]
+fn clients_behind_the_shim_outlive_the_gateway() {
+    let test = "clients_behind_the_shim_outlive_the_gateway";
+    let needed = ["/python1", "/python2", "/clients/sdk", "/clients/client"];
+    let Some(peers) = Peers::of(test, &needed) else {
+        return;
+    };
+    // The one that a shim starts takes a free port as well.
+    let config = format!(
+        "[gateway]\nlisten = \"127.0.0.1:0\"\n{}",
+        fixture("one", &[])
+    );
+    let gateway = Gateway::up(&config);
+    let detached = Detached(gateway.state());
+    let clients = [
+        python_1(&peers),
+        python_2(&peers, "auto"),
+        typescript_1(&peers),
+        typescript_2(&peers, "auto"),
+    ];
+    for client in clients {
+        let at = |what: &str| {
+            let name = format!("{}.{what}", client.name);
+            gateway.dir.path().join(name)
+        };
+        let (ready, go) = (at("ready"), at("go"));
+        let (config, state) = (gateway.dir.path().join("bowline.toml"), gateway.state());
+        let target = json!({
+            "command": bowline(),
+            "args": ["--config", config, "--state", state, "stdio"],
+            "env": {},
+            "echo": "one__echo",
+            "change": "one__test_trigger_tool_change",
+            "pause": {"ready": ready, "go": go},
+        });
+        let child = client.start(&[(target, json!([]))]);
+        eventually("the client pauses", || ready.exists());
+        let before = detached.pid();
+        signal(before, "KILL");
+        std::fs::write(&go, "").unwrap();
+        // It goes on as if nothing had been, and hears of changes again.
+        finish(client.name, child);
+        assert_ne!(detached.pid(), before, "{}", client.name);
+    }
+}
+
+/// Whatever gateway runs on this state, which ends with the test.
+struct Detached(PathBuf);
+
+impl Detached {
+    fn pid(&self) -> u32 {
+        let run = std::fs::read(self.0.join("run.json")).unwrap();
+        let run: Value = serde_json::from_slice(&run).unwrap();
+        run["pid"].as_u64().unwrap().try_into().unwrap()
+    }
+}
+
+impl Drop for Detached {
+    fn drop(&mut self) {
+        let pid = self.pid();
+        if lives(pid) {
+            signal(pid, "TERM");
+            eventually("the last gateway ends", || !lives(pid));
+        }
     }
 }
 

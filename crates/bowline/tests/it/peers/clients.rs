@@ -283,7 +283,7 @@ impl Client {
     }
 
     /// Starts on targets with their calls.
-    fn start(&self, targets: &[(Value, Value)]) -> Child {
+    pub(super) fn start(&self, targets: &[(Value, Value)]) -> Child {
         let targets: Vec<_> = targets
             .iter()
             .cloned()

@@ -40,7 +40,9 @@ fn inspector_cli_works_over_http_and_stdio() {
             scope.spawn(move || {
                 for name in names {
                     call(world, gateway, name);
-                    list(world, gateway, name);
+                    if matches!(*name, "everything" | "git") {
+                        list(world, gateway, name);
+                    }
                 }
             });
         }
