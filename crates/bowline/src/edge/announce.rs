@@ -10,6 +10,7 @@ use bowline_wire::mcp::method;
 use tokio::sync::watch;
 
 use super::Edge;
+use super::session::Session;
 
 /// How often quiet sessions are looked for.
 const SWEEP: Duration = Duration::from_secs(60);
@@ -20,8 +21,7 @@ const SETTLE: Duration = Duration::from_millis(20);
 /// Runs until told to stop.
 pub async fn run(edge: Arc<Edge>, mut stop: watch::Receiver<bool>) {
     let mut changes = edge.host.catalog_changes();
-    let mut message = Vec::new();
-    write_notification(&mut message, method::TOOLS_LIST_CHANGED, None);
+    let message = message();
     let mut sweep = tokio::time::interval(SWEEP);
     loop {
         tokio::select! {
@@ -37,6 +37,18 @@ pub async fn run(edge: Arc<Edge>, mut stop: watch::Receiver<bool>) {
             _ = stop.changed() => return,
         }
     }
+}
+
+/// Tells a session that has just begun to listen of a change that it could not hear before.
+pub(super) fn catch_up(edge: &Edge, session: &Session) {
+    let view = edge.host.view(&session.principal, &session.scope);
+    session.announce(view.fingerprint, &message());
+}
+
+fn message() -> Vec<u8> {
+    let mut message = Vec::new();
+    write_notification(&mut message, method::TOOLS_LIST_CHANGED, None);
+    message
 }
 
 /// Tells each session whose own view is another than the one it knows. Views are computed once

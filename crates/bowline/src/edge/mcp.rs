@@ -21,7 +21,7 @@ use hyper::body::Incoming;
 use super::body::{self, Answer, REVISION, SESSION};
 use super::session::Session;
 use super::stream::EventBody;
-use super::{Edge, errors};
+use super::{Edge, announce, errors};
 
 /// What every request to an MCP endpoint is answered with the help of.
 #[derive(Clone, Copy, Debug)]
@@ -163,6 +163,7 @@ fn listen(caller: Caller<'_>) -> Answer {
             };
             let (sender, events) = EventBody::open(Box::new(seat));
             session.listen(sender);
+            announce::catch_up(caller.edge, &session);
             body::events(events)
         }
         Err(status) => no_session(status, None),

@@ -12,4 +12,5 @@
 mod door;
 mod first_call;
 mod harness;
+mod peers;
 mod sec;
