@@ -475,3 +475,119 @@ impl Session {
         http
     }
 }
+
+impl Session {
+    /// The same session on a connection of its own.
+    pub(crate) fn twin(&self) -> Self {
+        Self {
+            http: Http::connect(self.http.stream.get_ref().peer_addr().unwrap()),
+            id: self.id.clone(),
+            path: self.path.clone(),
+            token: self.token.clone(),
+            next: self.next,
+        }
+    }
+
+    /// Sends a call and does not wait for its answer.
+    pub(crate) fn send_call(&mut self, id: u64, tool: &str, arguments: &Value) {
+        let body = json!({
+            "jsonrpc": "2.0", "id": id, "method": "tools/call",
+            "params": {"name": tool, "arguments": arguments},
+        });
+        let mut headers = self.headers();
+        let json = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        headers.push(json("Content-Type", "application/json"));
+        headers.push(json("Accept", "application/json, text/event-stream"));
+        let headers: Vec<_> = headers
+            .iter()
+            .map(|(key, value)| (key.as_str(), value.as_str()))
+            .collect();
+        let path = self.path.clone();
+        self.http
+            .send("POST", &path, &headers, body.to_string().as_bytes());
+    }
+}
+
+impl Gateway {
+    /// What status says of one server.
+    pub(crate) fn status(&self, server: &str) -> Value {
+        let servers = self.api("/api/v1/servers");
+        let servers = servers["servers"].as_array().unwrap();
+        let found = servers.iter().find(|status| status["name"] == server);
+        found.unwrap().clone()
+    }
+
+    /// Orders a server to start, stop or restart.
+    pub(crate) fn order(&self, server: &str, order: &str) -> Value {
+        let path = format!("/api/v1/servers/{server}/{order}");
+        let token = format!("Bearer {}", self.token);
+        let mut http = Http::connect(self.address);
+        http.post(&path, &[("Authorization", &token)], b"{}").json()
+    }
+
+    /// Waits for the end that was asked for and returns the exit code.
+    pub(crate) fn exit_code(&mut self) -> Option<i32> {
+        self.child.wait().unwrap().code()
+    }
+}
+
+/// Calls an API-like script: a server of canned lines, one for each line it reads.
+pub(crate) fn script(name: &str, script: &str, args: &[&str]) -> String {
+    let all = [&["-c", script, "script"], args].concat();
+    server(name, Path::new("/bin/sh"), &all)
+}
+
+/// The first lines of a server in shell: handshake, then a list with this result.
+pub(crate) fn opening(list: &str) -> String {
+    let hello = json!({"jsonrpc": "2.0", "id": 1, "result": {
+        "protocolVersion": "2025-11-25", "capabilities": {"tools": {}},
+        "serverInfo": {"name": "script", "version": "1"},
+    }});
+    format!(
+        "read -r l; echo '{hello}'; read -r l; read -r l; \
+         echo '{{\"jsonrpc\":\"2.0\",\"id\":2,\"result\":{list}}}'\n"
+    )
+}
+
+/// Living processes that were started with this variable in their environment, or below.
+pub(crate) fn marked(mark: &str) -> Vec<u32> {
+    let wanted = format!("BOWLINE_MARK={mark}");
+    let processes = std::fs::read_dir("/proc").unwrap();
+    processes
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|pid| {
+            let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            environ
+                .split(|byte| *byte == 0)
+                .any(|variable| variable == wanted.as_bytes())
+                && lives(*pid)
+        })
+        .collect()
+}
+
+/// A line of configuration that marks a server and all that descends from it.
+pub(crate) fn mark_line(mark: &str) -> String {
+    format!("env = {{ BOWLINE_MARK = \"{mark}\" }}\n")
+}
+
+/// A mark that no other test uses.
+pub(crate) fn fresh_mark(name: &str) -> String {
+    format!("{name}-{}", std::process::id())
+}
+
+/// Reads a number from the environment, for longer runs by hand.
+pub(crate) fn number(name: &str, usual: u64) -> u64 {
+    std::env::var(name).map_or(usual, |text| text.parse().unwrap())
+}
+
+/// Pids that a server of the fault `forks` says it started.
+pub(crate) fn descendants(session: &mut Session, tool: &str) -> Vec<u32> {
+    let answer = session.call(tool, &json!({}));
+    let pids = answer["result"]["structuredContent"]["pids"]
+        .as_array()
+        .unwrap_or_else(|| panic!("no pids: {answer}"));
+    pids.iter()
+        .map(|pid| u32::try_from(pid.as_u64().unwrap()).unwrap())
+        .collect()
+}

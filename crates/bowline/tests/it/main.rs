@@ -11,3 +11,4 @@
 
 mod first_call;
 mod harness;
+mod kill;
