@@ -29,6 +29,9 @@ pub struct Breaker {
     state: State,
     /// Counts openings, so that a call let through before one cannot close it afterwards.
     epoch: u64,
+    /// Whether the loss of the link that served last is counted already: it fails every call on
+    /// it at once, and is still one failure.
+    loss_counted: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,8 +57,10 @@ pub enum Circuit {
 pub enum Health {
     /// It answered, be it with an error of the tool.
     Good,
-    /// It could not be reached, died or kept silent.
+    /// It could not be reached, or kept silent.
     Bad,
+    /// The link went away under it, and under all calls that were on it.
+    Lost,
     /// The caller went away before the server could show anything.
     Untold,
 }
@@ -75,7 +80,13 @@ impl Breaker {
             policy,
             state: State::Closed { failures: 0 },
             epoch: 0,
+            loss_counted: false,
         }
+    }
+
+    /// Notes that a new link serves; its loss will be a failure of its own.
+    pub const fn link_began(&mut self) {
+        self.loss_counted = false;
     }
 
     /// Admits a call, or says how long the rest still lasts.
@@ -102,6 +113,14 @@ impl Breaker {
         if pass.epoch != self.epoch {
             return;
         }
+        let health = match (health, self.state) {
+            (Health::Lost, State::Closed { .. }) if self.loss_counted => Health::Untold,
+            (Health::Lost, _) => {
+                self.loss_counted = true;
+                Health::Bad
+            }
+            (health, _) => health,
+        };
         match (health, self.state) {
             (Health::Good, State::Closed { .. } | State::Probing) => {
                 self.state = State::Closed { failures: 0 };
@@ -113,7 +132,7 @@ impl Breaker {
                     failures: failures.saturating_add(1),
                 };
             }
-            (Health::Bad, State::Closed { .. } | State::Probing) => {
+            (Health::Bad | Health::Lost, State::Closed { .. } | State::Probing) => {
                 self.epoch = self.epoch.wrapping_add(1);
                 self.state = State::Open {
                     until: now.plus(self.policy.rest),
@@ -161,8 +180,8 @@ mod tests {
         rest: Duration::from_millis(100),
     };
 
-    /// `?` asks and prints y or n; `f`, `g`, `u` end the oldest admitted call badly, well or
-    /// untold; `.` passes 50 ms.
+    /// `?` asks and prints y or n; `f`, `g`, `u`, `l` end the oldest admitted call badly, well,
+    /// untold or with its link; `n` brings a new link; `.` passes 50 ms.
     fn check(script: &str, expect: &str) {
         let mut breaker = Breaker::new(POLICY);
         let mut now = Now(0);
@@ -173,6 +192,11 @@ mod tests {
                 'f' => Health::Bad,
                 'g' => Health::Good,
                 'u' => Health::Untold,
+                'l' => Health::Lost,
+                'n' => {
+                    breaker.link_began();
+                    continue;
+                }
                 '.' => {
                     now = now.plus(Duration::from_millis(50));
                     continue;
@@ -197,6 +221,13 @@ mod tests {
         check("??ff..?g??", "yyyyy");
         check("??ff..?f?..?", "yyyny");
         check("???fgf?", "yyyy");
+    }
+
+    #[test]
+    fn a_lost_link_is_one_failure_however_many_calls_were_on_it() {
+        check("????llll?", "yyyyy");
+        check("??lln?ln?", "yyyn");
+        check("??ff..?l?", "yyyn");
     }
 
     #[test]

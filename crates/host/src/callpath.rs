@@ -206,6 +206,7 @@ fn explain(error: &LinkError, route: &Route, after_ms: u64) -> CallError {
 fn health(outcome: &Result<Reply, CallError>) -> Health {
     match outcome {
         Ok(_) => Health::Good,
+        Err(CallError::ConnectionLost { .. }) => Health::Lost,
         Err(error) if error.class().counts_against_server() => Health::Bad,
         Err(_) => Health::Untold,
     }

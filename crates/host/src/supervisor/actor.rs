@@ -145,6 +145,7 @@ impl Actor {
         match outcome {
             Ok(Ok((dialled, pages))) => {
                 self.publish(&pages);
+                lock(&self.shared.breaker).link_began();
                 self.shared.ready.store(Some(Arc::new(Ready {
                     generation,
                     link: Arc::clone(&dialled.0),
