@@ -7,10 +7,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::harness::{
-    Gateway, Session, descendants, eventually, fixture, fresh_mark, lives, mark_line, marked,
-    number, signal,
-};
+use crate::harness::{Gateway, Session, eventually, fixture, lives, signal};
+use crate::props::{descendants, fresh_mark, mark_line, marked, number};
 
 /// Forks, detaches, and listens to nobody.
 const STUBBORN: [&str; 6] = [
@@ -24,6 +22,9 @@ const STUBBORN: [&str; 6] = [
 
 /// How long what a killed gateway started may live on.
 const ORPHANS_LIVE_MAX: Duration = Duration::from_secs(5);
+
+/// How long nothing may be seen before all count as gone.
+const QUIET: Duration = Duration::from_millis(500);
 
 /// What a busy machine may add to a bound on time.
 const SLACK: Duration = Duration::from_secs(5);
@@ -54,19 +55,34 @@ fn no_process_survives_a_killed_gateway() {
         gateway.kill();
         let killed = Instant::now();
         seen += pids.len();
-        while !marked(&mark).is_empty() && killed.elapsed() < ORPHANS_LIVE_MAX {
-            thread::yield_now();
-        }
-        let left = marked(&mark);
+        let (gone_after, left) = watch_out(&mark, killed);
         survivors += left.len();
         assert_eq!(left, Vec::<u32>::new(), "round {round}");
         assert!(!pids.iter().any(|pid| lives(*pid)), "round {round}");
-        longest = longest.max(killed.elapsed());
-        if round + 1 < rounds {
-            gateway.restart_after_kill();
-        }
+        longest = longest.max(gone_after);
+        gateway.restart_after_kill();
     }
+    // What the kills left of the state serves, and is given up in order.
+    assert!(gateway.stop());
+    assert_eq!(marked(&mark), Vec::<u32>::new());
     eprintln!("{rounds} kills, {seen} processes, {survivors} survivors, longest {longest:?}");
+}
+
+/// Watches until none of the marked processes was seen for a while: one that was just being
+/// started carries its mark a moment later. Returns when the last was seen, and who is left.
+fn watch_out(mark: &str, since: Instant) -> (Duration, Vec<u32>) {
+    let mut seen = Duration::ZERO;
+    loop {
+        let left = marked(mark);
+        let now = since.elapsed();
+        if !left.is_empty() {
+            seen = now;
+        }
+        if now > seen + QUIET || now > ORPHANS_LIVE_MAX {
+            return (seen, left);
+        }
+        thread::yield_now();
+    }
 }
 
 /// How one call with a side effect ended.
@@ -115,6 +131,11 @@ fn a_killed_server_disturbs_no_other_and_serves_again() {
             answer["result"].is_object() && gateway.status("victim")["generation"] == 2
         });
         let again = killed.elapsed();
+        // Not only whoever waited for the restart: everybody.
+        for _ in 0..20 {
+            let said = session.text("victim__echo", &json!({"message": "well"}));
+            assert_eq!(said, "well");
+        }
         let steady_then = steady_calls.load(Ordering::Relaxed);
         eventually("the load goes on", || {
             steady_calls.load(Ordering::Relaxed) > steady_then + 20
@@ -233,6 +254,8 @@ fn an_orderly_stop_ends_in_time_and_leaves_nothing_behind() {
     .iter()
     .map(|(name, args)| fixture(name, args) + &mark_line(&mark))
     .collect();
+    // One more is still starting when the stop comes.
+    let config = config + &fixture("hung", &["--fault", "hang-at-start"]) + &mark_line(&mark);
     let mut gateway = Gateway::up(&config);
     let mut calls = Vec::new();
     for server in ["plain", "deaf", "stuck", "stubborn"] {
@@ -259,5 +282,25 @@ fn an_orderly_stop_ends_in_time_and_leaves_nothing_behind() {
         assert_eq!(answer["id"], 7, "{server}: {answer}");
         let data = &answer["error"]["data"];
         assert_eq!(data["execution"], "unknown", "{server}: {answer}");
+        assert!(session.http.is_closed(), "{server}");
     }
+}
+
+#[test]
+fn a_second_signal_ends_the_stop_at_once() {
+    let mark = fresh_mark("twice");
+    let mut gateway = Gateway::up(&(fixture("one", &STUBBORN) + &mark_line(&mark)));
+    gateway.wait_for("one", "ready");
+    signal(gateway.pid(), "TERM");
+    eventually("the stop is under way", || {
+        // New connections are refused from then on.
+        std::net::TcpStream::connect(gateway.address).is_err()
+    });
+    signal(gateway.pid(), "TERM");
+    let told = Instant::now();
+    assert_eq!(gateway.exit_code(), Some(0));
+    let took = told.elapsed();
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    let (_, left) = watch_out(&mark, told);
+    assert_eq!(left, Vec::<u32>::new());
 }

@@ -9,6 +9,11 @@
     reason = "tests"
 )]
 
+mod command_line;
 mod first_call;
 mod harness;
 mod kill;
+mod props;
+mod robust;
+mod stdio_servers;
+mod stdio_tools;
