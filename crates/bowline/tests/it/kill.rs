@@ -85,6 +85,16 @@ fn watch_out(mark: &str, since: Instant) -> (Duration, Vec<u32>) {
     }
 }
 
+/// Ends the load when it is dropped.
+#[derive(Debug)]
+struct Done<'a>(&'a AtomicBool);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// How one call with a side effect ended.
 #[derive(Debug)]
 struct Ended {
@@ -110,6 +120,8 @@ fn a_killed_server_disturbs_no_other_and_serves_again() {
     let stop = AtomicBool::new(false);
     let steady_calls = AtomicU64::new(0);
     let (outcomes, again) = thread::scope(|scope| {
+        // Also when an assertion fails: the load would go on for ever.
+        let done = Done(&stop);
         let victims: Vec<_> = (0..8)
             .map(|thread| {
                 let (stop, mut session) = (&stop, gateway.session("/mcp"));
@@ -140,7 +152,7 @@ fn a_killed_server_disturbs_no_other_and_serves_again() {
         eventually("the load goes on", || {
             steady_calls.load(Ordering::Relaxed) > steady_then + 20
         });
-        stop.store(true, Ordering::Relaxed);
+        drop(done);
         let outcomes: Vec<Ended> = victims
             .into_iter()
             .flat_map(|victim| victim.join().unwrap())
