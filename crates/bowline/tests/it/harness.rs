@@ -475,3 +475,5 @@ impl Session {
         http
     }
 }
+
+mod more;

@@ -9,8 +9,14 @@
     reason = "tests"
 )]
 
+mod command_line;
 mod door;
 mod first_call;
 mod harness;
+mod kill;
 mod peers;
+mod props;
+mod robust;
 mod sec;
+mod stdio_servers;
+mod stdio_tools;

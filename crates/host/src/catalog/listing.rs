@@ -59,7 +59,7 @@ impl Offer {
             }
         }
         let result = match pages {
-            [page] if withheld == 0 => page.clone(),
+            [page] if withheld == 0 && is_whole(page) => page.clone(),
             _ => write_list(tools.iter().map(|tool| tool.definition.as_ref())),
         };
         let fingerprint = fingerprint(&[&result]);
@@ -131,6 +131,13 @@ pub fn read_tools(page: &Bytes) -> impl Iterator<Item = Bytes> + '_ {
         let at = item.shift(tools.start);
         page.slice(at.start..at.end)
     })
+}
+
+/// Whether a page may be shown to callers as it is: it has a list, and does not say that more
+/// pages follow.
+fn is_whole(page: &Bytes) -> bool {
+    let is_list = object::field(page, "tools").is_some_and(|at| at.of(page).starts_with(b"["));
+    is_list && object::field(page, "nextCursor").is_none()
 }
 
 /// What a server says of its tool. A hint: nothing unsafe may rest on it alone.
