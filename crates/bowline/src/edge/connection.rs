@@ -44,6 +44,9 @@ const LOOK: Duration = Duration::from_millis(250);
 /// more will follow, and becomes quiet only when none did between two looks.
 const EAGER_REQUESTS: u32 = 8;
 
+/// A connection that brings bytes so often, and no request with them, is ended.
+const FRUITLESS_MAX: u32 = 4;
+
 type Stream = Guarded<Unread<TcpStream>>;
 
 /// What is under way on one connection, as the service sees it.
@@ -91,13 +94,23 @@ pub async fn keep(edge: Arc<Edge>, stream: TcpStream, mut stop: watch::Receiver<
         work: Arc::default(),
     };
     let mut patience = HEAD_TIMEOUT;
-    while keeper.wait(&stream, patience, &mut stop).await {
+    let mut asked = 0;
+    let mut fruitless = 0;
+    while fruitless < FRUITLESS_MAX && keeper.wait(&stream, patience, &mut stop).await {
         // Boxed, so that a quiet connection does not keep room for a busy one.
         match Box::pin(keeper.serve(stream, &mut stop)).await {
             Some(back) => stream = back,
             None => return,
         }
-        patience = IDLE_MAX;
+        let so_far = keeper.work.asked.load(Relaxed);
+        if so_far == asked {
+            // Empty lines, which may stand before a request, and no request.
+            fruitless += 1;
+        } else {
+            asked = so_far;
+            fruitless = 0;
+            patience = IDLE_MAX;
+        }
     }
 }
 
@@ -149,10 +162,10 @@ impl Keeper {
         let service = service_fn(|request| {
             let (edge, local) = (Arc::clone(&self.edge), Arc::clone(&self.local));
             let open = Open::new(&self.work);
-            Box::pin(async move {
+            async move {
                 let answer = answer(&edge, request, &local).await;
                 Ok::<_, Infallible>(held(answer, open))
-            })
+            }
         });
         let mut serving = http1::Builder::new()
             .max_buf_size(HEAD_BYTES_MAX)
