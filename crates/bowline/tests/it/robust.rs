@@ -232,6 +232,8 @@ fn a_hundred_megabytes_of_stderr_are_drained_in_bounded_memory() {
         session.text("echo", &json!({"message": "dry"}))
     });
     assert_eq!(said, "dry");
+    let logs = gateway.api("/api/v1/logs?server=odd&after=100000&limit=1");
+    assert_eq!(logs["lines"].as_array().map(Vec::len), Some(1), "{logs}");
     assert!(growth < GROWTH_BYTES_MAX, "{growth}");
     assert!(served > 0);
 }
