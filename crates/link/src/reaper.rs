@@ -280,9 +280,11 @@ impl Watch {
             return Seen::default();
         }
         drain(&signals.child);
+        let [handle, ..] = &fds;
+        let ended = self.parent.is_some() && !handle.revents().is_empty();
         Seen {
             // Only the gateway is our parent; when it dies, another is.
-            parent_gone: getppid() != Some(self.parent_pid),
+            parent_gone: ended || getppid() != Some(self.parent_pid),
             terminate: drain(&signals.terminate),
             kill: drain(&signals.kill),
         }
