@@ -18,10 +18,11 @@ use std::fs::OpenOptions;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, SyncSender};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use bowline_core::sync::lock;
 use thiserror::Error;
 
 pub use faults::{Fault, ParseFaultError};
@@ -233,9 +234,4 @@ impl Drop for Stdout {
             let _closed = rustix::stdio::dup2_stdout(null);
         }
     }
-}
-
-/// Takes a lock; a panicked call must not silence the other calls.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

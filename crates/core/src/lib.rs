@@ -12,4 +12,5 @@ pub mod pending;
 pub mod policy;
 pub mod seats;
 pub mod supervision;
+pub mod sync;
 pub mod time;

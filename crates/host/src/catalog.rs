@@ -4,11 +4,12 @@
 mod listing;
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwap;
 use bowline_core::call::{Call, Route, Scope};
 use bowline_core::name;
+use bowline_core::sync::lock;
 use bytes::Bytes;
 use foldhash::fast::RandomState;
 use tokio::sync::watch;
@@ -172,7 +173,7 @@ impl CatalogStore {
     }
 
     fn change(&self, edit: impl FnOnce(&mut BTreeMap<Arc<str>, Arc<Offer>>) -> bool) {
-        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _writing = lock(&self.writing);
         let old = self.current.load();
         let mut offers = old.offers.clone();
         if edit(&mut offers) {

@@ -14,6 +14,7 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use bowline_core::breaker::Breaker;
 use bowline_core::error::{CallError, Class};
+use bowline_core::sync::lock;
 use bowline_core::time::Now;
 use bowline_link::stderr::StderrLog;
 use bowline_link::stdio::ConnectError;
@@ -327,11 +328,4 @@ impl Shared {
     fn remember(&self, class: Class, message: Arc<str>) {
         *lock(&self.last_error) = Some((class, message, self.clock.now()));
     }
-}
-
-/// Locks a machine. A poisoned one is still whole: no machine is left half-changed by a panic.
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner)
 }

@@ -2,10 +2,11 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use bowline_core::call::EventSink;
 use bowline_core::pending::{Pending, Sent};
+use bowline_core::sync::lock;
 use bowline_wire::mcp::method;
 use bytes::Bytes;
 use tokio::sync::{Notify, oneshot, watch};
@@ -278,8 +279,7 @@ impl Peer {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing in the state can be left half done by a panic.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     fn register(&self, request: &Request) -> Result<(u64, Receiver), LinkError> {

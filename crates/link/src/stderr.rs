@@ -2,8 +2,9 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use bowline_core::sync::lock;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::watch;
 
@@ -64,7 +65,7 @@ impl Stamps {
     /// first and leaves out lines beyond it, or it may miss one that comes meanwhile.
     #[must_use]
     pub fn newest(&self) -> u64 {
-        *self.newest.lock().unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.newest)
     }
 
     pub(crate) fn now_ms(&self) -> u64 {
@@ -73,7 +74,7 @@ impl Stamps {
 
     fn stamp(&self, store: impl FnOnce(u64, u64)) {
         let at_ms = self.now_ms();
-        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut newest = lock(&self.newest);
         *newest += 1;
         store(*newest, at_ms);
         self.followed.send_replace(*newest);
@@ -138,7 +139,7 @@ impl StderrLog {
     /// Returns up to `limit` lines after number `after`, oldest first.
     #[must_use]
     pub fn read(&self, after: u64, limit: usize) -> Vec<LogLine> {
-        let ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
+        let ring = lock(&self.ring);
         let first = ring.lines.partition_point(|line| line.seq <= after);
         ring.lines.iter().skip(first).take(limit).cloned().collect()
     }
@@ -146,7 +147,7 @@ impl StderrLog {
     /// Returns the texts of the last `count` lines after number `after`, oldest first.
     #[must_use]
     pub fn tail(&self, after: u64, count: usize) -> Vec<Arc<str>> {
-        let ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
+        let ring = lock(&self.ring);
         let first = ring.lines.partition_point(|line| line.seq <= after);
         let first = first.max(ring.lines.len().saturating_sub(count));
         let lines = ring.lines.iter().skip(first);
@@ -156,7 +157,7 @@ impl StderrLog {
     /// Adds a line.
     pub fn push(&self, text: &str) {
         self.stamps.stamp(|seq, at_ms| {
-            let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut ring = lock(&self.ring);
             ring.bytes += text.len();
             ring.lines.push_back(LogLine {
                 seq,

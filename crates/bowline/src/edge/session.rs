@@ -6,10 +6,11 @@ mod tests;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bowline_core::call::{Principal, Scope};
+use bowline_core::sync::lock;
 use bowline_core::time::{Now, millis};
 use bowline_host::ports::Clock;
 use bowline_wire::mcp::Revision;
@@ -290,8 +291,4 @@ impl Session {
     fn is_busy(&self) -> bool {
         self.is_listening() || !self.in_flight.is_empty()
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

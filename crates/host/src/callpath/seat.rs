@@ -1,10 +1,11 @@
 //! Calls in flight of each principal; a dropped seat is free again.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use bowline_core::call::Principal;
 use bowline_core::error::CallError;
 use bowline_core::seats::Seats;
+use bowline_core::sync::lock;
 
 /// All seats of a gateway.
 #[derive(Clone, Debug)]
@@ -16,9 +17,7 @@ impl SeatTable {
     }
 
     pub(crate) fn take(&self, principal: &Arc<Principal>) -> Result<Seat, CallError> {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
             .take(&principal.name)
             .map_err(|limit| CallError::TooManyCalls {
                 principal: Arc::clone(&principal.name),
@@ -40,10 +39,6 @@ pub(crate) struct Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.table
-            .0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .give_back(&self.principal.name);
+        lock(&self.table.0).give_back(&self.principal.name);
     }
 }

@@ -1,9 +1,10 @@
 //! One client's way to the gateway: where it is, which session, and what to do when either is
 //! gone.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
+use bowline_core::sync::lock;
 use bowline_wire::sse::{Decoder, Limits};
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
@@ -395,9 +396,4 @@ fn refused(status: StatusCode, body: &[u8]) -> Trouble {
         trouble.code = code;
     }
     trouble
-}
-
-/// Poisoned or not: what is inside is always whole.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

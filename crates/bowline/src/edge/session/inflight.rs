@@ -1,8 +1,9 @@
 //! The calls of one session that are under way, by the ids their caller gave them.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
+use bowline_core::sync::lock;
 use bytes::Bytes;
 use foldhash::fast::RandomState;
 use tokio::sync::oneshot;
@@ -56,7 +57,7 @@ impl InFlight {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Bytes, oneshot::Sender<()>, RandomState>> {
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.calls)
     }
 }
 
