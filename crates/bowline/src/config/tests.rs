@@ -328,3 +328,39 @@ fn files_that_are_missing_or_too_long_are_refused() {
         Err(Error::NotText { .. })
     ));
 }
+
+#[test]
+fn ten_thousand_malformed_files_never_panic() {
+    const TOML: &str = "[gateway]\nlisten = \"127.0.0.1:0\"\n[servers.a]\ncommand = \"x\"\n\
+        args = [\"${HOME}\", \"${file:y}\"]\nenv = { K = \"${V:-d}\" }\ntimeout = \"5s\"\n\
+        restart = { budget = 5, window = \"5m\", backoff = \"100ms..5s\" }\n\
+        [servers.a.tools.t]\neffect = \"read\"\n";
+    const JSON: &str = r#"{"mcpServers":{"My Files":{"command":"x","args":["${HOME}"],
+        "env":{"K":"v"},"x-bowline":{"timeout":"5s","lazy":true}}}}"#;
+    let seed = 0xb0f1;
+    let mut random = fastrand::Rng::with_seed(seed);
+    for round in 0..10_000 {
+        let (text, name) = if round % 2 == 0 {
+            (TOML, "bowline.toml")
+        } else {
+            (JSON, "mcp.json")
+        };
+        let mut bytes = text.as_bytes().to_vec();
+        for _ in 0..random.usize(1..6) {
+            let at = random.usize(..bytes.len());
+            match random.u8(..4) {
+                0 => bytes[at] = random.u8(..),
+                1 if bytes.len() > 1 => {
+                    bytes.remove(at);
+                }
+                2 => bytes.insert(at, *b"\"{}[]=$\n.".get(random.usize(..9)).unwrap()),
+                _ => bytes.truncate(at.max(1)),
+            }
+        }
+        let text = String::from_utf8_lossy(&bytes);
+        // Whatever it is, it is a config or a report of what is wrong with it.
+        if let Err(error) = parse(&text, name.as_ref(), &Env::of([("HOME", "/h")])) {
+            assert!(!error.report().is_empty(), "seed {seed} round {round}");
+        }
+    }
+}
