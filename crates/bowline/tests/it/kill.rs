@@ -91,7 +91,7 @@ fn watch_out(mark: &str, since: Instant) -> (Duration, Vec<u32>) {
         if !left.is_empty() {
             seen = now;
         }
-        if now > seen + QUIET || now > ORPHANS_LIVE_MAX + SLACK {
+        if now > seen + QUIET || now > ORPHANS_LIVE_MAX {
             return (seen, left);
         }
         thread::yield_now();
