@@ -1,11 +1,11 @@
 //! One tool call as it travels through the gateway.
 
-use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::caller::CallerEnd;
 use crate::time::Now;
 
 /// Who asks, as proved by a credential.
@@ -67,14 +67,8 @@ pub struct Call {
     pub id: Bytes,
     /// The caller's own limit; the server's limit holds as well.
     pub deadline: Option<Now>,
-    /// Takes what the server says before it answers.
-    pub events: Option<Arc<dyn EventSink>>,
-}
-
-/// Takes notifications that belong to one call. Owned by the edge, bounded, never blocking.
-pub trait EventSink: fmt::Debug + Send + Sync {
-    /// Hands over one whole JSON-RPC notification; it is dropped when the sink is full.
-    fn push(&self, notification: Bytes);
+    /// Takes what the server says before it answers; absent where nobody listens.
+    pub caller: Option<Arc<dyn CallerEnd>>,
 }
 
 /// Where a call goes, and what its tool declares about itself.

@@ -6,6 +6,7 @@
 pub mod backoff;
 pub mod breaker;
 pub mod call;
+pub mod caller;
 pub mod error;
 pub mod name;
 pub mod pending;

@@ -120,7 +120,7 @@ impl CallPath {
                 progress_at: call.progress_at.clone(),
                 reply_id: call.id.clone(),
                 deadline: self.clock.instant(deadline),
-                events: call.events.clone(),
+                caller: call.caller.clone(),
             })
             .await?;
         Ok(Reply {

@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bowline_core::breaker::BreakerPolicy;
-use bowline_core::call::{Body, Call, EventSink, Reply};
+use bowline_core::call::{Body, Call, Reply};
+use bowline_core::caller::{Abilities, CallerEnd, Question, QuestionId, SessionKey};
 use bowline_core::error::{CallError, Class, Execution};
 use bowline_host::spec::ServerSpec;
 use bowline_host::{Host, HostLimits};
@@ -359,9 +360,27 @@ async fn a_start_that_outlasts_the_deadline_is_reported_as_not_started() {
 #[derive(Debug, Default)]
 struct Sink(Mutex<Vec<Bytes>>);
 
-impl EventSink for Sink {
+impl CallerEnd for Sink {
+    fn session(&self) -> SessionKey {
+        SessionKey(1)
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities::default()
+    }
+
     fn push(&self, notification: Bytes) {
         self.0.lock().unwrap().push(notification);
+    }
+
+    fn ask(&self, _: Question) -> Option<QuestionId> {
+        None
+    }
+
+    fn withdraw(&self, _: QuestionId) {}
+
+    fn home(&self) -> Arc<dyn CallerEnd> {
+        Arc::new(Self::default())
     }
 }
 
@@ -376,7 +395,7 @@ async fn progress_reaches_the_sink_of_its_own_call() {
         let call = Call {
             params: params.into(),
             progress_at: Some(at..at + token.len()),
-            events: Some(Arc::clone(&sink) as Arc<dyn EventSink>),
+            caller: Some(Arc::clone(&sink) as Arc<dyn CallerEnd>),
             ..call("s__do", "{}")
         };
         (sink, call)

@@ -7,7 +7,8 @@ use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use bowline_core::call::{Body, EventSink};
+use bowline_core::call::Body;
+use bowline_core::caller::CallerEnd;
 use bowline_core::error::Execution;
 use bowline_core::pending::Sent;
 use bowline_wire::mcp::Revision;
@@ -34,8 +35,9 @@ pub struct Request {
     pub reply_id: Bytes,
     /// When waiting ends.
     pub deadline: Instant,
-    /// Takes what the server says before it answers.
-    pub events: Option<Arc<dyn EventSink>>,
+    /// Takes what the server says before it answers, and can be asked; absent for requests of the
+    /// gateway's own.
+    pub caller: Option<Arc<dyn CallerEnd>>,
 }
 
 /// A JSON string that is replaced on the way.

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use bowline_core::call::EventSink;
+use bowline_core::caller::CallerEnd;
 use bowline_core::pending::{Pending, Sent};
 use bowline_core::sync::lock;
 use bowline_wire::mcp::method;
@@ -123,7 +123,7 @@ struct Waiter {
 struct Progress {
     /// The caller's token, as it wrote it.
     token: Bytes,
-    sink: Arc<dyn EventSink>,
+    sink: Arc<dyn CallerEnd>,
 }
 
 impl Peer {
@@ -284,7 +284,7 @@ impl Peer {
 
     fn register(&self, request: &Request) -> Result<(u64, Receiver), LinkError> {
         let (sender, receiver) = oneshot::channel();
-        let progress = request.events.as_ref().and_then(|sink| {
+        let progress = request.caller.as_ref().and_then(|sink| {
             let at = request.progress_at.clone()?;
             let token = request.params.as_ref()?.get(at)?;
             Some(Progress {

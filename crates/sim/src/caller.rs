@@ -36,7 +36,7 @@ pub fn call(tool: &str, arguments: &str) -> Call {
         progress_at: None,
         id: Bytes::from_static(CALL_ID.as_bytes()),
         deadline: None,
-        events: None,
+        caller: None,
     }
 }
 

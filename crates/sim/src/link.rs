@@ -239,7 +239,7 @@ impl ScriptedLink {
             Act::Progress(times) => {
                 for done in 1..=times {
                     let told = json::progress(request, done);
-                    if let (Some(sink), Some(told)) = (&request.events, told) {
+                    if let (Some(sink), Some(told)) = (&request.caller, told) {
                         sink.push(told.into());
                     }
                 }

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bowline_core::call::{Principal, Scope};
+use bowline_core::caller::SessionKey;
 use bowline_core::sync::lock;
 use bowline_core::time::{Now, millis};
 use bowline_host::ports::Clock;
@@ -40,6 +41,8 @@ const ENDED_MAX: usize = 65_536;
 /// One caller's session.
 #[derive(Debug)]
 pub struct Session {
+    /// Tells it from every other session of this process.
+    pub key: SessionKey,
     /// Who opened it.
     pub principal: Arc<Principal>,
     /// The endpoint it belongs to.
@@ -59,6 +62,7 @@ pub struct Session {
 #[derive(Debug)]
 pub struct Sessions {
     seal: Seal,
+    next_key: AtomicU64,
     table: Mutex<Table>,
     /// One for each stream that may be open.
     seats: Arc<Semaphore>,
@@ -84,6 +88,7 @@ impl Sessions {
     pub fn new(key: &[u8; 32]) -> Self {
         Self {
             seal: Seal::new(key),
+            next_key: AtomicU64::new(1),
             table: Mutex::default(),
             seats: Arc::new(Semaphore::new(STREAMS_MAX)),
         }
@@ -113,7 +118,10 @@ impl Sessions {
                 issued_s: clock.unix_ms() / 1_000,
             })?
             .into();
-        let session = Session::new(principal, scope.clone(), revision, known, clock.now());
+        let session = Session {
+            key: self.fresh_key(),
+            ..Session::new(principal, scope.clone(), revision, known, clock.now())
+        };
         self.insert(Arc::clone(&id), Arc::new(session));
         Some(id)
     }
@@ -206,10 +214,16 @@ impl Sessions {
         }
         // What it knew of the list is not known any more: the next change is news to it.
         let known = [0; 32];
-        let session = Session::new(principal, sealed.scope, sealed.revision, known, clock.now());
-        let session = Arc::new(session);
+        let session = Arc::new(Session {
+            key: self.fresh_key(),
+            ..Session::new(principal, sealed.scope, sealed.revision, known, clock.now())
+        });
         self.insert(id.into(), Arc::clone(&session));
         Some(session)
+    }
+
+    fn fresh_key(&self) -> SessionKey {
+        SessionKey(self.next_key.fetch_add(1, Ordering::Relaxed))
     }
 
     fn insert(&self, id: Arc<str>, session: Arc<Session>) {
@@ -241,6 +255,7 @@ impl Session {
         now: Now,
     ) -> Self {
         Self {
+            key: SessionKey(0),
             principal: Arc::clone(principal),
             scope,
             revision,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bowline_core::call::EventSink;
+use bowline_core::caller::{Abilities, CallerEnd, Question, QuestionId, SessionKey};
 use bowline_wire::sse;
 use bytes::Bytes;
 use tokio::sync::mpsc;
@@ -48,10 +48,38 @@ impl EventSender {
     }
 }
 
-impl EventSink for EventSender {
+/// The caller's end of one call, as the sending end of its stream.
+#[derive(Debug)]
+struct Sink {
+    session: SessionKey,
+    sender: EventSender,
+}
+
+impl CallerEnd for Sink {
+    fn session(&self) -> SessionKey {
+        self.session
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities::default()
+    }
+
     fn push(&self, notification: Bytes) {
         // A caller that does not read its progress loses progress, never its answer.
-        let _ = self.events.try_send(frame(&notification));
+        self.sender.push_frame(frame(&notification));
+    }
+
+    fn ask(&self, _: Question) -> Option<QuestionId> {
+        None
+    }
+
+    fn withdraw(&self, _: QuestionId) {}
+
+    fn home(&self) -> Arc<dyn CallerEnd> {
+        Arc::new(Self {
+            session: self.session,
+            sender: self.sender.clone(),
+        })
     }
 }
 
@@ -133,9 +161,9 @@ pub fn channel() -> (EventSender, mpsc::Receiver<Bytes>) {
 
 /// Returns a sink for the events of one call, and where they arrive.
 #[must_use]
-pub fn sink() -> (Arc<dyn EventSink>, mpsc::Receiver<Bytes>) {
+pub fn sink(session: SessionKey) -> (Arc<dyn CallerEnd>, mpsc::Receiver<Bytes>) {
     let (sender, receiver) = channel();
-    (Arc::new(sender), receiver)
+    (Arc::new(Sink { session, sender }), receiver)
 }
 
 /// Frames one JSON-RPC message as an event.

@@ -101,7 +101,7 @@ async fn list_page(
             progress_at: None,
             reply_id: Bytes::from_static(b"0"),
             deadline,
-            events: None,
+            caller: None,
         })
         .await?;
     let body = answer.bytes.slice(answer.body_at);

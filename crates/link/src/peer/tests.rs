@@ -5,7 +5,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bowline_core::call::EventSink;
+use bowline_core::caller::{Abilities, CallerEnd, Question, QuestionId, SessionKey};
 use bytes::Bytes;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream};
 use tokio::sync::mpsc;
@@ -129,7 +129,7 @@ fn request(method: &'static str) -> Request {
         progress_at: None,
         reply_id: Bytes::from_static(b"\"a\""),
         deadline: after(Duration::from_secs(60)),
-        events: None,
+        caller: None,
     }
 }
 
@@ -152,8 +152,26 @@ fn ok(id: u64) -> String {
 #[derive(Debug, Default)]
 struct Heard(Mutex<Vec<Bytes>>);
 
-impl EventSink for Heard {
+impl CallerEnd for Heard {
+    fn session(&self) -> SessionKey {
+        SessionKey(1)
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities::default()
+    }
+
     fn push(&self, notification: Bytes) {
         self.0.lock().unwrap().push(notification);
+    }
+
+    fn ask(&self, _: Question) -> Option<QuestionId> {
+        None
+    }
+
+    fn withdraw(&self, _: QuestionId) {}
+
+    fn home(&self) -> Arc<dyn CallerEnd> {
+        Arc::new(Self::default())
     }
 }

@@ -36,7 +36,7 @@ pub(super) async fn shake(
         progress_at: None,
         reply_id: Bytes::from_static(b"0"),
         deadline,
-        events: None,
+        caller: None,
     };
     let answer = peer.request(request).await.map_err(Failure::Link)?;
     let body = answer.body_bytes();

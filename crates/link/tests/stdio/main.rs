@@ -142,7 +142,7 @@ fn request(params: impl Into<Bytes>) -> Request {
         progress_at: None,
         reply_id: Bytes::from_static(b"77"),
         deadline: after(Duration::from_secs(30)),
-        events: None,
+        caller: None,
     }
 }
 

@@ -88,7 +88,7 @@ fn to_call(edge: &Edge, asked: &Asked<'_>) -> Call {
         deadline: asked
             .timeout_ms
             .map(|wait| edge.host.clock().now().plus(Duration::from_millis(wait))),
-        events: None,
+        caller: None,
     }
 }
 

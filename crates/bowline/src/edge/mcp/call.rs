@@ -48,7 +48,7 @@ pub(super) async fn answer(caller: Caller<'_>, session: &Session, message: &Mess
     // Only progress can come before the answer, and only to a caller that asked for it.
     let streams = asked.progress_at.is_some() && read::accepts(caller.parts, "text/event-stream");
     let (sink, events) = if streams {
-        let (sink, events) = stream::sink();
+        let (sink, events) = stream::sink(session.key);
         (Some(sink), Some(events))
     } else {
         (None, None)
@@ -62,7 +62,7 @@ pub(super) async fn answer(caller: Caller<'_>, session: &Session, message: &Mess
         progress_at: asked.progress_at,
         id,
         deadline: None,
-        events: sink,
+        caller: sink,
     };
     match events {
         None => body::json(StatusCode::OK, run(caller.edge, call, cancelled).await),

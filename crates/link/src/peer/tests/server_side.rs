@@ -74,7 +74,7 @@ async fn progress_comes_back_under_the_callers_token_and_late_progress_is_droppe
     let call = scene
         .call(Request {
             progress_at: Some(26..31),
-            events: Some(heard.clone()),
+            caller: Some(heard.clone()),
             ..with_params(params)
         })
         .await;
