@@ -10,7 +10,7 @@ use bowline_core::breaker::BreakerPolicy;
 use bowline_core::call::Effect;
 use bowline_core::supervision::RestartPolicy;
 use bowline_host::dial::StdioDial;
-use bowline_host::ports::{Clock, SystemClock};
+use bowline_host::ports::{Clock, Silent, SystemClock};
 use bowline_host::spec::ServerSpec;
 use bowline_host::tasks::Tasks;
 use bowline_host::{Host, HostLimits};
@@ -178,6 +178,7 @@ fn start_host(config: &Config, clock: Arc<dyn Clock>, env: &Env) -> Result<Host,
         Arc::new(dial),
         clock,
         tasks,
+        Arc::new(Silent),
     ))
 }
 

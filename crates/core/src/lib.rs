@@ -8,6 +8,7 @@ pub mod breaker;
 pub mod call;
 pub mod caller;
 pub mod error;
+pub mod level;
 pub mod name;
 pub mod pending;
 pub mod policy;

@@ -1,4 +1,4 @@
-//! The road every tool call takes, in order, on one page.
+//! The road every call takes, in order, on one page.
 
 pub(crate) mod seat;
 
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwap;
 use bowline_core::breaker::Health;
-use bowline_core::call::{Call, Origin, Reply, Route};
+use bowline_core::call::{Call, Origin, Reply, Route, Subject};
 use bowline_core::error::{CallError, Execution};
 use bowline_core::policy::{Decision, Policy};
 use bowline_core::time::Now;
@@ -111,11 +111,11 @@ impl CallPath {
         let answer = ready
             .link
             .request(Request {
-                method: Cow::Borrowed("tools/call"),
+                method: Cow::Borrowed(call.subject.method()),
                 params: Some(call.params.clone()),
-                rename: (*call.tool != *route.tool).then(|| Rename {
+                rename: (**call.subject.name() != *route.name).then(|| Rename {
                     at: call.name_at.clone(),
-                    to: Arc::clone(&route.tool),
+                    to: Arc::clone(&route.name),
                 }),
                 progress_at: call.progress_at.clone(),
                 reply_id: call.id.clone(),
@@ -136,9 +136,7 @@ impl CallPath {
         call: &Call,
         started: Now,
     ) -> Result<(Arc<Route>, Supervisor), CallError> {
-        let unknown = || CallError::UnknownTool {
-            tool: Arc::clone(&call.tool),
-        };
+        let unknown = || unknown(&call.subject);
         let servers = self.servers.load();
         let route = match self.catalog.current().resolve(call) {
             Found::Route(route) => route,
@@ -159,16 +157,18 @@ impl CallPath {
     }
 
     fn permit(&self, call: &Call, route: &Route) -> Result<(), CallError> {
-        let decision = self
-            .policy
-            .load()
-            .decide(&call.principal, &route.server, &route.tool);
+        let decision = self.policy.load().decide(
+            &call.principal,
+            &route.server,
+            call.subject.kind(),
+            &route.name,
+        );
         match decision {
             Decision::Allow => Ok(()),
             Decision::Deny => Err(CallError::Denied {
                 principal: Arc::clone(&call.principal.name),
                 server: Arc::clone(&route.server),
-                tool: Arc::clone(&route.tool),
+                name: Arc::clone(&route.name),
             }),
         }
     }
@@ -178,6 +178,21 @@ impl CallPath {
 fn deadline(call: &Call, server: &Supervisor, started: Now) -> Now {
     let limit = started.plus(server.spec().call_timeout);
     call.deadline.map_or(limit, |asked| asked.min(limit))
+}
+
+/// Says that there is nothing of that name.
+fn unknown(subject: &Subject) -> CallError {
+    let name = Arc::clone(subject.name());
+    match subject {
+        Subject::Tool(_) => CallError::UnknownTool { tool: name },
+        Subject::Prompt(_) | Subject::CompletePrompt(_) => {
+            CallError::UnknownPrompt { prompt: name }
+        }
+        Subject::Resource(_) | Subject::CompleteResource(_) => {
+            CallError::UnknownResource { uri: name }
+        }
+        Subject::Task { .. } => CallError::UnknownTask { task: name },
+    }
 }
 
 /// Puts what a link knows into the caller's terms.

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwap;
-use bowline_core::call::{Call, Route, Scope};
+use bowline_core::call::{Call, Route, Scope, Subject};
 use bowline_core::name;
 use bowline_core::sync::lock;
 use bytes::Bytes;
@@ -38,6 +38,19 @@ pub struct Listing {
     pub fingerprint: [u8; 32],
 }
 
+/// The lists of the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ListKind {
+    /// `tools/list`.
+    Tools,
+    /// `prompts/list`.
+    Prompts,
+    /// `resources/list`.
+    Resources,
+    /// `resources/templates/list`.
+    Templates,
+}
+
 /// What looking up a name came to.
 #[derive(Debug)]
 pub enum Found {
@@ -60,12 +73,15 @@ impl Catalog {
     /// Looks up the tool a call names.
     #[must_use]
     pub fn resolve(&self, call: &Call) -> Found {
+        let Subject::Tool(tool) = &call.subject else {
+            return Found::Nothing;
+        };
         match &call.scope {
             Scope::All => {
-                if let Some(route) = self.visible.get(&call.tool) {
+                if let Some(route) = self.visible.get(tool) {
                     return Found::Route(Arc::clone(route));
                 }
-                match name::server_of(&call.tool) {
+                match name::server_of(tool) {
                     Some(server) if !self.offers.contains_key(server) => {
                         Found::Unlisted(server.into())
                     }
@@ -74,7 +90,7 @@ impl Catalog {
             }
             Scope::Server(server) => match self.offers.get(server) {
                 Some(offer) => offer
-                    .route(&call.tool)
+                    .route(tool)
                     .map_or(Found::Nothing, |route| Found::Route(Arc::clone(route))),
                 None => Found::Unlisted(Arc::clone(server)),
             },
@@ -94,7 +110,10 @@ impl Catalog {
 
     /// Returns the list for `scope`; empty for a server that has not told.
     #[must_use]
-    pub fn listing(&self, scope: &Scope) -> Listing {
+    pub fn listing(&self, scope: &Scope, kind: ListKind) -> Listing {
+        if kind != ListKind::Tools {
+            return Listing::default();
+        }
         match scope {
             Scope::All => self.all.clone(),
             Scope::Server(server) => self

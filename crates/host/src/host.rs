@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use bowline_core::call::{Call, Principal, Reply, Scope};
+use bowline_core::call::{Call, Kind, Principal, Reply, Scope};
 use bowline_core::error::CallError;
 use bowline_core::policy::{Decision, Policy};
 use bowline_link::stderr::{LogLine, Stamps, StderrLimits, StderrLog};
@@ -13,8 +13,8 @@ use tokio::sync::watch;
 
 use crate::callpath::seat::SeatTable;
 use crate::callpath::{CallPath, Servers};
-use crate::catalog::{Catalog, CatalogStore, Listing};
-use crate::ports::Clock;
+use crate::catalog::{Catalog, CatalogStore, ListKind, Listing};
+use crate::ports::{Audience, Clock};
 use crate::spec::ServerSpec;
 use crate::supervisor::{Dial, Order, ServerStatus, Supervisor, Surroundings};
 use crate::tasks::Tasks;
@@ -59,6 +59,7 @@ impl Host {
         dial: Arc<dyn Dial>,
         clock: Arc<dyn Clock>,
         tasks: Tasks,
+        audience: Arc<dyn Audience>,
     ) -> Self {
         let catalog = Arc::new(CatalogStore::default());
         let around = Surroundings {
@@ -66,6 +67,7 @@ impl Host {
             catalog: Arc::clone(&catalog),
             tasks: tasks.clone(),
             clock: Arc::clone(&clock),
+            audience,
         };
         let wall = Arc::clone(&clock);
         let stamps = Stamps::new(move || wall.unix_ms());
@@ -145,17 +147,18 @@ impl Host {
 
     /// Returns what `principal` sees in `scope`, as ready bytes.
     #[must_use]
-    pub fn view(&self, principal: &Principal, scope: &Scope) -> Listing {
+    pub fn view(&self, principal: &Principal, scope: &Scope, kind: ListKind) -> Listing {
         let policy = self.path.policy.load();
         let catalog = self.catalog();
         let sees_all = catalog.offers().flat_map(|offer| &offer.tools).all(|tool| {
-            policy.decide(principal, &tool.route.server, &tool.route.tool) == Decision::Allow
+            policy.decide(principal, &tool.route.server, Kind::Tool, &tool.route.name)
+                == Decision::Allow
         });
         if sees_all {
-            return catalog.listing(scope);
+            return catalog.listing(scope, kind);
         }
         // Roles see all or nothing so far; a partial view is built where roles are.
-        Catalog::default().listing(scope)
+        Catalog::default().listing(scope, kind)
     }
 
     /// Waits until every server that starts by itself serves or has failed once, but not long.

@@ -24,7 +24,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout_at};
 
 use crate::catalog::CatalogStore;
-use crate::ports::Clock;
+use crate::ports::{Audience, Clock};
 use crate::spec::ServerSpec;
 use crate::tasks::Tasks;
 
@@ -172,6 +172,8 @@ pub struct Surroundings {
     pub tasks: Tasks,
     /// What time it is.
     pub clock: Arc<dyn Clock>,
+    /// Hears what servers say outside calls.
+    pub audience: Arc<dyn Audience>,
 }
 
 impl Supervisor {

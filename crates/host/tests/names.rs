@@ -12,6 +12,7 @@ use std::sync::Arc;
 use bowline_core::call::{Principal, Role, Scope};
 use bowline_core::error::{CallError, Class, Execution};
 use bowline_core::name;
+use bowline_host::catalog::ListKind;
 use bowline_host::{Host, HostLimits};
 use bowline_sim::{Act, CALL_ID, Generation, Script, World, body, call, call_of, reaches, spec};
 
@@ -172,7 +173,7 @@ async fn a_principal_without_a_role_sees_and_calls_nothing() {
     let nobody = Arc::new(Principal::new("nobody", Role::None));
 
     for scope in [Scope::All, Scope::Server("a".into())] {
-        let view = host.view(&nobody, &scope);
+        let view = host.view(&nobody, &scope, ListKind::Tools);
         assert_eq!(view.result, r#"{"tools":[]}"#, "{scope:?}");
     }
     let mut denied = call("a__read", "{}");

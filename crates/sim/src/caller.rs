@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_core::call::{Call, Principal, Reply, Role, Scope};
+use bowline_core::call::{Call, Principal, Reply, Role, Scope, Subject};
 use bowline_host::Host;
 use bowline_host::spec::ServerSpec;
 use bytes::Bytes;
@@ -30,9 +30,10 @@ pub fn call(tool: &str, arguments: &str) -> Call {
     Call {
         principal: Arc::new(Principal::new("owner", Role::Owner)),
         scope: Scope::All,
-        tool: tool.into(),
+        subject: Subject::Tool(tool.into()),
         params: format!("{start}{name},\"arguments\":{arguments}}}").into(),
         name_at: start.len()..start.len() + name.len(),
+        makes_task: false,
         progress_at: None,
         id: Bytes::from_static(CALL_ID.as_bytes()),
         deadline: None,

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use bowline_host::ports::SystemClock;
+use bowline_host::ports::{Silent, SystemClock};
 use bowline_host::spec::ServerSpec;
 use bowline_host::tasks::Tasks;
 use bowline_host::{Host, HostLimits};
@@ -57,6 +57,7 @@ impl World {
             Arc::new(ScriptedDial::new(self.clone())),
             Arc::new(SystemClock::start()),
             Tasks::default(),
+            Arc::new(Silent),
         )
     }
 

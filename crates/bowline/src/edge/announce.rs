@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::call::{Principal, Scope};
+use bowline_host::catalog::ListKind;
 use bowline_wire::jsonrpc::write_notification;
 use bowline_wire::mcp::method;
 use tokio::sync::watch;
@@ -41,7 +42,9 @@ pub async fn run(edge: Arc<Edge>, mut stop: watch::Receiver<bool>) {
 
 /// Tells a session that has just begun to listen of a change that it could not hear before.
 pub(super) fn catch_up(edge: &Edge, session: &Session) {
-    let view = edge.host.view(&session.principal, &session.scope);
+    let view = edge
+        .host
+        .view(&session.principal, &session.scope, ListKind::Tools);
     session.announce(view.fingerprint, &message());
 }
 
@@ -59,7 +62,7 @@ fn tell(edge: &Edge, message: &[u8]) {
         let key = (Arc::clone(&session.principal), session.scope.clone());
         let fingerprint = *views.entry(key).or_insert_with(|| {
             edge.host
-                .view(&session.principal, &session.scope)
+                .view(&session.principal, &session.scope, ListKind::Tools)
                 .fingerprint
         });
         session.announce(fingerprint, message);

@@ -10,6 +10,7 @@ pub(super) use read::is_json;
 use std::sync::Arc;
 
 use bowline_core::call::{Principal, Scope};
+use bowline_host::catalog::ListKind;
 use bowline_wire::jsonrpc::{write_error, write_result};
 use bowline_wire::mcp::{Revision, code, method};
 use bowline_wire::{Kind, Message, object};
@@ -127,7 +128,10 @@ async fn list(caller: Caller<'_>, session: &Session, id: &[u8], params: Option<&
         return failure(StatusCode::OK, Some(id), code::INVALID_PARAMS, message);
     }
     caller.edge.host.settled().await;
-    let view = caller.edge.host.view(caller.principal, caller.scope);
+    let view = caller
+        .edge
+        .host
+        .view(caller.principal, caller.scope, ListKind::Tools);
     session.knows(view.fingerprint);
     result(id, &view.result)
 }

@@ -51,8 +51,8 @@ impl Offer {
         let mut withheld = 0;
         for definition in pages.iter().flat_map(read_tools) {
             match Tool::read(server, definition, effects) {
-                Some(tool) if !by_name.contains_key(&tool.route.tool) => {
-                    by_name.insert(Arc::clone(&tool.route.tool), tools.len());
+                Some(tool) if !by_name.contains_key(&tool.route.name) => {
+                    by_name.insert(Arc::clone(&tool.route.name), tools.len());
                     tools.push(tool);
                 }
                 Some(_) | None => withheld += 1,
@@ -101,7 +101,7 @@ impl Tool {
             visible: name::visible(server, &tool).into(),
             route: Arc::new(Route {
                 server: Arc::clone(server),
-                tool,
+                name: tool,
                 effect,
             }),
             definition,
@@ -164,7 +164,7 @@ pub(super) fn resolve_collisions(offers: &mut BTreeMap<Arc<str>, Arc<Offer>>) {
         if clash {
             let offer = Arc::make_mut(offer);
             for tool in &mut offer.tools {
-                tool.visible = name::mangled(&offer.server, &tool.route.tool).into();
+                tool.visible = name::mangled(&offer.server, &tool.route.name).into();
             }
         }
     }

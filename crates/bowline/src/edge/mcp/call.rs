@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use bowline_core::call::{Call, Reply};
+use bowline_core::call::{Call, Reply, Subject};
 use bowline_core::caller::{CallerEnd, Deaf};
 use bowline_core::error::{CallError, Execution};
 use bowline_wire::mcp::code;
@@ -58,9 +58,10 @@ pub(super) async fn answer(caller: Caller<'_>, session: &Session, message: &Mess
     let call = Call {
         principal: Arc::clone(caller.principal),
         scope: caller.scope.clone(),
-        tool: asked.tool,
+        subject: Subject::Tool(asked.tool),
         params,
         name_at: asked.name_at,
+        makes_task: false,
         progress_at: asked.progress_at,
         id,
         deadline: None,

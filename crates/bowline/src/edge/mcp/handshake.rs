@@ -1,6 +1,7 @@
 //! Opens a session: agrees on a revision and says what this gateway can do.
 
 use bowline_core::call::Scope;
+use bowline_host::catalog::ListKind;
 use bowline_wire::mcp::{Revision, code};
 use bowline_wire::splice::write_string;
 use bowline_wire::{Message, object};
@@ -22,7 +23,10 @@ pub(super) async fn open(caller: Caller<'_>, message: &Message) -> Answer {
     // An unknown revision is answered with our latest; the caller decides whether that will do.
     let revision = Revision::parse(&asked).unwrap_or(Revision::LATEST_LEGACY);
     caller.edge.host.settled().await;
-    let known = caller.edge.host.view(caller.principal, caller.scope);
+    let known = caller
+        .edge
+        .host
+        .view(caller.principal, caller.scope, ListKind::Tools);
     let session = caller.edge.sessions.open(
         caller.principal,
         caller.scope,
