@@ -82,10 +82,10 @@ impl CallPath {
         deadline: Now,
     ) -> Result<Reply, CallError> {
         let tried = self.clock.now();
-        let ready = server.link(deadline).await?;
+        let ready = server.link_for(call, deadline).await?;
         let (ready, outcome) = match self.send(call, route, &ready, deadline).await {
             Err(LinkError::Closed(_)) => {
-                let next = server.link(deadline).await?;
+                let next = server.link_for(call, deadline).await?;
                 let outcome = self.send(call, route, &next, deadline).await;
                 (next, outcome)
             }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bowline_core::caller::CallerEnd;
 use bowline_link::stderr::StderrLog;
 use bowline_link::stdio::{self, ClientInfo, ConnectError, Reaper, StdioLimits, StdioSpec};
 use bowline_link::{BoxFuture, Spawner};
@@ -35,6 +36,7 @@ impl<S: Spawner + std::fmt::Debug> Dial for StdioDial<S> {
         &'a self,
         spec: &'a ServerSpec,
         log: &'a Arc<StderrLog>,
+        owner: Option<Arc<dyn CallerEnd>>,
         deadline: Instant,
     ) -> BoxFuture<'a, Result<Dialled, ConnectError>> {
         Box::pin(async move {
@@ -48,6 +50,7 @@ impl<S: Spawner + std::fmt::Debug> Dial for StdioDial<S> {
                     .reaper
                     .clone()
                     .map(|(program, args)| Reaper { program, args }),
+                owner,
                 limits: self.limits,
             };
             let log = Arc::clone(log);

@@ -18,6 +18,34 @@ pub const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a call may take, unless told otherwise.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(300);
 
+/// Who shares one link to a server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Isolation {
+    /// All, until the server asks clients for something; then each session that can answer has
+    /// its own.
+    #[default]
+    Auto,
+    /// All, always.
+    Shared,
+    /// All sessions of one principal.
+    Principal,
+    /// Nobody.
+    Session,
+}
+
+impl Isolation {
+    /// Returns the word used in configuration and API.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Shared => "shared",
+            Self::Principal => "principal",
+            Self::Session => "session",
+        }
+    }
+}
+
 /// One server: how to start it and how to treat it.
 #[derive(Clone)]
 pub struct ServerSpec {
@@ -34,6 +62,8 @@ pub struct ServerSpec {
     /// Our own binary and the arguments that make it a reaper; without it, descendants of a
     /// server may outlive a killed gateway.
     pub reaper: Option<(PathBuf, Vec<OsString>)>,
+    /// Who shares a link to it.
+    pub isolation: Isolation,
     /// Whether it waits for its first call before it is started.
     pub lazy: bool,
     /// How long it may take to start.
@@ -61,6 +91,7 @@ impl ServerSpec {
             env: Vec::new(),
             cwd: None,
             reaper: None,
+            isolation: Isolation::default(),
             lazy: false,
             start_timeout: START_TIMEOUT,
             call_timeout: CALL_TIMEOUT,
