@@ -1,6 +1,6 @@
 //! Which sessions want news of which resources; a server is asked once for all of them.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crate::caller::SessionKey;
@@ -8,20 +8,24 @@ use crate::caller::SessionKey;
 /// Subscriptions one session may have.
 pub const SUBSCRIPTIONS_MAX: usize = 1_024;
 
-/// The subscriptions of all sessions, by server and the server's own URI.
+/// The subscriptions of all sessions.
 #[derive(Debug, Default)]
 pub struct Subscriptions {
-    /// Who wants news, and under which URI each knows the resource.
+    /// What each session has, by the URI it used.
+    sessions: HashMap<SessionKey, HashMap<Arc<str>, Place>>,
+    /// The same by server and the server's own URI: who wants news, and under which URI.
     wanted: BTreeMap<Arc<str>, BTreeMap<Arc<str>, Wanting>>,
-    /// How many each session has.
-    counts: HashMap<SessionKey, usize>,
 }
 
-/// The URIs under which each session knows a resource.
-type Wanting = HashMap<SessionKey, HashSet<Arc<str>>>;
+/// A server and its own URI of a resource.
+type Place = (Arc<str>, Arc<str>);
+
+/// Sessions, and the URI each of them used.
+type Wanting = BTreeSet<(SessionKey, Arc<str>)>;
 
 impl Subscriptions {
-    /// Adds one; says how many there may be when the session has that many.
+    /// Adds one; says how many there may be when the session has that many. A URI that leads
+    /// elsewhere than before is news of the new place from now on.
     pub fn add(
         &mut self,
         session: SessionKey,
@@ -29,49 +33,38 @@ impl Subscriptions {
         uri: &Arc<str>,
         known_as: &Arc<str>,
     ) -> Result<(), usize> {
-        let count = self.counts.entry(session).or_default();
+        self.remove(session, known_as);
+        let places = self.sessions.entry(session).or_default();
+        if places.len() >= SUBSCRIPTIONS_MAX {
+            return Err(SUBSCRIPTIONS_MAX);
+        }
+        let place = (Arc::clone(server), Arc::clone(uri));
+        places.insert(Arc::clone(known_as), place);
         let resources = self.wanted.entry(Arc::clone(server)).or_default();
-        let sessions = resources.entry(Arc::clone(uri)).or_default();
-        let names = sessions.entry(session).or_default();
-        if names.contains(known_as) {
-            return Ok(());
-        }
-        if *count < SUBSCRIPTIONS_MAX {
-            *count += 1;
-            names.insert(Arc::clone(known_as));
-            return Ok(());
-        }
-        self.sweep(server, uri);
-        Err(SUBSCRIPTIONS_MAX)
+        let wanting = resources.entry(Arc::clone(uri)).or_default();
+        wanting.insert((session, Arc::clone(known_as)));
+        Ok(())
     }
 
-    /// Takes one away, if it is there.
-    pub fn remove(&mut self, session: SessionKey, server: &str, uri: &str, known_as: &str) {
-        let sessions = self.wanted.get_mut(server).and_then(|all| all.get_mut(uri));
-        let names = sessions.and_then(|sessions| sessions.get_mut(&session));
-        if names.is_some_and(|names| names.remove(known_as)) {
-            self.uncount(session);
+    /// Takes one away and returns its server, if it is there.
+    pub fn remove(&mut self, session: SessionKey, known_as: &str) -> Option<Arc<str>> {
+        let places = self.sessions.get_mut(&session)?;
+        let (known_as, place) = places.remove_entry(known_as)?;
+        if places.is_empty() {
+            self.sessions.remove(&session);
         }
-        self.sweep(server, uri);
+        self.unwant(session, &known_as, &place);
+        Some(place.0)
     }
 
     /// Takes all of a session away and returns the servers that had any of them.
-    pub fn end(&mut self, session: SessionKey) -> Vec<Arc<str>> {
-        if self.counts.remove(&session).is_none() {
-            return Vec::new();
+    pub fn end(&mut self, session: SessionKey) -> BTreeSet<Arc<str>> {
+        let places = self.sessions.remove(&session).unwrap_or_default();
+        let mut servers = BTreeSet::new();
+        for (known_as, place) in places {
+            self.unwant(session, &known_as, &place);
+            servers.insert(place.0);
         }
-        let mut servers = Vec::new();
-        for (server, resources) in &mut self.wanted {
-            let mut had = false;
-            resources.retain(|_, sessions| {
-                had |= sessions.remove(&session).is_some();
-                !sessions.is_empty()
-            });
-            if had {
-                servers.push(Arc::clone(server));
-            }
-        }
-        self.wanted.retain(|_, resources| !resources.is_empty());
         servers
     }
 
@@ -91,32 +84,22 @@ impl Subscriptions {
     /// Returns who wants news of a resource, and under which URI each knows it.
     #[must_use]
     pub fn sessions(&self, server: &str, uri: &str) -> Vec<(SessionKey, Arc<str>)> {
-        let sessions = self.wanted.get(server).and_then(|all| all.get(uri));
-        let sessions = sessions.into_iter().flatten();
-        sessions
-            .flat_map(|(session, names)| names.iter().map(|name| (*session, Arc::clone(name))))
-            .collect()
+        let wanting = self.wanted.get(server).and_then(|all| all.get(uri));
+        wanting.into_iter().flatten().cloned().collect()
     }
 
-    fn uncount(&mut self, session: SessionKey) {
-        if let Some(count) = self.counts.get_mut(&session) {
-            *count = count.saturating_sub(1);
+    fn unwant(&mut self, session: SessionKey, known_as: &Arc<str>, (server, uri): &Place) {
+        let Some(resources) = self.wanted.get_mut(server) else {
+            return;
+        };
+        if let Some(wanting) = resources.get_mut(uri) {
+            wanting.remove(&(session, Arc::clone(known_as)));
+            if wanting.is_empty() {
+                resources.remove(uri);
+            }
         }
-        self.counts.retain(|_, count| *count > 0);
-    }
-
-    /// Drops what nobody wants any more.
-    fn sweep(&mut self, server: &str, uri: &str) {
-        if let Some(resources) = self.wanted.get_mut(server) {
-            if let Some(sessions) = resources.get_mut(uri) {
-                sessions.retain(|_, names| !names.is_empty());
-                if sessions.is_empty() {
-                    resources.remove(uri);
-                }
-            }
-            if resources.is_empty() {
-                self.wanted.remove(server);
-            }
+        if resources.is_empty() {
+            self.wanted.remove(server);
         }
     }
 }
@@ -135,15 +118,14 @@ mod tests {
         all.add(one, &server, &uri, &uri).unwrap();
         all.add(two, &server, &uri, &other).unwrap();
         assert_eq!(all.wanted("s").count(), 1);
-        let mut told = all.sessions("s", "x:1");
-        told.sort();
+        let told = all.sessions("s", "x:1");
         assert_eq!(told, [(one, Arc::clone(&uri)), (two, other)]);
-        all.remove(one, "s", "x:1", "x:1");
-        all.remove(one, "s", "x:1", "x:1");
+        assert_eq!(all.remove(one, "x:1"), Some(Arc::clone(&server)));
+        assert_eq!(all.remove(one, "x:1"), None);
         assert!(all.wants("s", "x:1"));
-        assert_eq!(all.end(two), [server]);
+        assert_eq!(all.end(two), BTreeSet::from([server]));
         assert!(!all.wants("s", "x:1"));
-        assert!(all.counts.is_empty() && all.wanted.is_empty());
+        assert!(all.sessions.is_empty() && all.wanted.is_empty());
     }
 
     #[test]
@@ -161,7 +143,7 @@ mod tests {
         );
         assert!(!all.wants("s", "more"));
         assert_eq!(all.add(SessionKey(2), &server, &more, &more), Ok(()));
-        all.remove(SessionKey(1), "s", "0", "0");
+        all.remove(SessionKey(1), "0");
         assert_eq!(all.add(SessionKey(1), &server, &more, &more), Ok(()));
     }
 }
