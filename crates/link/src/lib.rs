@@ -1,5 +1,6 @@
 //! How bytes travel: one link per live connection to a server.
 
+pub mod http;
 pub mod link;
 mod peer;
 #[cfg(target_os = "linux")]
