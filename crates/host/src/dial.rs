@@ -48,6 +48,7 @@ impl<S: Spawner + std::fmt::Debug> Dial for StdioDial<S> {
                     .reaper
                     .clone()
                     .map(|(program, args)| Reaper { program, args }),
+                owner: None,
                 limits: self.limits,
             };
             let log = Arc::clone(log);

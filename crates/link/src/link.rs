@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use bowline_core::call::Body;
-use bowline_core::caller::CallerEnd;
+use bowline_core::caller::{CallerEnd, SessionKey};
 use bowline_core::error::Execution;
 use bowline_core::pending::Sent;
 use bowline_wire::mcp::Revision;
@@ -177,7 +177,31 @@ pub enum LinkEvent {
     PromptsChanged,
     /// Its resources changed, likewise.
     ResourcesChanged,
-    /// `notifications/message`, whole.
+    /// A resource changed, whole as the server said it.
+    ResourceUpdated {
+        /// Which one.
+        uri: Arc<str>,
+        /// What it said.
+        notification: Bytes,
+    },
+    /// A task changed, whole as the server said it.
+    TaskStatus {
+        /// Which one.
+        task: Arc<str>,
+        /// What it said.
+        notification: Bytes,
+    },
+    /// Something for one session that has no call in flight.
+    Told {
+        /// Whose it is.
+        session: SessionKey,
+        /// What the server said.
+        notification: Bytes,
+    },
+    /// It asked a client for something while calls of several sessions were in flight, and was
+    /// refused. Several such may come as one, but never none.
+    Ambiguous,
+    /// `notifications/message` that belongs to no one session, whole.
     Log(Bytes),
     /// Any other notification, whole.
     Other(Bytes),

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use bowline_core::call::Body;
+use bowline_core::caller::{Abilities, Ability};
 use bowline_wire::mcp::{Revision, method};
 use bowline_wire::object::{field, string};
 use bowline_wire::splice::write_string;
@@ -27,11 +28,12 @@ pub(super) enum Failure {
 pub(super) async fn shake(
     peer: &Peer,
     client: &ClientInfo,
+    abilities: Abilities,
     deadline: Instant,
 ) -> Result<ServerInfo, Failure> {
     let request = Request {
         method: Cow::Borrowed(method::INITIALIZE),
-        params: Some(offer(client)),
+        params: Some(offer(client, abilities)),
         rename: None,
         progress_at: None,
         reply_id: Bytes::from_static(b"0"),
@@ -68,16 +70,42 @@ pub(super) async fn shake(
     Ok(info)
 }
 
-/// Returns the parameters of `initialize`: the newest revision, and no capabilities.
-fn offer(client: &ClientInfo) -> Bytes {
+/// Returns the parameters of `initialize`: the newest revision, and what clients can do.
+fn offer(client: &ClientInfo, abilities: Abilities) -> Bytes {
     let mut out = br#"{"protocolVersion":"#.to_vec();
     write_string(&mut out, Revision::LATEST_LEGACY.as_str());
-    out.extend_from_slice(br#","capabilities":{},"clientInfo":{"name":"#);
+    out.extend_from_slice(br#","capabilities":"#);
+    write_capabilities(&mut out, abilities);
+    out.extend_from_slice(br#","clientInfo":{"name":"#);
     write_string(&mut out, &client.name);
     out.extend_from_slice(br#","version":"#);
     write_string(&mut out, &client.version);
     out.extend_from_slice(b"}}");
     out.into()
+}
+
+/// Writes client capabilities as an object.
+fn write_capabilities(out: &mut Vec<u8>, abilities: Abilities) {
+    let mut members: Vec<&str> = Vec::new();
+    if abilities.has(Ability::Roots) {
+        members.push(r#""roots":{"listChanged":true}"#);
+    }
+    if abilities.has(Ability::SamplingTools) {
+        members.push(r#""sampling":{"tools":{}}"#);
+    } else if abilities.has(Ability::Sampling) {
+        members.push(r#""sampling":{}"#);
+    }
+    let form = abilities.has(Ability::ElicitationForm);
+    match (form, abilities.has(Ability::ElicitationUrl)) {
+        (true, true) => members.push(r#""elicitation":{"form":{},"url":{}}"#),
+        // What an empty object meant before there were two modes.
+        (true, false) => members.push(r#""elicitation":{}"#),
+        (false, true) => members.push(r#""elicitation":{"url":{}}"#),
+        (false, false) => {}
+    }
+    out.push(b'{');
+    out.extend_from_slice(members.join(",").as_bytes());
+    out.push(b'}');
 }
 
 fn text<'a>(object: &'a [u8], key: &str) -> Option<Cow<'a, str>> {

@@ -8,6 +8,7 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::StatusCode;
 use bowline_core::call::{Body, Call, Principal, Reply, Role, Scope};
+use bowline_core::caller::{Deaf, SessionKey};
 use bowline_core::error::CallError;
 use bowline_wire::scan::{self, Keys};
 use bowline_wire::splice::write_string;
@@ -88,7 +89,7 @@ fn to_call(edge: &Edge, asked: &Asked<'_>) -> Call {
         deadline: asked
             .timeout_ms
             .map(|wait| edge.host.clock().now().plus(Duration::from_millis(wait))),
-        caller: None,
+        caller: Some(Arc::new(Deaf(SessionKey(0)))),
     }
 }
 

@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use bowline_core::call::{Call, Reply};
+use bowline_core::caller::{CallerEnd, Deaf};
 use bowline_core::error::{CallError, Execution};
 use bowline_wire::mcp::code;
 use bowline_wire::{Message, Span, object};
@@ -51,7 +52,8 @@ pub(super) async fn answer(caller: Caller<'_>, session: &Session, message: &Mess
         let (sink, events) = stream::sink(session.key);
         (Some(sink), Some(events))
     } else {
-        (None, None)
+        let deaf: Arc<dyn CallerEnd> = Arc::new(Deaf(session.key));
+        (Some(deaf), None)
     };
     let call = Call {
         principal: Arc::clone(caller.principal),
