@@ -31,8 +31,8 @@ pub trait HttpClient: fmt::Debug + Send + Sync {
 /// How long a request may take to be answered, and who is told when it leaves.
 #[derive(Clone, Copy)]
 pub struct Wait<'a> {
-    /// When a connection must stand.
-    pub connect: Instant,
+    /// When a connection must stand, if that is before the client's own limit.
+    pub connect: Option<Instant>,
     /// When the head of the answer must be there; absent where the caller ends the wait by
     /// dropping it.
     pub first_byte: Option<Instant>,

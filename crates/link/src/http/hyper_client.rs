@@ -135,7 +135,7 @@ impl HyperClient {
         }
     }
 
-    async fn dial(&self, address: Uri, deadline: Instant) -> Result<Box<Wire>, HttpError> {
+    async fn dial(&self, address: Uri, by: Option<Instant>) -> Result<Box<Wire>, HttpError> {
         let connecting = tokio::time::timeout(self.limits.connect, async {
             let stream = self.connector.clone().oneshot(address).await;
             let stream = stream.map_err(|error| HttpError::Unreachable(causes(&*error)))?;
@@ -144,9 +144,13 @@ impl HyperClient {
                 shaken.map_err(|error| HttpError::Unreachable(causes(&error)))?;
             Ok(Box::new(Wire::new(sender, connection)))
         });
-        match timeout_at(deadline, connecting).await {
-            Ok(Ok(wire)) => wire,
-            Ok(Err(_)) | Err(_) => Err(HttpError::ConnectTimeout),
+        let dialed = match by {
+            Some(deadline) => timeout_at(deadline, connecting).await.ok(),
+            None => Some(connecting.await),
+        };
+        match dialed {
+            Some(Ok(wire)) => wire,
+            Some(Err(_)) | None => Err(HttpError::ConnectTimeout),
         }
     }
 }
