@@ -18,7 +18,7 @@ pub struct Subscriptions {
 }
 
 /// A server and its own URI of a resource.
-type Place = (Arc<str>, Arc<str>);
+pub type Place = (Arc<str>, Arc<str>);
 
 /// Sessions, and the URI each of them used.
 type Wanting = BTreeSet<(SessionKey, Arc<str>)>;
@@ -46,15 +46,15 @@ impl Subscriptions {
         Ok(())
     }
 
-    /// Takes one away and returns its server, if it is there.
-    pub fn remove(&mut self, session: SessionKey, known_as: &str) -> Option<Arc<str>> {
+    /// Takes one away and returns its server and the server's own URI, if it is there.
+    pub fn remove(&mut self, session: SessionKey, known_as: &str) -> Option<Place> {
         let places = self.sessions.get_mut(&session)?;
         let (known_as, place) = places.remove_entry(known_as)?;
         if places.is_empty() {
             self.sessions.remove(&session);
         }
         self.unwant(session, &known_as, &place);
-        Some(place.0)
+        Some(place)
     }
 
     /// Takes all of a session away and returns the servers that had any of them.
@@ -120,7 +120,8 @@ mod tests {
         assert_eq!(all.wanted("s").count(), 1);
         let told = all.sessions("s", "x:1");
         assert_eq!(told, [(one, Arc::clone(&uri)), (two, other)]);
-        assert_eq!(all.remove(one, "x:1"), Some(Arc::clone(&server)));
+        let place = (Arc::clone(&server), Arc::clone(&uri));
+        assert_eq!(all.remove(one, "x:1"), Some(place));
         assert_eq!(all.remove(one, "x:1"), None);
         assert!(all.wants("s", "x:1"));
         assert_eq!(all.end(two), BTreeSet::from([server]));

@@ -106,6 +106,25 @@ impl Standing {
         })
     }
 
+    /// Waits until a server that serves was told that nobody wants news of a resource; not long.
+    pub(crate) async fn unsubscribed(
+        self: &Arc<Self>,
+        server: &Supervisor,
+        uri: &Arc<str>,
+        deadline: Now,
+    ) {
+        let keeper = self.keeper(server);
+        keeper.poke.notify_one();
+        let name = &server.spec().name;
+        let told = self.wait(&keeper, deadline, |told| {
+            let wanted = lock(&self.memory.subscriptions).wants(name, uri);
+            (wanted || !told.resources.contains_key(uri)).then_some(())
+        });
+        if server.open_link().is_some() {
+            told.await;
+        }
+    }
+
     /// Waits until a server that serves was told the level that is wanted; not long.
     pub(crate) async fn levelled(self: &Arc<Self>, server: &Supervisor, deadline: Now) {
         let keeper = self.keeper(server);

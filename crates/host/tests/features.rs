@@ -394,9 +394,9 @@ async fn changed_prompts_and_resources_are_listed_anew_and_by_themselves() {
         .count();
     assert_eq!(asked, 1, "prompts were not asked for again");
     assert!(world.say("a", LinkEvent::PromptsChanged));
-    world
-        .until(|record| record.requests_of("a").len() == 6)
-        .await;
+    let record = world.until(|record| record.requests_of("a").len() == 6);
+    let record = record.await;
+    assert_eq!(record.requests_of("a").last(), Some(&"prompts/list"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -428,4 +428,17 @@ async fn one_server_introduces_itself_and_all_together_say_what_any_of_them_can(
     for known in ["tools", "prompts", "resources", "logging", "completions"] {
         assert!(later.get(known).is_some(), "{known}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_read_waits_for_a_server_that_is_still_starting() {
+    let gate = bowline_sim::Gate::closed();
+    let world = World::new([("a", Script::always(full("a", &["x:1"], &[]).hangs(&gate)))]);
+    let host = world.host(vec![spec("a")], HostLimits::default());
+    let (read, ()) = tokio::join!(reads(&host, "x:1"), async { gate.release() });
+    assert_eq!(read.unwrap(), r#"{"from":"a"}"#);
+    let never = bowline_sim::Gate::closed();
+    let world = World::new([("a", Script::always(full("a", &["x:1"], &[]).hangs(&never)))]);
+    let host = world.host(vec![spec("a")], HostLimits::default());
+    assert!(reads(&host, "x:1").await.is_err(), "but not for ever");
 }

@@ -2,6 +2,7 @@
 //! for.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bowline_core::call::{Call, Effect, Principal, Route, Scope, Subject};
 use bowline_core::caller::SessionKey;
@@ -11,9 +12,12 @@ use bowline_core::sync::lock;
 use bowline_core::tasks::Owner;
 use bowline_core::time::Now;
 
-use super::CallPath;
+use super::{CallPath, Servers};
 use crate::catalog::Found;
-use crate::supervisor::Supervisor;
+use crate::supervisor::{State, Supervisor};
+
+/// How long a URI that nobody is known to have waits for servers that are starting.
+const STARTING_WAIT: Duration = Duration::from_millis(1_500);
 
 /// Who asks for what.
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +52,17 @@ impl CallPath {
         let servers = self.servers.load();
         let route = match self.look_up(ask)? {
             Found::Route(route) => route,
-            Found::Nothing => return Err(unknown()),
+            // A URI does not say whose it is; a server that is still starting may list it.
+            Found::Nothing => {
+                let waits = matches!(ask.subject, Subject::Resource(_)) && *ask.scope == Scope::All;
+                if !waits || !settle(&servers).await {
+                    return Err(unknown());
+                }
+                match self.look_up(ask)? {
+                    Found::Route(route) => route,
+                    Found::Nothing | Found::Unlisted(_) => return Err(unknown()),
+                }
+            }
             Found::Unlisted(name) => {
                 let server = servers
                     .get(&name)
@@ -122,6 +136,25 @@ impl CallPath {
             }),
         }
     }
+}
+
+/// Waits until no server is starting any more, but not long; `false` when none was.
+async fn settle(servers: &Servers) -> bool {
+    let starting = servers.values().map(Supervisor::state);
+    let starting: Vec<_> = starting
+        .filter(|state| *state.borrow() == State::Starting)
+        .collect();
+    if starting.is_empty() {
+        return false;
+    }
+    let all = async {
+        for mut state in starting {
+            // The sender lives as long as the supervisor does.
+            let _ = state.wait_for(|state| *state != State::Starting).await;
+        }
+    };
+    let _ = tokio::time::timeout(STARTING_WAIT, all).await;
+    true
 }
 
 fn route(server: Arc<str>, name: &Arc<str>) -> Arc<Route> {

@@ -22,8 +22,8 @@ use crate::catalog::{Introduction, listing};
 use crate::supervisor::list::{self, ListError};
 use crate::supervisor::{Ready, Supervisor};
 
-/// How long a caller that sets its level waits for servers to hear of it.
-const LEVEL_WAIT: Duration = Duration::from_secs(5);
+/// How long a caller waits for servers to hear of what it no longer wants, or of its level.
+const TOLD_WAIT: Duration = Duration::from_secs(5);
 
 /// How long a server may take to list its tasks.
 const TASKS_TIMEOUT: Duration = Duration::from_secs(30);
@@ -90,24 +90,21 @@ impl Host {
     }
 
     /// Ends what [`subscribe`](Self::subscribe) began; the server is told when nobody else wants
-    /// to know of that resource, in the background.
-    #[expect(
-        clippy::unused_async,
-        reason = "callers need not know what it waits for"
-    )]
+    /// to know of that resource. What a session ends is its own, so there is nothing to decide.
     pub async fn unsubscribe(
         &self,
-        principal: &Principal,
-        scope: &Scope,
+        _principal: &Principal,
+        _scope: &Scope,
         session: SessionKey,
         uri: &str,
     ) -> Result<(), CallError> {
-        tracing::debug!(principal = %principal.name, ?scope, "unsubscribes");
-        let server = lock(&self.path.memory.subscriptions).remove(session, uri);
-        if let Some(server) = server
-            && let Ok(server) = self.server(&server)
-        {
-            self.standing.poke(&server);
+        let left = lock(&self.path.memory.subscriptions).remove(session, uri);
+        let Some((server, own)) = left else {
+            return Ok(());
+        };
+        if let Ok(server) = self.server(&server) {
+            let deadline = self.path.clock.now().plus(TOLD_WAIT);
+            self.standing.unsubscribed(&server, &own, deadline).await;
         }
         Ok(())
     }
@@ -125,7 +122,7 @@ impl Host {
             Scope::Server(server) => vec![self.server(server)?],
         };
         lock(&self.path.memory.levels).set(session, scope, level);
-        let deadline = self.path.clock.now().plus(LEVEL_WAIT);
+        let deadline = self.path.clock.now().plus(TOLD_WAIT);
         // All hear of it before the first is waited for.
         for server in &servers {
             self.standing.poke(server);
