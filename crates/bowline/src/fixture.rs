@@ -55,13 +55,13 @@ pub struct Args {
     /// Tools to offer: `conformance`, `demo` or `many=N`
     #[arg(long, value_name = "SET", default_value = "conformance")]
     pub toolset: Toolset,
-    /// Misbehave on purpose; may be given several times
+    /// Misbehave on purpose; may be given several times, and an unknown NAME lists them all
     #[arg(long = "fault", value_name = "NAME[=ARG]")]
     pub faults: Vec<Fault>,
-    /// Serve streamable HTTP at `/mcp` of this address instead of stdin and stdout
+    /// Serve streamable HTTP at `/mcp` of this address, not stdin and stdout; prints its URL
     #[arg(long, value_name = "ADDRESS:PORT", conflicts_with = "http_sse")]
     pub http: Option<SocketAddr>,
-    /// Serve the older HTTP+SSE transport at `/sse` of this address
+    /// Serve the older HTTP+SSE transport at `/sse` of this address; prints its URL
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub http_sse: Option<SocketAddr>,
     /// Era of the protocol to speak: `legacy` (up to 2025-11-25)

@@ -38,6 +38,11 @@ impl Served {
     /// Stops it in order and returns whether it exited well.
     pub(crate) fn stop(&mut self) -> bool {
         signal(self.pid(), "TERM");
+        self.ended_well()
+    }
+
+    /// Waits for its end and returns whether it exited well.
+    pub(crate) fn ended_well(&mut self) -> bool {
         self.child.wait().unwrap().success()
     }
 }
