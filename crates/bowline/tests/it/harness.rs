@@ -477,3 +477,4 @@ impl Session {
 }
 
 mod more;
+pub(crate) mod served;

@@ -12,6 +12,7 @@
 mod command_line;
 mod door;
 mod first_call;
+mod fixture_http;
 mod harness;
 mod kill;
 mod peers;
