@@ -205,6 +205,7 @@ fn explain(error: &LinkError, route: &Route, generation: u64, after_ms: u64) -> 
         // What a status in place of an answer leaves open is whether the call ran.
         LinkError::Http { .. }
         | LinkError::ContentType { .. }
+        | LinkError::BadHead(_)
         | LinkError::Redirect(_)
         | LinkError::Throttled { status: 503, .. } => CallError::ConnectionLost {
             server,

@@ -1,6 +1,8 @@
 //! HTTP/1.1 from this machine: connections that are kept and used again, TLS by rustls.
 
+use std::error::Error;
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -138,7 +140,7 @@ impl HyperClient {
     async fn dial(&self, address: Uri, by: Option<Instant>) -> Result<Box<Wire>, HttpError> {
         let connecting = tokio::time::timeout(self.limits.connect, async {
             let stream = self.connector.clone().oneshot(address).await;
-            let stream = stream.map_err(|error| HttpError::Unreachable(causes(&*error)))?;
+            let stream = stream.map_err(|error| not_reached(&*error))?;
             let shaken = self.conn.handshake(stream).await;
             let (sender, connection) =
                 shaken.map_err(|error| HttpError::Unreachable(causes(&error)))?;
@@ -167,6 +169,18 @@ impl HttpClient for HyperClient {
     fn tidy(&self) {
         self.pool.tidy();
     }
+}
+
+fn not_reached(error: &(dyn Error + 'static)) -> HttpError {
+    let mut next = Some(error);
+    while let Some(cause) = next {
+        let io = cause.downcast_ref::<io::Error>();
+        if io.is_some_and(|io| io.kind() == io::ErrorKind::TimedOut) {
+            return HttpError::ConnectTimeout;
+        }
+        next = cause.source();
+    }
+    HttpError::Unreachable(causes(error))
 }
 
 /// Turns a request to an absolute address into what is written to a connection.

@@ -60,7 +60,7 @@ pub(super) fn trouble(error: HttpError) -> LinkError {
         HttpError::FirstByteTimeout => LinkError::Timeout {
             sent: Sent::Perhaps,
         },
-        HttpError::Head(reason) => LinkError::BadAnswer(reason),
+        HttpError::Head(reason) => LinkError::BadHead(reason),
         HttpError::Lost(_) => LinkError::Lost(Exit::Closed),
         HttpError::TooLong { bytes_max } => LinkError::TooLong { bytes_max },
     }
