@@ -176,6 +176,30 @@ async fn a_question_on_the_stream_of_a_call_is_answered_with_its_result_intact()
 }
 
 #[tokio::test]
+async fn the_time_of_a_call_rests_while_its_caller_is_asked() {
+    let mut scene = Scene::new().await;
+    let (end, mut ears) = caller();
+    let mut asking = request("tools/call");
+    asking.caller = Some(end);
+    asking.deadline = after(Duration::from_millis(500));
+    let mut call = scene.begin(asking);
+    let mut seen = scene.server.post().await;
+    let answer = result(&seen.id(), "3");
+    seen.streams().await;
+    let question = r#"{"jsonrpc":"2.0","id":1,"method":"elicitation/create","params":{}}"#;
+    seen.event(&format!("data: {question}")).await;
+    let asked = soon(ears.asked.recv()).await.unwrap();
+    let past = tokio::time::timeout(Duration::from_millis(700), &mut call);
+    assert!(past.await.is_err(), "the time of the caller counts");
+    asked.answer(Bytes::from_static(
+        br#"{"jsonrpc":"2.0","id":1,"result":{}}"#,
+    ));
+    scene.server.post().await.accepted().await;
+    seen.event(&format!("data: {answer}")).await;
+    assert_eq!(text(call.await.unwrap()), answered("3"));
+}
+
+#[tokio::test]
 async fn what_a_server_says_before_it_answers_reaches_the_caller() {
     let mut scene = Scene::new().await;
     let (end, mut ears) = caller();

@@ -83,6 +83,34 @@ async fn the_end_of_the_one_stream_is_the_end_of_the_link() {
 }
 
 #[tokio::test]
+async fn calls_in_flight_end_with_a_server_that_cannot_be_posted_to() {
+    let (mut scene, stream) = scene(Transport::Sse).await;
+    let call = scene.call();
+    let seen = scene.server.post().await;
+    let second = scene.call();
+    // The connection of the first is busy, so the second needs a new one.
+    scene.server.stop().await;
+    let mut taken = Vec::new();
+    let error = soon(async {
+        let mut second = second;
+        loop {
+            tokio::select! {
+                ended = &mut second => break ended.unwrap().unwrap_err(),
+                seen = scene.server.post() => {
+                    taken.push(seen);
+                    second = scene.call();
+                }
+            }
+        }
+    })
+    .await;
+    assert!(matches!(error, LinkError::Unreachable(_)), "{error:?}");
+    let error = soon(call).await.unwrap().unwrap_err();
+    assert_eq!(error, LinkError::Lost(Exit::Gone));
+    drop((seen, stream));
+}
+
+#[tokio::test]
 async fn an_endpoint_on_another_origin_is_refused() {
     let mut other = Server::start().await;
     for endpoint in [format!("{}/m", other.origin), "//tracker.example/m".into()] {

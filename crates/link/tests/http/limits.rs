@@ -164,6 +164,34 @@ async fn a_connection_that_does_not_come_about_in_time_was_not_sent() {
 }
 
 #[tokio::test]
+async fn a_server_that_speaks_no_tls_is_not_reached_over_https() {
+    let plain = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = plain.local_addr().unwrap();
+    spawn(async move {
+        let (mut stream, _) = plain.accept().await.unwrap();
+        let refusal = b"HTTP/1.1 400 Bad Request\r\n\r\n";
+        tokio::io::AsyncWriteExt::write_all(&mut stream, refusal)
+            .await
+            .unwrap();
+        let mut hello = Vec::new();
+        let _ = tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut hello).await;
+    });
+    let wait = http::client::Wait {
+        connect: None,
+        first_byte: None,
+        leaving: &|| panic!("nothing may leave"),
+    };
+    let request = ::http::Request::get(format!("https://{address}/"));
+    let client = client();
+    let sent = client.send(request.body(Bytes::new()).unwrap(), wait);
+    let error = soon(sent).await.unwrap_err();
+    assert!(
+        matches!(error, http::client::HttpError::Unreachable(_)),
+        "{error:?}"
+    );
+}
+
+#[tokio::test]
 async fn an_answer_that_does_not_begin_in_time_may_have_run() {
     let mut server = Server::start().await;
     let client = client();
