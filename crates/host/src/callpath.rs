@@ -176,6 +176,7 @@ pub(crate) fn explain(
         // What a status in place of an answer leaves open is whether the call ran.
         LinkError::Http { .. }
         | LinkError::ContentType { .. }
+        | LinkError::BadHead(_)
         | LinkError::Redirect(_)
         | LinkError::Throttled { status: 503, .. } => CallError::ConnectionLost {
             server,

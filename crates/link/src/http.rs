@@ -194,6 +194,7 @@ impl Dialing<'_> {
                 | LinkError::Throttled { .. }
                 | LinkError::Http { .. }
                 | LinkError::ContentType { .. }
+                | LinkError::BadHead(_)
                 | LinkError::Redirect(_)),
             ) => ConnectError::Refused {
                 server,

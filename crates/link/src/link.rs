@@ -143,6 +143,9 @@ pub enum LinkError {
         /// The start of it.
         preview: Arc<str>,
     },
+    /// The head of the answer breaks a limit or the grammar of HTTP.
+    #[error("the head of the answer is not valid: {0}")]
+    BadHead(Arc<str>),
     /// The server points elsewhere, and we do not follow.
     #[error("the server redirects: {0}")]
     Redirect(RedirectError),
@@ -178,6 +181,7 @@ impl LinkError {
             | Self::Throttled { .. }
             | Self::Http { .. }
             | Self::ContentType { .. }
+            | Self::BadHead(_)
             | Self::Redirect(_)
             | Self::Timeout {
                 sent: Sent::Perhaps,

@@ -180,7 +180,9 @@ impl Talk {
                 match stream.next(&mut resume).await {
                     Ok(event) if is_message(event.event.as_deref()) => {
                         if self.take(event.data.into(), Some(id)) {
-                            self.read_on(stream.into_rest());
+                            if let Some(rest) = stream.into_rest().await {
+                                self.read_on(rest);
+                            }
                             return Ok(());
                         }
                     }

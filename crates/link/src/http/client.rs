@@ -108,7 +108,7 @@ impl HttpError {
     }
 }
 
-impl dyn Chunks {
+impl dyn Chunks + '_ {
     /// Waits for the next piece.
     pub async fn chunk(&mut self) -> Option<Result<Bytes, HttpError>> {
         poll_fn(|cx| self.poll_chunk(cx)).await

@@ -1,6 +1,8 @@
 //! HTTP/1.1 from this machine: connections that are kept and used again, TLS by rustls.
 
+use std::error::Error;
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -115,13 +117,13 @@ impl HyperClient {
         request: Request<Bytes>,
         wait: Wait<'_>,
     ) -> Result<Response, HttpError> {
-        let (key, address, mut request) = prepare(request)?;
+        let (key, mut request) = prepare(request)?;
         // Each round takes one connection out of the pool, and the last one makes a new one.
         loop {
             let kept = self.pool.take(&key).await;
             let (wire, is_new) = match kept {
                 Some(wire) => (wire, false),
-                None => (self.dial(address.clone(), wait.connect).await?, true),
+                None => (self.dial(&key, wait.connect).await?, true),
             };
             (wait.leaving)();
             let sent = wire.send(request, wait.first_byte).await;
@@ -135,10 +137,11 @@ impl HyperClient {
         }
     }
 
-    async fn dial(&self, address: Uri, by: Option<Instant>) -> Result<Box<Wire>, HttpError> {
+    async fn dial(&self, to: &Key, by: Option<Instant>) -> Result<Box<Wire>, HttpError> {
+        let address = to.address()?;
         let connecting = tokio::time::timeout(self.limits.connect, async {
             let stream = self.connector.clone().oneshot(address).await;
-            let stream = stream.map_err(|error| HttpError::Unreachable(causes(&*error)))?;
+            let stream = stream.map_err(|error| not_reached(&*error))?;
             let shaken = self.conn.handshake(stream).await;
             let (sender, connection) =
                 shaken.map_err(|error| HttpError::Unreachable(causes(&error)))?;
@@ -169,8 +172,20 @@ impl HttpClient for HyperClient {
     }
 }
 
+fn not_reached(error: &(dyn Error + 'static)) -> HttpError {
+    let mut next = Some(error);
+    while let Some(cause) = next {
+        let io = cause.downcast_ref::<io::Error>();
+        if io.is_some_and(|io| io.kind() == io::ErrorKind::TimedOut) {
+            return HttpError::ConnectTimeout;
+        }
+        next = cause.source();
+    }
+    HttpError::Unreachable(causes(error))
+}
+
 /// Turns a request to an absolute address into what is written to a connection.
-fn prepare(request: Request<Bytes>) -> Result<(Key, Uri, Request<Full<Bytes>>), HttpError> {
+fn prepare(request: Request<Bytes>) -> Result<(Key, Request<Full<Bytes>>), HttpError> {
     let (mut parts, body) = request.into_parts();
     let target = parts.uri.into_parts();
     let is_tls = match &target.scheme {
@@ -189,14 +204,7 @@ fn prepare(request: Request<Bytes>) -> Result<(Key, Uri, Request<Full<Bytes>>), 
         let host = host.map_err(|_| HttpError::Invalid("the host is no header value"))?;
         parts.headers.insert(HOST, host);
     }
-    let path = target.path_and_query;
-    let mut address = http::uri::Parts::default();
-    address.scheme = target.scheme;
-    address.authority = Some(authority.clone());
-    address.path_and_query = path.clone();
-    let address =
-        Uri::from_parts(address).map_err(|_| HttpError::Invalid("the address is not absolute"))?;
-    parts.uri = path.map_or_else(Uri::default, Uri::from);
+    parts.uri = target.path_and_query.map_or_else(Uri::default, Uri::from);
     let key = Key { is_tls, authority };
-    Ok((key, address, Request::from_parts(parts, Full::new(body))))
+    Ok((key, Request::from_parts(parts, Full::new(body))))
 }

@@ -122,7 +122,7 @@ pub(super) async fn find_endpoint(
         client: Arc::clone(client),
         credentials: Arc::clone(&spec.credentials),
     };
-    let held = Held::none();
+    let held = Held::none(&spec.url);
     let parcel = Parcel {
         to: &spec.url,
         verb: Verb::Get,
@@ -170,8 +170,8 @@ pub(super) async fn listen_only(talk: Arc<Talk>, stream: Stream) {
     let mut resume = Resume::default();
     tokio::select! {
         biased;
-        _ = talk.ended() => return,
-        () = read(&talk, stream, &mut resume) => {}
+        // Answers would come here, and come no more.
+        exit = talk.ended() => talk.finish(exit),
+        () = read(&talk, stream, &mut resume) => talk.finish(Exit::Closed),
     }
-    talk.finish(Exit::Closed);
 }

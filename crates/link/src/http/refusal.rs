@@ -6,12 +6,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderMap, StatusCode};
+use tokio::time::timeout;
 
-use super::client::Response;
+use super::client::{Chunks, Response};
 use crate::link::LinkError;
 
 /// How much of something that is no message is kept to be shown.
 const PREVIEW_BYTES_MAX: usize = 8 * 1024;
+
+/// How long it may take to come.
+const PREVIEW_WAIT: Duration = Duration::from_secs(2);
 
 /// How much of a challenge is kept.
 const CHALLENGE_BYTES_MAX: usize = 8 * 1024;
@@ -48,7 +52,7 @@ pub(super) async fn refusal(response: Response) -> LinkError {
             let Response {
                 status, mut body, ..
             } = response;
-            let preview = body.start(PREVIEW_BYTES_MAX).await;
+            let preview = preview(body.as_mut()).await;
             of_status(status, &preview)
         }
     }
@@ -64,11 +68,17 @@ pub(super) async fn foreign(mut response: Response) -> LinkError {
     let content_type = response.headers.get(CONTENT_TYPE);
     let content_type = content_type.map(|value| value.as_bytes());
     let content_type = String::from_utf8_lossy(content_type.unwrap_or_default()).into();
-    let preview = response.body.start(PREVIEW_BYTES_MAX).await;
+    let preview = preview(response.body.as_mut()).await;
     LinkError::ContentType {
         content_type,
         preview: text(&preview),
     }
+}
+
+/// What is only to be shown is not waited for.
+async fn preview(body: &mut dyn Chunks) -> Bytes {
+    let start = timeout(PREVIEW_WAIT, body.start(PREVIEW_BYTES_MAX));
+    start.await.unwrap_or_default()
 }
 
 /// Whether what failed may go well a moment later.

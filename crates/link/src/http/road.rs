@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::header::{
     ACCEPT, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, LOCATION, TRANSFER_ENCODING,
 };
-use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode};
 use thiserror::Error;
 
 use super::client::{HttpClient, HttpError, Response, Wait};
@@ -21,6 +21,16 @@ const REDIRECTS_MAX: usize = 10;
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
 const BOTH: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
+
+/// What frames a message or names the session is ours alone.
+const OURS: [HeaderName; 6] = [
+    CONNECTION,
+    CONTENT_LENGTH,
+    HOST,
+    TRANSFER_ENCODING,
+    super::session::PROTOCOL_VERSION,
+    super::session::SESSION_ID,
+];
 
 /// What leads to one server.
 #[derive(Debug)]
@@ -60,7 +70,7 @@ pub(super) fn trouble(error: HttpError) -> LinkError {
         HttpError::FirstByteTimeout => LinkError::Timeout {
             sent: Sent::Perhaps,
         },
-        HttpError::Head(reason) => LinkError::BadAnswer(reason),
+        HttpError::Head(reason) => LinkError::BadHead(reason),
         HttpError::Lost(_) => LinkError::Lost(Exit::Closed),
         HttpError::TooLong { bytes_max } => LinkError::TooLong { bytes_max },
     }
@@ -133,10 +143,7 @@ impl Road {
             return Err(LinkError::NotSent(NotSent::Exposed));
         }
         for (name, mut value) in secrets {
-            // What frames a message, or names the session, is ours alone.
-            let is_ours = headers.contains_key(&name)
-                || [HOST, CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING].contains(&name);
-            if !is_ours {
+            if !OURS.contains(&name) {
                 value.set_sensitive(true);
                 headers.insert(name, value);
             }

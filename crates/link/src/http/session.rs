@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use bowline_wire::mcp::{Revision, method};
-use http::header::USER_AGENT;
+use http::header::{HOST, USER_AGENT};
+use http::uri::Authority;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use tokio::time::{Instant, sleep};
 use tracing::info;
 
 use super::carry::{TRIES_AFTER, Trouble};
+use super::endpoint::Endpoint;
 use super::refusal;
 use super::road::Verb;
 use super::talk::{Form, Talk, Waiting, message};
@@ -17,8 +19,8 @@ use crate::link::{LinkError, ServerInfo};
 use crate::peer::frame;
 use crate::stdio::handshake::{self, Failure};
 
-const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
-const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+pub(super) const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
+pub(super) const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 
 /// A session as requests need it.
 #[derive(Debug)]
@@ -31,15 +33,20 @@ pub(super) struct Held {
 
 impl Held {
     /// Before the handshake.
-    pub(super) fn none() -> Self {
+    pub(super) fn none(server: &Endpoint) -> Self {
         let mut headers = HeaderMap::new();
+        // Made once, not for every request.
+        let host = server.uri().authority().map(Authority::as_str);
+        if let Some(Ok(host)) = host.map(HeaderValue::from_str) {
+            headers.insert(HOST, host);
+        }
         let us = concat!("bowline/", env!("CARGO_PKG_VERSION"));
         headers.insert(USER_AGENT, HeaderValue::from_static(us));
         Self { id: None, headers }
     }
 
-    fn new(id: Option<HeaderValue>, revision: Revision) -> Self {
-        let mut held = Self::none();
+    fn new(server: &Endpoint, id: Option<HeaderValue>, revision: Revision) -> Self {
+        let mut held = Self::none(server);
         // Not known to the first revision, and no harm there.
         let revision = HeaderValue::from_static(revision.as_str());
         held.headers.insert(PROTOCOL_VERSION, revision);
@@ -81,7 +88,7 @@ impl Talk {
         let (id, mut answer) = registered.map_err(Failure::Link)?;
         let mut waiting = Waiting::handshake(self, id);
         let body = message(frame::request(id, &request));
-        let none = Held::none();
+        let none = Held::none(&self.endpoint);
         let mut session = None;
         let carrying = async {
             let verb = Verb::Post(body);
@@ -98,7 +105,7 @@ impl Talk {
         let answer = waiting.settle(outcome, &mut answer);
         let answer = answer.map_err(Failure::Link)?;
         let info = handshake::read(&answer)?;
-        Ok((Held::new(session, info.revision), info))
+        Ok((Held::new(&self.endpoint, session, info.revision), info))
     }
 
     /// Tells the server that it may begin.

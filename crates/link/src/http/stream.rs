@@ -1,5 +1,7 @@
 //! A stream of events on its way in, and where a broken one goes on.
 
+use std::future::poll_fn;
+use std::task::Poll;
 use std::time::Duration;
 
 use bowline_wire::sse::{Decoder, Limits, OwnedEvent, SseFault};
@@ -84,9 +86,14 @@ impl Stream {
         }
     }
 
-    /// Returns what is left of the body.
-    pub(super) fn into_rest(self) -> Box<dyn Chunks> {
-        self.body
+    /// Returns what is left of the body, unless its end is here already.
+    pub(super) async fn into_rest(self) -> Option<Box<dyn Chunks>> {
+        let mut body = self.body;
+        let next = poll_fn(|cx| Poll::Ready(body.poll_chunk(cx))).await;
+        match next {
+            Poll::Ready(None | Some(Err(_))) => None,
+            Poll::Ready(Some(Ok(_))) | Poll::Pending => Some(body),
+        }
     }
 }
 

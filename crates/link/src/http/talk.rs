@@ -92,6 +92,7 @@ impl Talk {
         // One more than callers may use, so that a new session can always be made.
         let waiters_max = spec.limits.in_flight_max.saturating_add(1);
         let talk = Self {
+            session: watch::Sender::new(Arc::new(Held::none(&endpoint))),
             client,
             form,
             endpoint,
@@ -100,7 +101,6 @@ impl Talk {
                 credentials: Arc::clone(&spec.credentials),
             },
             events: Events::new(events),
-            session: watch::Sender::new(Arc::new(Held::none())),
             renewing: Semaphore::new(1),
             due: Notify::new(),
             state: Mutex::new(State {

@@ -7,8 +7,9 @@ use std::task::{Context, Poll};
 use bowline_core::sync::lock;
 use bytes::Bytes;
 use foldhash::fast::RandomState;
+use http::Uri;
 use http::response::Parts;
-use http::uri::Authority;
+use http::uri::{Authority, Scheme};
 
 use super::super::client::{Chunks, HttpError, Response};
 use super::wire::{Reading, Wire};
@@ -21,6 +22,20 @@ const IDLE_ROUNDS_MAX: u64 = 2;
 pub(super) struct Key {
     pub(super) is_tls: bool,
     pub(super) authority: Authority,
+}
+
+impl Key {
+    /// Returns where to connect to.
+    pub(super) fn address(&self) -> Result<Uri, HttpError> {
+        let scheme = if self.is_tls {
+            Scheme::HTTPS
+        } else {
+            Scheme::HTTP
+        };
+        let address = Uri::builder().scheme(scheme).path_and_query("/");
+        let address = address.authority(self.authority.clone()).build();
+        address.map_err(|_| HttpError::Invalid("the address is not absolute"))
+    }
 }
 
 /// Connections that carry nothing, by where they lead.
