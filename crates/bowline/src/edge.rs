@@ -93,6 +93,6 @@ impl Edge {
 
     /// Frees what servers hold for a session that is no more.
     fn forget(&self, session: SessionKey) {
-        tracing::debug!(session = session.0, "session ended");
+        self.host.session_ended(session);
     }
 }

@@ -82,10 +82,10 @@ impl CallPath {
         deadline: Now,
     ) -> Result<Reply, CallError> {
         let tried = self.clock.now();
-        let ready = server.link(deadline).await?;
+        let ready = server.link_for(call, deadline).await?;
         let (ready, outcome) = match self.send(call, route, &ready, deadline).await {
             Err(LinkError::Closed(_)) => {
-                let next = server.link(deadline).await?;
+                let next = server.link_for(call, deadline).await?;
                 let outcome = self.send(call, route, &next, deadline).await;
                 (next, outcome)
             }
@@ -217,11 +217,25 @@ fn explain(error: &LinkError, route: &Route, generation: u64, after_ms: u64) -> 
             server,
             reason: Arc::clone(reason),
         },
+        // What a status in place of an answer leaves open is whether the call ran.
+        LinkError::Http { .. }
+        | LinkError::ContentType { .. }
+        | LinkError::Redirect(_)
+        | LinkError::Throttled { status: 503, .. } => CallError::ConnectionLost {
+            server,
+            reason: error.to_string().into(),
+            generation,
+        },
         LinkError::Busy { in_flight_max } => CallError::ServerBusy {
             server,
             limit: *in_flight_max,
         },
-        LinkError::Closed(_) | LinkError::NotSent(_) => {
+        LinkError::Closed(_)
+        | LinkError::NotSent(_)
+        | LinkError::Unreachable(_)
+        | LinkError::Credentials(_)
+        | LinkError::Unauthorized { .. }
+        | LinkError::Throttled { .. } => {
             debug_assert_eq!(error.execution(), Execution::NotStarted);
             CallError::SendFailed {
                 server,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use bowline_core::call::{Call, Kind, Principal, Reply, Scope};
+use bowline_core::caller::SessionKey;
 use bowline_core::error::CallError;
 use bowline_core::policy::{Decision, Policy};
 use bowline_link::stderr::{LogLine, Stamps, StderrLimits, StderrLog};
@@ -237,6 +238,13 @@ impl Host {
     #[must_use]
     pub fn log_changes(&self) -> watch::Receiver<u64> {
         self.stamps.subscribe()
+    }
+
+    /// Lets go of what was kept for a session that is over.
+    pub fn session_ended(&self, session: SessionKey) {
+        for server in self.path.servers.load().values() {
+            server.session_ended(session);
+        }
     }
 
     /// Takes no more calls and stops every server, all at once; waits for their end, but not long.

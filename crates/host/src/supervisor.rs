@@ -3,16 +3,18 @@
 
 mod actor;
 mod list;
+mod own;
 mod status;
 mod ticket;
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use bowline_core::breaker::Breaker;
+use bowline_core::caller::CallerEnd;
 use bowline_core::error::{CallError, Class};
 use bowline_core::sync::lock;
 use bowline_core::time::Now;
@@ -27,6 +29,8 @@ use crate::catalog::CatalogStore;
 use crate::ports::{Audience, Clock};
 use crate::spec::ServerSpec;
 use crate::tasks::Tasks;
+
+use self::own::OwnLinks;
 
 pub use list::ListError;
 pub use status::{LastError, ServerStatus};
@@ -43,11 +47,13 @@ pub type Dialled = (Arc<dyn Link>, mpsc::Receiver<LinkEvent>);
 
 /// Connects to a server. Dropping the future leaves nothing behind.
 pub trait Dial: fmt::Debug + Send + Sync {
-    /// Starts the server of `spec` and shakes hands with it.
+    /// Starts the server of `spec` and shakes hands with it. A link with an owner belongs to that
+    /// session alone.
     fn dial<'a>(
         &'a self,
         spec: &'a ServerSpec,
         log: &'a Arc<StderrLog>,
+        owner: Option<Arc<dyn CallerEnd>>,
         deadline: Instant,
     ) -> BoxFuture<'a, Result<Dialled, ConnectError>>;
 }
@@ -141,6 +147,10 @@ struct Shared {
     /// Rung by a caller who needs a lazy server.
     demand: Notify,
     log: Arc<StderrLog>,
+    /// Links beside the shared one.
+    own: Arc<OwnLinks>,
+    /// Set once, when the server asked a client for something and nobody could say which.
+    interactive: AtomicBool,
     counts: Counts,
     last_error: Mutex<Option<(Class, Arc<str>, Now)>>,
 }
@@ -176,6 +186,15 @@ pub struct Surroundings {
     pub audience: Arc<dyn Audience>,
 }
 
+impl Surroundings {
+    /// Brings on what a server said outside calls.
+    fn heard(&self, server: &Arc<str>, event: LinkEvent) {
+        if let LinkEvent::Log(line) = event {
+            tracing::debug!(%server, line = %String::from_utf8_lossy(&line), "said");
+        }
+    }
+}
+
 impl Supervisor {
     /// Takes a server into care; unless it is lazy, it is started in the background at once.
     #[must_use]
@@ -193,6 +212,8 @@ impl Supervisor {
             state: watch::Sender::new(first),
             demand: Notify::new(),
             log,
+            own: Arc::new(OwnLinks::new(around)),
+            interactive: AtomicBool::new(false),
             counts: Counts::default(),
             last_error: Mutex::default(),
         });
@@ -327,6 +348,10 @@ impl Supervisor {
 }
 
 impl Shared {
+    fn is_interactive(&self) -> bool {
+        self.interactive.load(Ordering::Relaxed)
+    }
+
     fn remember(&self, class: Class, message: Arc<str>) {
         *lock(&self.last_error) = Some((class, message, self.clock.now()));
     }

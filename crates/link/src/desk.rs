@@ -2,6 +2,7 @@
 
 mod events;
 mod questions;
+mod text;
 mod waiters;
 
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::link::{Answer, Exit, LinkError, LinkEvent};
 
 pub(crate) use events::{Change, Events};
+pub(crate) use text::take;
 use waiters::Whose;
 pub(crate) use waiters::{Receiver, Waiter, Waiters};
 

@@ -14,7 +14,7 @@ use crate::desk::{self, Counts, Desk, Receiver, Waiter, Waiters};
 use crate::link::{Answer, Exit, LinkError, NotSent, Request};
 use crate::stdio::StdioLimits;
 
-mod frame;
+pub(crate) mod frame;
 mod lines;
 mod overlong;
 mod reader;

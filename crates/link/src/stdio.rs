@@ -19,7 +19,7 @@ use crate::peer::{Peer, Stop, read_loop, write_loop};
 use crate::stderr::{StderrLog, drain};
 
 mod child;
-mod handshake;
+pub(crate) mod handshake;
 mod tree;
 use child::Child;
 
@@ -160,6 +160,15 @@ pub enum ConnectError {
         /// What was wrong with it.
         reason: Arc<str>,
     },
+    /// The server was not reached, or said no before the handshake.
+    #[error("server `{server}` cannot be used")]
+    Refused {
+        /// The server.
+        server: Arc<str>,
+        /// Why.
+        #[source]
+        source: LinkError,
+    },
 }
 
 /// The last line of stderr says most often why a server failed.
@@ -204,7 +213,7 @@ pub async fn connect(
     let keeping = child.keep(peer.clone(), streams, spec.limits);
     spawner.spawn("link.keeper", Box::pin(keeping));
 
-    match handshake::shake(&peer, &client, abilities(spec), deadline).await {
+    match handshake::shake(&peer, &client, abilities(spec.owner.as_ref()), deadline).await {
         Ok(info) => {
             let pid = tree.server_pid();
             starting.0 = None;
@@ -222,15 +231,13 @@ pub async fn connect(
 
 /// A link of one session declares what that session's client can do; one that is shared declares
 /// all, since any client may come.
-fn abilities(spec: &StdioSpec) -> Abilities {
+pub(crate) fn abilities(owner: Option<&Arc<dyn CallerEnd>>) -> Abilities {
     let all = || {
         Ability::ALL
             .into_iter()
             .fold(Abilities::default(), Abilities::with)
     };
-    spec.owner
-        .as_ref()
-        .map_or_else(all, |owner| owner.abilities())
+    owner.map_or_else(all, |owner| owner.abilities())
 }
 
 /// Runs a task; what is returned tells when it is over.

@@ -1,9 +1,11 @@
 //! Calls and specs as tests want them.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bowline_core::call::{Call, Principal, Reply, Role, Scope, Subject};
+use bowline_core::caller::{Abilities, Ability, CallerEnd, Question, QuestionId, SessionKey};
+use bowline_core::sync::lock;
 use bowline_host::Host;
 use bowline_host::spec::ServerSpec;
 use bytes::Bytes;
@@ -65,4 +67,53 @@ pub async fn reaches(host: &Host, server: &str, state: &str) -> bool {
     let mut states = server.state();
     let reached = states.wait_for(|current| current.as_str() == state);
     matches!(tokio::time::timeout(WAIT_MAX, reached).await, Ok(Ok(_)))
+}
+
+/// A caller's end that can be asked anything, and keeps what it is told.
+#[derive(Debug, Default)]
+pub struct Hearer {
+    session: u64,
+    told: Mutex<Vec<Bytes>>,
+}
+
+impl Hearer {
+    /// Returns the end of a call of this session.
+    #[must_use]
+    pub fn of(session: u64) -> Arc<Self> {
+        Arc::new(Self {
+            session,
+            told: Mutex::default(),
+        })
+    }
+
+    /// Returns what it was told.
+    #[must_use]
+    pub fn told(&self) -> Vec<Bytes> {
+        lock(&self.told).clone()
+    }
+}
+
+impl CallerEnd for Hearer {
+    fn session(&self) -> SessionKey {
+        SessionKey(self.session)
+    }
+
+    fn abilities(&self) -> Abilities {
+        let all = Ability::ALL.into_iter();
+        all.fold(Abilities::default(), Abilities::with)
+    }
+
+    fn push(&self, notification: Bytes) {
+        lock(&self.told).push(notification);
+    }
+
+    fn ask(&self, _: Question) -> Option<QuestionId> {
+        None
+    }
+
+    fn withdraw(&self, _: QuestionId) {}
+
+    fn home(&self) -> Arc<dyn CallerEnd> {
+        Self::of(self.session)
+    }
 }

@@ -16,6 +16,7 @@ use tokio::sync::mpsc;
 use super::list::{ListError, list_tools};
 use super::{Command, Dialled, Order, Ready, Shared, State, Surroundings, lock};
 use crate::catalog::Offer;
+use crate::spec::Isolation;
 
 /// A server that served this long has recovered from whatever ailed it before.
 const HEALTHY_AFTER: Duration = Duration::from_secs(10);
@@ -166,7 +167,7 @@ impl Actor {
         let deadline = shared.clock.instant(end);
         let dialled = around
             .dial
-            .dial(&shared.spec, &shared.log, deadline)
+            .dial(&shared.spec, &shared.log, None, deadline)
             .await?;
         let pages = list_tools(dialled.0.as_ref(), deadline).await?;
         Ok((dialled, pages))
@@ -193,7 +194,11 @@ impl Actor {
                     command => return self.obey_while_ready(command, &link).await,
                 },
                 exit = link.closed() => return self.lost(exit, since),
-                Some(event) = events.recv() => changed |= event == LinkEvent::ToolsChanged,
+                Some(event) = events.recv() => match event {
+                    LinkEvent::ToolsChanged => changed = true,
+                    LinkEvent::Ambiguous => self.interactive(),
+                    event => self.around.heard(&self.shared.spec.name, event),
+                },
                 Some(listed) = listed(&mut relist) => {
                     relist = None;
                     self.relisted(listed);
@@ -207,6 +212,17 @@ impl Actor {
         let deadline = self.shared.clock.instant(end);
         let link = Arc::clone(link);
         Box::pin(async move { list_tools(link.as_ref(), deadline).await })
+    }
+
+    /// The server asked a client for something while nobody could say which one it meant. From
+    /// now on each session that can answer gets a link of its own.
+    fn interactive(&self) {
+        let server = &self.shared.spec.name;
+        if self.shared.spec.isolation != Isolation::Auto {
+            tracing::warn!(%server, "asked while several sessions had calls in flight; refused");
+        } else if !self.shared.interactive.swap(true, Ordering::Relaxed) {
+            tracing::info!(%server, "asks clients; sessions get links of their own");
+        }
     }
 
     /// A list that could not be had leaves the old one in place.
@@ -264,11 +280,13 @@ impl Actor {
         };
         let phase = match order {
             Order::Start | Order::Restart => {
+                self.shared.own.clear();
                 self.forgive();
                 self.tell(State::Starting);
                 Phase::Starting
             }
             Order::Stop => {
+                self.shared.own.clear();
                 self.around.catalog.withdraw(&self.shared.spec.name);
                 self.tell(State::Stopped);
                 Phase::Stopped
@@ -282,6 +300,7 @@ impl Actor {
         self.tell(State::Draining);
         self.shared.ready.store(None);
         let exit = link.close().await;
+        self.shared.own.close_all().await;
         tracing::info!(server = %self.shared.spec.name, %exit, "stopped");
         self.obey_at_rest(command)
     }
@@ -324,7 +343,7 @@ async fn listed(relist: &mut Option<Relist>) -> Option<Result<Vec<Bytes>, ListEr
 }
 
 /// Writes an error and its causes as one line for people.
-fn reason_of(error: &dyn std::error::Error) -> Arc<str> {
+pub(super) fn reason_of(error: &dyn std::error::Error) -> Arc<str> {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

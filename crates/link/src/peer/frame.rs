@@ -11,7 +11,7 @@ use crate::link::Request;
 const ENVELOPE_BYTES: usize = 80;
 
 /// Returns a request under the link's own id.
-pub(super) fn request(id: u64, request: &Request) -> Vec<u8> {
+pub(crate) fn request(id: u64, request: &Request) -> Vec<u8> {
     let params = request.params.as_deref().unwrap_or_default();
     let mut out = Vec::with_capacity(params.len() + request.method.len() + ENVELOPE_BYTES);
     let mut number = itoa::Buffer::new();
@@ -47,7 +47,7 @@ pub(super) fn request(id: u64, request: &Request) -> Vec<u8> {
 }
 
 /// Returns a notification.
-pub(super) fn notification(method: &str, params: Option<&[u8]>) -> Vec<u8> {
+pub(crate) fn notification(method: &str, params: Option<&[u8]>) -> Vec<u8> {
     let room = params.unwrap_or_default().len() + method.len() + ENVELOPE_BYTES;
     let mut out = Vec::with_capacity(room);
     write_notification(&mut out, method, params);
@@ -56,7 +56,7 @@ pub(super) fn notification(method: &str, params: Option<&[u8]>) -> Vec<u8> {
 }
 
 /// Appends the news that nobody waits for a request any more.
-pub(super) fn write_cancelled(out: &mut Vec<u8>, id: u64, reason: &str) {
+pub(crate) fn write_cancelled(out: &mut Vec<u8>, id: u64, reason: &str) {
     let mut params = br#"{"requestId":"#.to_vec();
     params.extend_from_slice(itoa::Buffer::new().format(id).as_bytes());
     params.extend_from_slice(br#","reason":"#);

@@ -4,7 +4,6 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use bowline_wire::{Fault, Message, Refusal, jsonrpc, object};
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::mpsc;
@@ -12,7 +11,7 @@ use tracing::warn;
 
 use super::lines::{Line, Lines};
 use super::{Peer, Stop};
-use crate::desk::{self, Events, own_id};
+use crate::desk::{self, Events};
 use crate::link::{Exit, LinkError, LinkEvent};
 use crate::stderr::Stamps;
 
@@ -80,35 +79,9 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn line(&mut self, line: Bytes) {
-        let text = line.trim_ascii();
-        let line = match text.first() {
-            None => return,
-            Some(b'{' | b'[') if text.len() == line.len() => line,
-            Some(b'{' | b'[') => line.slice_ref(text),
-            Some(_) => return self.noise(),
-        };
-        match Message::parse_peer(line.clone()) {
-            Ok(message) => self.message(&message),
-            Err(Refusal::Json(Fault::Utf8 { .. })) => {
-                // Converted, it is valid text, so this happens once.
-                let text = String::from_utf8_lossy(&line).into_owned();
-                self.line(Bytes::from(text));
-            }
-            Err(Refusal::Batch) => {
-                // A batch in a batch is none.
-                for item in object::items(&line) {
-                    match Message::parse_peer(line.slice(item.start..item.end)) {
-                        Ok(message) => self.message(&message),
-                        Err(_) => self.noise(),
-                    }
-                }
-            }
-            Err(refusal) => self.refused(&line, refusal),
+        for _ in 0..desk::take(self.peer, &self.events, line, None) {
+            self.noise();
         }
-    }
-
-    fn message(&self, message: &Message) {
-        desk::receive(self.peer, &self.events, message, None);
     }
 
     /// Ends the wait of the one whose answer was thrown away.
@@ -116,27 +89,6 @@ impl Reader<'_> {
         let bytes_max = self.peer.limits.line_bytes_max;
         match answers {
             Some(id) => desk::fail(self.peer.as_ref(), id, LinkError::TooLong { bytes_max }),
-            None => self.noise(),
-        }
-    }
-
-    /// A line that is no message. One that says it is an answer, and to what, ends that wait;
-    /// anything else that looks alike may be a log line of the server.
-    fn refused(&mut self, line: &[u8], refusal: Refusal) {
-        let says = |key| object::field(line, key).is_some();
-        let id = if says("jsonrpc") && !says("method") {
-            jsonrpc::refused_id(line).and_then(own_id)
-        } else {
-            None
-        };
-        match id {
-            Some(id) => {
-                let reason = match refusal {
-                    Refusal::Json(fault) => fault.to_string(),
-                    other => other.to_string(),
-                };
-                desk::fail(self.peer.as_ref(), id, LinkError::BadAnswer(reason.into()));
-            }
             None => self.noise(),
         }
     }

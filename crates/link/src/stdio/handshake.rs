@@ -12,12 +12,12 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::{ClientInfo, ConnectError};
-use crate::link::{Exit, LinkError, Request, ServerInfo};
+use crate::link::{Answer, Exit, LinkError, Request, ServerInfo};
 use crate::peer::Peer;
 
 /// Why a handshake failed, before it is known how the process ended.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(crate) enum Failure {
     Link(LinkError),
     Refused { code: i64, message: String },
     Revision(String),
@@ -31,7 +31,17 @@ pub(super) async fn shake(
     abilities: Abilities,
     deadline: Instant,
 ) -> Result<ServerInfo, Failure> {
-    let request = Request {
+    let request = request(client, abilities, deadline);
+    let answer = peer.request(request).await.map_err(Failure::Link)?;
+    let info = read(&answer)?;
+    peer.notify(method::INITIALIZED, None)
+        .map_err(Failure::Link)?;
+    Ok(info)
+}
+
+/// Returns `initialize`.
+pub(crate) fn request(client: &ClientInfo, abilities: Abilities, deadline: Instant) -> Request {
+    Request {
         method: Cow::Borrowed(method::INITIALIZE),
         params: Some(offer(client, abilities)),
         rename: None,
@@ -39,8 +49,11 @@ pub(super) async fn shake(
         reply_id: Bytes::from_static(b"0"),
         deadline,
         caller: None,
-    };
-    let answer = peer.request(request).await.map_err(Failure::Link)?;
+    }
+}
+
+/// Reads the answer to `initialize`.
+pub(crate) fn read(answer: &Answer) -> Result<ServerInfo, Failure> {
     let body = answer.body_bytes();
     if answer.body == Body::Error {
         let code = field(body, "code").and_then(|at| {
@@ -65,8 +78,6 @@ pub(super) async fn shake(
         version: text(itself, "version").unwrap_or_default().into(),
         initialize: answer.bytes.slice(answer.body_at.clone()),
     };
-    peer.notify(method::INITIALIZED, None)
-        .map_err(Failure::Link)?;
     Ok(info)
 }
 
@@ -113,8 +124,18 @@ fn text<'a>(object: &'a [u8], key: &str) -> Option<Cow<'a, str>> {
 }
 
 impl Failure {
+    /// Returns what went wrong as one clause.
+    pub(crate) fn reason(&self) -> Arc<str> {
+        match self {
+            Self::Link(error) => error.to_string().into(),
+            Self::Refused { code, message } => format!("code {code}: {message}").into(),
+            Self::Revision(revision) => format!("unknown revision `{revision}`").into(),
+            Self::Bad(reason) => (*reason).into(),
+        }
+    }
+
     /// Adds what is known once the process is gone.
-    pub(super) fn explain(
+    pub(crate) fn explain(
         self,
         server: Arc<str>,
         exit: Exit,
