@@ -250,6 +250,8 @@ impl Response {
         self.text()
             .lines()
             .filter_map(|line| line.strip_prefix("data: "))
+            // The first event of a stream only says where to come back to.
+            .filter(|data| !data.is_empty())
             .map(|data| serde_json::from_str(data).unwrap())
             .collect()
     }
