@@ -1,22 +1,25 @@
 //! The host: servers in care, their catalog, and calls to them. No HTTP, no files, no globals.
 
+mod features;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use bowline_core::call::{Call, Kind, Principal, Reply, Scope};
-use bowline_core::caller::SessionKey;
+use bowline_core::call::{Call, Principal, Reply, Scope};
 use bowline_core::error::CallError;
-use bowline_core::policy::{Decision, Policy};
+use bowline_core::policy::Policy;
 use bowline_link::stderr::{LogLine, Stamps, StderrLimits, StderrLog};
 use tokio::sync::watch;
 
 use crate::callpath::seat::SeatTable;
 use crate::callpath::{CallPath, Servers};
 use crate::catalog::{Catalog, CatalogStore, ListKind, Listing};
+use crate::memory::Memory;
 use crate::ports::{Audience, Clock};
 use crate::spec::ServerSpec;
+use crate::standing::Standing;
 use crate::supervisor::{Dial, Order, ServerStatus, Supervisor, Surroundings};
 use crate::tasks::Tasks;
 
@@ -45,6 +48,7 @@ impl Default for HostLimits {
 #[derive(Clone, Debug)]
 pub struct Host {
     path: Arc<CallPath>,
+    standing: Arc<Standing>,
     tasks: Tasks,
     limits: HostLimits,
     /// Numbers the lines of all logs.
@@ -63,12 +67,14 @@ impl Host {
         audience: Arc<dyn Audience>,
     ) -> Self {
         let catalog = Arc::new(CatalogStore::default());
+        let memory = Arc::new(Memory::default());
         let around = Surroundings {
             dial,
             catalog: Arc::clone(&catalog),
             tasks: tasks.clone(),
             clock: Arc::clone(&clock),
             audience,
+            memory: Arc::clone(&memory),
         };
         let wall = Arc::clone(&clock);
         let stamps = Stamps::new(move || wall.unix_ms());
@@ -81,8 +87,10 @@ impl Host {
                 (name, Supervisor::start(spec, log, &around))
             })
             .collect();
+        let standing = Standing::new(Arc::clone(&memory), Arc::clone(&clock), tasks.clone());
         let path = CallPath {
             catalog,
+            memory,
             policy: ArcSwap::from_pointee(Policy),
             seats: SeatTable::new(limits.principal_calls_max),
             servers: ArcSwap::from_pointee(servers),
@@ -91,6 +99,7 @@ impl Host {
         };
         Self {
             path: Arc::new(path),
+            standing,
             tasks,
             limits,
             stamps,
@@ -150,13 +159,8 @@ impl Host {
     #[must_use]
     pub fn view(&self, principal: &Principal, scope: &Scope, kind: ListKind) -> Listing {
         let policy = self.path.policy.load();
-        let catalog = self.catalog();
-        let sees_all = catalog.offers().flat_map(|offer| &offer.tools).all(|tool| {
-            policy.decide(principal, &tool.route.server, Kind::Tool, &tool.route.name)
-                == Decision::Allow
-        });
-        if sees_all {
-            return catalog.listing(scope, kind);
+        if policy.sees_all(principal) {
+            return self.catalog().listing(scope, kind);
         }
         // Roles see all or nothing so far; a partial view is built where roles are.
         Catalog::default().listing(scope, kind)
@@ -240,16 +244,10 @@ impl Host {
         self.stamps.subscribe()
     }
 
-    /// Lets go of what was kept for a session that is over.
-    pub fn session_ended(&self, session: SessionKey) {
-        for server in self.path.servers.load().values() {
-            server.session_ended(session);
-        }
-    }
-
     /// Takes no more calls and stops every server, all at once; waits for their end, but not long.
     pub async fn shutdown(&self) {
         self.path.closing.store(true, Ordering::Relaxed);
+        self.standing.close();
         let servers = self.path.servers.swap(Arc::new(Servers::default()));
         let stops = servers.values().map(|server| {
             let server = server.clone();

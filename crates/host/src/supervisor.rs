@@ -2,7 +2,7 @@
 //! again, and knows when to stop trying.
 
 mod actor;
-mod list;
+pub(crate) mod list;
 mod own;
 mod status;
 mod ticket;
@@ -26,6 +26,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout_at};
 
 use crate::catalog::CatalogStore;
+use crate::memory::Memory;
 use crate::ports::{Audience, Clock};
 use crate::spec::ServerSpec;
 use crate::tasks::Tasks;
@@ -184,14 +185,14 @@ pub struct Surroundings {
     pub clock: Arc<dyn Clock>,
     /// Hears what servers say outside calls.
     pub audience: Arc<dyn Audience>,
+    /// Knows whom it is for.
+    pub memory: Arc<Memory>,
 }
 
 impl Surroundings {
     /// Brings on what a server said outside calls.
     fn heard(&self, server: &Arc<str>, event: LinkEvent) {
-        if let LinkEvent::Log(line) = event {
-            tracing::debug!(%server, line = %String::from_utf8_lossy(&line), "said");
-        }
+        self.memory.heard(self.audience.as_ref(), server, event);
     }
 }
 
@@ -319,7 +320,8 @@ impl Supervisor {
         }
     }
 
-    fn open_link(&self) -> Option<Arc<Ready>> {
+    /// Returns the link that serves, if one does.
+    pub(crate) fn open_link(&self) -> Option<Arc<Ready>> {
         let ready = self.shared.ready.load_full()?;
         ready.link.is_open().then_some(ready)
     }

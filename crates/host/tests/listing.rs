@@ -73,11 +73,15 @@ async fn definitions_keep_every_byte_except_the_name() {
         PLAIN.replace("\"write\"", "\"s__write\""),
     );
     assert_eq!(String::from_utf8_lossy(&merged), expect);
-    assert_eq!(host.catalog().offer("s").unwrap().tools[0].definition, ODD);
+    assert_eq!(
+        host.catalog().offer("s").unwrap().tools.items[0].definition,
+        ODD
+    );
     let effect = |tool| {
         host.catalog()
             .offer("s")
             .unwrap()
+            .tools
             .route(tool)
             .unwrap()
             .effect
@@ -100,7 +104,7 @@ async fn a_definition_without_a_usable_name_is_withheld_and_the_others_are_liste
 
     assert_eq!(names(&host), ["good", "fine"]);
     let catalog = host.catalog();
-    assert_eq!(catalog.offer("s").unwrap().withheld, 4);
+    assert_eq!(catalog.offer("s").unwrap().tools.withheld, 4);
     for scope in [Scope::All, Scope::Server("s".into())] {
         let list: serde_json::Value =
             serde_json::from_slice(&catalog.listing(&scope, ListKind::Tools).result).unwrap();
@@ -167,7 +171,7 @@ async fn a_list_that_is_too_much_fails_the_start_and_status_says_why() {
         (circle, "tools/list repeats a cursor"),
         (huge, "tools/list has a cursor of more than 65536 bytes"),
         (paged(101), "tools/list has more than 100 pages"),
-        (crowd(2_049), "tools/list has more than 2048 tools"),
+        (crowd(2_049), "tools/list has more than 2048 entries"),
         (
             missing,
             r#"tools/list was refused: {"code":-32602,"message":"no such page"}"#,

@@ -130,7 +130,7 @@ async fn two_tools_whose_visible_names_would_clash_get_different_names() {
     let catalog = host.catalog();
     let tools = &catalog.offer("s").unwrap().tools;
     assert_eq!(tools.len(), 2);
-    assert_ne!(tools[0].visible, tools[1].visible);
+    assert_ne!(tools.items[0].visible, tools.items[1].visible);
     for tool in tools {
         host.call(call(&tool.visible, "{}")).await.unwrap();
     }

@@ -7,8 +7,10 @@ use bowline_core::call::{Call, Principal, Reply, Role, Scope, Subject};
 use bowline_core::caller::{Abilities, Ability, CallerEnd, Question, QuestionId, SessionKey};
 use bowline_core::sync::lock;
 use bowline_host::Host;
+use bowline_host::ports::Audience;
 use bowline_host::spec::ServerSpec;
 use bytes::Bytes;
+use tokio::sync::watch;
 
 use crate::json::literal;
 
@@ -115,5 +117,43 @@ impl CallerEnd for Hearer {
 
     fn home(&self) -> Arc<dyn CallerEnd> {
         Self::of(self.session)
+    }
+}
+
+/// An audience that keeps what each session was told.
+#[derive(Debug, Default)]
+pub struct Ears(watch::Sender<Vec<(SessionKey, Bytes)>>);
+
+impl Ears {
+    /// Waits until `count` notifications were told in all and returns them.
+    pub async fn heard(&self, count: usize) -> Vec<(u64, String)> {
+        let mut told = self.0.subscribe();
+        let _ = tokio::time::timeout(WAIT_MAX, told.wait_for(|told| told.len() >= count)).await;
+        let told = self.0.borrow();
+        let text = |bytes: &Bytes| String::from_utf8_lossy(bytes).into_owned();
+        told.iter()
+            .map(|(session, said)| (session.0, text(said)))
+            .collect()
+    }
+}
+
+impl Audience for Ears {
+    fn tell(&self, session: SessionKey, notification: Bytes) -> bool {
+        self.0
+            .send_modify(|told| told.push((session, notification)));
+        true
+    }
+}
+
+/// Returns the owner's request for `subject` on `/mcp`; `key` is the member that names it.
+#[must_use]
+pub fn ask(subject: Subject, key: &str) -> Call {
+    let name = literal(subject.name());
+    let start = format!("{{\"{key}\":");
+    Call {
+        subject,
+        params: format!("{start}{name}}}").into(),
+        name_at: start.len()..start.len() + name.len(),
+        ..call("", "{}")
     }
 }
