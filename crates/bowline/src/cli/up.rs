@@ -202,6 +202,9 @@ impl From<AssembleError> for Failure {
                     failure
                 }
             }
+            AssembleError::Tls(ref source) => {
+                Self::unexpected(error.to_string()).hint(format!("cause: {source}"))
+            }
             AssembleError::OwnPath(ref source) => {
                 Self::unexpected(error.to_string()).hint(format!("cause: {source}"))
             }

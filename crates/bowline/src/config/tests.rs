@@ -1,6 +1,7 @@
 //! Whole files in, values or exact error text out.
 
 use bowline_host::spec::Isolation;
+use bowline_link::http::Transport;
 
 use super::*;
 

@@ -47,7 +47,7 @@ pub(super) fn knows(edge: &Edge, session: &Session) {
 }
 
 fn lists(edge: &Edge, principal: &Principal, scope: &Scope) -> Lists {
-    Lists::look(|kind| edge.host.view(principal, scope, kind).fingerprint)
+    Lists::from(|kind| edge.host.view(principal, scope, kind).fingerprint)
 }
 
 /// Tells each session whose own view is another than the one it knows. Views are computed once

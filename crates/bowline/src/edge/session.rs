@@ -16,7 +16,7 @@ use bowline_core::caller::{Abilities, Question, QuestionId, SessionKey};
 use bowline_core::level::Level;
 use bowline_core::sync::lock;
 use bowline_core::time::Now;
-use bowline_host::catalog::ListKind;
+use bowline_host::catalog::{ListKind, PerList};
 use bowline_wire::jsonrpc::write_notification;
 use bowline_wire::mcp::{Revision, method};
 use bowline_wire::object;
@@ -57,51 +57,19 @@ impl News {
             Self::Resources => method::RESOURCES_LIST_CHANGED,
         }
     }
+
+    /// Returns the lists they are about.
+    const fn lists(self) -> &'static [ListKind] {
+        match self {
+            Self::Tools => &[ListKind::Tools],
+            Self::Prompts => &[ListKind::Prompts],
+            Self::Resources => &[ListKind::Resources, ListKind::Templates],
+        }
+    }
 }
 
 /// Fingerprints of the lists that a session sees.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Lists {
-    tools: [u8; 32],
-    prompts: [u8; 32],
-    resources: [u8; 32],
-    templates: [u8; 32],
-}
-
-impl Lists {
-    /// Returns the fingerprints that `look` finds.
-    pub fn look(look: impl Fn(ListKind) -> [u8; 32]) -> Self {
-        Self {
-            tools: look(ListKind::Tools),
-            prompts: look(ListKind::Prompts),
-            resources: look(ListKind::Resources),
-            templates: look(ListKind::Templates),
-        }
-    }
-
-    const fn of(&mut self, kind: ListKind) -> &mut [u8; 32] {
-        match kind {
-            ListKind::Tools => &mut self.tools,
-            ListKind::Prompts => &mut self.prompts,
-            ListKind::Resources => &mut self.resources,
-            ListKind::Templates => &mut self.templates,
-        }
-    }
-
-    /// Takes over from `newer` what these news are about; `false` when it is no news.
-    fn update(&mut self, news: News, newer: &Self) -> bool {
-        let before = *self;
-        match news {
-            News::Tools => self.tools = newer.tools,
-            News::Prompts => self.prompts = newer.prompts,
-            News::Resources => {
-                self.resources = newer.resources;
-                self.templates = newer.templates;
-            }
-        }
-        *self != before
-    }
-}
+pub type Lists = PerList<[u8; 32]>;
 
 /// What all sessions of this process share.
 #[derive(Debug)]
@@ -269,7 +237,7 @@ impl Session {
 
     /// Notes that the session was shown a list with this fingerprint.
     pub fn knows(&self, kind: ListKind, fingerprint: [u8; 32]) {
-        *lock(&self.known).of(kind) = fingerprint;
+        *lock(&self.known).get_mut(kind) = fingerprint;
     }
 
     /// Notes that the session is opened while the lists are these.
@@ -284,8 +252,11 @@ impl Session {
         }
         let mut known = lock(&self.known);
         for news in News::ALL {
-            let mut updated = *known;
-            if !updated.update(news, lists) {
+            let lists_of = news.lists().iter().copied();
+            if lists_of
+                .clone()
+                .all(|kind| known.get(kind) == lists.get(kind))
+            {
                 continue;
             }
             let mut message = Vec::new();
@@ -293,7 +264,9 @@ impl Session {
             if !self.say(message.into()) {
                 return;
             }
-            *known = updated;
+            for kind in lists_of {
+                *known.get_mut(kind) = *lists.get(kind);
+            }
         }
     }
 

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use bowline_core::call::Scope;
 use bowline_core::caller::{Abilities, Ability};
 use bowline_wire::mcp::{Revision, code};
 use bowline_wire::splice::write_string;
@@ -103,34 +102,26 @@ fn member<'a>(of: &'a [u8], key: &str) -> Option<&'a [u8]> {
 
 /// Writes the result of `initialize`. A single server is introduced by its own words.
 fn introduce(caller: Caller<'_>, revision: Revision) -> Vec<u8> {
-    let own = single(caller);
-    let own = own.as_deref();
+    let own = caller.edge.host.introduction(caller.scope);
     let mut out = Vec::from(&b"{\"protocolVersion\":"[..]);
     write_string(&mut out, revision.as_str());
-    out.extend_from_slice(b",\"capabilities\":{\"tools\":{\"listChanged\":true}},\"serverInfo\":");
-    match own.and_then(|own| object::field(own, "serverInfo").map(|at| at.of(own))) {
-        Some(info) => out.extend_from_slice(info),
+    out.extend_from_slice(b",\"capabilities\":");
+    out.extend_from_slice(&own.capabilities);
+    out.extend_from_slice(b",\"serverInfo\":");
+    match own.server_info {
+        Some(info) => out.extend_from_slice(&info),
         None => {
             out.extend_from_slice(b"{\"name\":\"bowline\",\"title\":\"Bowline\",\"version\":");
             write_string(&mut out, env!("CARGO_PKG_VERSION"));
             out.push(b'}');
         }
     }
-    if let Some(words) = own.and_then(|own| object::field(own, "instructions").map(|at| at.of(own)))
-    {
+    if let Some(words) = own.instructions {
         out.extend_from_slice(b",\"instructions\":");
-        out.extend_from_slice(words);
+        out.extend_from_slice(&words);
     }
     out.push(b'}');
     out
-}
-
-/// Returns what the endpoint's single server said of itself, if there is one and it serves.
-fn single(caller: Caller<'_>) -> Option<Bytes> {
-    match caller.scope {
-        Scope::All => None,
-        Scope::Server(server) => caller.edge.host.server(server).ok()?.introduction(),
-    }
 }
 
 #[cfg(test)]

@@ -39,22 +39,13 @@ pub(super) async fn answer(
         None => Some(0),
         Some(from) => from,
     };
-    match from.and_then(|from| page(&list, key(kind), from, PAGE_BYTES_MAX)) {
+    match from.and_then(|from| page(&list, kind.member(), from, PAGE_BYTES_MAX)) {
         Some(page) => result(id, &page),
         None => error(
             Some(id),
             code::INVALID_PARAMS,
             "this cursor was not given out for the list as it is now; begin without one",
         ),
-    }
-}
-
-const fn key(kind: ListKind) -> &'static str {
-    match kind {
-        ListKind::Tools => "tools",
-        ListKind::Prompts => "prompts",
-        ListKind::Resources => "resources",
-        ListKind::Templates => "resourceTemplates",
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use bowline_core::caller::CallerEnd;
+use bowline_core::error::CallError;
 use bowline_core::level::Level;
 use bowline_host::catalog::ListKind;
 use bowline_wire::mcp::{code, method};
@@ -9,7 +11,8 @@ use bowline_wire::{Message, object};
 use bytes::Bytes;
 
 use super::{Caller, error, list, result};
-use crate::edge::session::Session;
+use crate::edge::errors;
+use crate::edge::session::{Home, Session};
 
 /// The result of a request that has nothing to tell.
 const DONE: &[u8] = b"{}";
@@ -18,20 +21,34 @@ const DONE: &[u8] = b"{}";
 pub(super) async fn answer(caller: Caller<'_>, session: &Arc<Session>, message: &Message) -> Bytes {
     let id = message.id().unwrap_or(b"null");
     let params = message.params().unwrap_or_default();
-    match message.method().unwrap_or_default() {
+    let asked = message.method().unwrap_or_default();
+    if let Some(kind) = ListKind::ALL
+        .into_iter()
+        .find(|kind| kind.method() == asked)
+    {
+        return list::answer(caller, session, kind, message).await;
+    }
+    match asked {
         method::PING => result(id, DONE),
-        method::TOOLS_LIST => list::answer(caller, session, ListKind::Tools, message).await,
-        method::PROMPTS_LIST => list::answer(caller, session, ListKind::Prompts, message).await,
-        method::RESOURCES_LIST => list::answer(caller, session, ListKind::Resources, message).await,
-        method::RESOURCES_TEMPLATES_LIST => {
-            list::answer(caller, session, ListKind::Templates, message).await
-        }
+        method::RESOURCES_SUBSCRIBE => match text(params, "uri") {
+            Some(uri) => done(id, subscribe(caller, session, &uri).await),
+            None => error(
+                Some(id),
+                code::INVALID_PARAMS,
+                "resources/subscribe needs a uri",
+            ),
+        },
+        method::RESOURCES_UNSUBSCRIBE => match text(params, "uri") {
+            Some(uri) => done(id, unsubscribe(caller, session, &uri).await),
+            None => error(
+                Some(id),
+                code::INVALID_PARAMS,
+                "resources/unsubscribe needs a uri",
+            ),
+        },
         method::LOGGING_SET_LEVEL => {
             match text(params, "level").as_deref().and_then(Level::parse) {
-                Some(level) => {
-                    session.set_level(level);
-                    result(id, DONE)
-                }
+                Some(level) => done(id, set_level(caller, session, level).await),
                 None => error(
                     Some(id),
                     code::INVALID_PARAMS,
@@ -39,11 +56,46 @@ pub(super) async fn answer(caller: Caller<'_>, session: &Arc<Session>, message: 
                 ),
             }
         }
+        method::TASKS_LIST => match tasks(caller).await {
+            Ok(tasks) => result(id, &tasks),
+            Err(failed) => errors::answer(id, &failed),
+        },
         _ => error(
             Some(id),
             code::METHOD_NOT_FOUND,
             "this gateway does not serve that method",
         ),
+    }
+}
+
+async fn subscribe(caller: Caller<'_>, session: &Arc<Session>, uri: &str) -> Result<(), CallError> {
+    let end = Home::of(session) as Arc<dyn CallerEnd>;
+    let host = &caller.edge.host;
+    host.subscribe(caller.principal, caller.scope, &end, uri)
+        .await
+}
+
+async fn unsubscribe(caller: Caller<'_>, session: &Session, uri: &str) -> Result<(), CallError> {
+    let host = &caller.edge.host;
+    host.unsubscribe(caller.principal, caller.scope, session.key, uri)
+        .await
+}
+
+async fn set_level(caller: Caller<'_>, session: &Session, level: Level) -> Result<(), CallError> {
+    session.set_level(level);
+    let host = &caller.edge.host;
+    host.set_level(caller.scope, session.key, level).await
+}
+
+async fn tasks(caller: Caller<'_>) -> Result<Bytes, CallError> {
+    let host = &caller.edge.host;
+    host.tasks_of(caller.principal, caller.scope).await
+}
+
+fn done(id: &[u8], outcome: Result<(), CallError>) -> Bytes {
+    match outcome {
+        Ok(()) => result(id, DONE),
+        Err(failed) => errors::answer(id, &failed),
     }
 }
 

@@ -58,7 +58,7 @@ fn open(sessions: &Sessions) -> (Arc<str>, Arc<Session>) {
 }
 
 fn changed(change: u8) -> Lists {
-    Lists::look(|kind| match kind {
+    Lists::from(|kind| match kind {
         ListKind::Tools => [change; 32],
         _ => [0; 32],
     })
@@ -162,7 +162,7 @@ async fn a_session_is_told_of_each_list_by_itself() {
         (ListKind::Templates, News::Resources),
     ] {
         session.knows_all(Lists::default());
-        let lists = Lists::look(|other| [u8::from(kind == other); 32]);
+        let lists = Lists::from(|other| [u8::from(kind == other); 32]);
         session.announce(&lists);
         let text = read(&mut stream).unwrap();
         assert_eq!(text.matches("list_changed").count(), 1, "{text}");
@@ -242,6 +242,7 @@ async fn the_stream_of_a_call_is_kept_a_while_for_its_caller_only() {
     }
     assert!(session.resume(place, Now(0)).is_none(), "others came after");
     sessions.sweep(late);
+    drop((back, end));
     assert_eq!(session.shared.kept.bytes(), 0);
     assert!(session.streams.is_empty());
 }

@@ -122,7 +122,17 @@ fn sec_13_event_ids_of_others_and_line_breaks_leak_nothing() {
     let given = given.unwrap_or_else(|| panic!("{event}"));
     // Every id is somebody else's or made up.
     let headers = other.headers();
-    for id in [given, "0", "1", "-1", "1-1", "", mine.id.as_str(), "1\t2", "é"] {
+    for id in [
+        given,
+        "0",
+        "1",
+        "-1",
+        "1-1",
+        "",
+        mine.id.as_str(),
+        "1\t2",
+        "é",
+    ] {
         let mut all: Vec<_> = headers
             .iter()
             .map(|(key, value)| (&key[..], &value[..]))
