@@ -193,7 +193,7 @@ impl Session {
         let reader = self.home.read();
         let after = self.home.last_sent();
         let opening = if self.is_primed() {
-            Opening::Primed { after }
+            Opening::Both { after }
         } else {
             Opening::Comment
         };

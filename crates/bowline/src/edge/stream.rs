@@ -81,6 +81,11 @@ pub enum Opening {
         /// The number of the message before those that follow.
         after: u64,
     },
+    /// With a comment and then such an event.
+    Both {
+        /// The number of the message before those that follow.
+        after: u64,
+    },
 }
 
 /// The receiving end, as the body of an answer.
@@ -169,17 +174,21 @@ fn opened(label: Option<Label>, opening: Opening) -> Option<Bytes> {
     let mut out = Vec::new();
     match (opening, label) {
         (Opening::Plain, _) => return None,
-        (Opening::Primed { after }, Some(label)) => {
-            let place = Place {
-                label,
-                number: after,
-            };
-            sse::retry(&mut out, RETRY_MS);
-            encode(&mut out, Some(&place.write()), None, b"");
+        (Opening::Primed { after }, Some(label)) => prime(&mut out, label, after),
+        (Opening::Both { after }, Some(label)) => {
+            sse::comment(&mut out, "bowline");
+            prime(&mut out, label, after);
         }
-        (Opening::Comment, _) | (Opening::Primed { .. }, None) => sse::comment(&mut out, "bowline"),
+        (Opening::Comment, _) | (Opening::Primed { .. } | Opening::Both { .. }, None) => {
+            sse::comment(&mut out, "bowline");
+        }
     }
     Some(out.into())
+}
+
+fn prime(out: &mut Vec<u8>, label: Label, number: u64) {
+    sse::retry(out, RETRY_MS);
+    encode(out, Some(&Place { label, number }.write()), None, b"");
 }
 
 /// Frames one JSON-RPC message as an event.

@@ -60,7 +60,7 @@ fn an_answer_that_comes_first_is_json_and_one_that_takes_long_is_a_primed_stream
     });
     let response = session.post(&echo);
     assert_eq!(response.header("content-type"), Some("application/json"));
-    session.send_call(7, "one__slow", &json!({"ms": 1_500, "message": "late"}));
+    session.send_call(7, "one__slow", &json!({"ms": 6_000, "message": "late"}));
     let head = session.http.read_head();
     assert_eq!(head.header("content-type"), Some("text/event-stream"));
     let first = next_event(&mut session.http).unwrap();
@@ -79,7 +79,7 @@ fn a_caller_that_lost_its_stream_comes_back_for_the_answer() {
     let session = gateway.session("/mcp");
     let mut stranger = gateway.session("/mcp");
     let mut caller = session.twin();
-    caller.send_call(7, "one__slow", &json!({"ms": 3_000, "message": "late"}));
+    caller.send_call(7, "one__slow", &json!({"ms": 8_000, "message": "late"}));
     caller.http.read_head();
     let first = next_event(&mut caller.http).unwrap();
     let place = first.id.unwrap();

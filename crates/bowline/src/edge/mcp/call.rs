@@ -24,7 +24,7 @@ use crate::edge::stream::Source as _;
 
 /// A call that takes longer is answered with a stream, which keeps the connection alive and can
 /// be resumed.
-const STREAM_AFTER: Duration = Duration::from_secs(1);
+const STREAM_AFTER: Duration = Duration::from_secs(5);
 
 /// A call under way that owns all it needs, so that it can move into a task.
 pub(super) type Running = Pin<Box<dyn Future<Output = Bytes> + Send>>;
