@@ -41,11 +41,9 @@ effect = "read"
         name: Arc::from("files"),
         reach: Reach::Child(Child {
             command: "npx".into(),
-            args: vec![
-                "-y".into(),
-                "server-filesystem".into(),
-                "/home/a/code".into(),
-            ],
+            args: ["-y", "server-filesystem", "/home/a/code"]
+                .map(str::to_owned)
+                .into(),
             env: [
                 ("ROOT".into(), "/srv".into()),
                 ("EMPTY".into(), String::new()),
@@ -427,7 +425,7 @@ fn a_header_from_a_file_is_read_at_each_use() {
 #[test]
 fn an_address_that_cannot_be_used_is_refused_with_the_reason() {
     for (lines, reason) in [
-        ("url = \"tracker.example\"", "neither http nor https"),
+        ("url = \"tracker.example\"", "the address is not valid"),
         ("url = \"ftp://a/\"", "neither http nor https"),
         ("url = \"https://u:p@a/\"", "holds a user name or password"),
         (
