@@ -12,7 +12,7 @@ use bowline_core::breaker::BreakerPolicy;
 use bowline_core::call::Effect;
 use bowline_core::supervision::RestartPolicy;
 use bowline_host::dial::RealDial;
-use bowline_host::ports::{Clock, Silent, SystemClock};
+use bowline_host::ports::{Clock, SystemClock};
 use bowline_host::spec::{ChildSpec, Reach, RemoteSpec, ServerSpec};
 use bowline_host::tasks::Tasks;
 use bowline_host::{Host, HostLimits};
@@ -100,7 +100,7 @@ impl Gateway {
         }
         let lock = state.lock()?;
         let token = state.token()?;
-        let sessions = Sessions::new(&state.session_key()?);
+        let sessions = Arc::new(Sessions::new(&state.session_key()?));
         let mut listeners = Vec::new();
         for address in &config.listen {
             let at = *address;
@@ -122,7 +122,7 @@ impl Gateway {
             url: url.clone(),
             token_file: state.token_file(),
         };
-        let host = start_host(&config, clock, env)?;
+        let host = start_host(&config, clock, env, Arc::clone(&sessions))?;
         let about = About {
             url,
             config: config.path.map(|path| path.display().to_string()),
@@ -167,7 +167,12 @@ impl Gateway {
     }
 }
 
-fn start_host(config: &Config, clock: Arc<dyn Clock>, env: &Env) -> Result<Host, AssembleError> {
+fn start_host(
+    config: &Config,
+    clock: Arc<dyn Clock>,
+    env: &Env,
+    audience: Arc<Sessions>,
+) -> Result<Host, AssembleError> {
     let own = std::env::current_exe().map_err(AssembleError::OwnPath)?;
     let specs = config
         .servers
@@ -194,7 +199,7 @@ fn start_host(config: &Config, clock: Arc<dyn Clock>, env: &Env) -> Result<Host,
         Arc::new(dial),
         clock,
         tasks,
-        Arc::new(Silent),
+        audience,
     ))
 }
 
