@@ -248,6 +248,19 @@ fn empty_lines_of_data_count_against_the_limit() {
 }
 
 #[test]
+fn how_soon_to_come_back_goes_with_the_next_event() {
+    let mut out = Vec::new();
+    retry(&mut out, 1_000);
+    let event = Event {
+        id: Some("a-0"),
+        event: None,
+        data: b"",
+    };
+    encode(&mut out, &event).unwrap();
+    assert_eq!(out, b"retry: 1000\nid: a-0\ndata: \n\n");
+}
+
+#[test]
 fn events_that_nobody_takes_break_the_stream() {
     let mut decoder = Decoder::new(WIDE);
     let stream = "data\n\n".repeat(EVENTS_MAX);

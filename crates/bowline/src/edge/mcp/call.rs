@@ -74,7 +74,9 @@ pub(super) fn begin(
     ask: Ask,
     end: Option<Arc<dyn CallerEnd>>,
 ) -> Result<Running, Bytes> {
-    let id = Bytes::copy_from_slice(message.id().unwrap_or(b"null"));
+    let id = message.id_span().map_or(Bytes::from_static(b"null"), |at| {
+        message.bytes().slice(at.start..at.end)
+    });
     let invalid = |text| error(Some(&id), code::INVALID_PARAMS, text);
     let Some(params_at) = message.params_span() else {
         return Err(invalid(ask.missing()));
