@@ -269,7 +269,11 @@ fn check_shows_servers_and_warnings() {
     let (outcome, stdout, stderr) = checked(text, Format::Human);
     assert_eq!(outcome, Ok(Exit::Ok));
     let stdout = stdout.text();
-    assert!(stdout.contains("is valid: 1 server\nSERVER  STARTS   COMMAND\na       at once  x\n"));
+    assert!(
+        stdout.contains(
+            "is valid: 1 server\nSERVER  STARTS   COMMAND OR ADDRESS\na       at once  x\n"
+        )
+    );
     let stderr = stderr.text();
     assert!(
         stderr.contains("warning: server `a` gets LD_PRELOAD"),

@@ -3,6 +3,7 @@
 mod changes;
 mod clients;
 mod conformance;
+mod conformance_gateway;
 mod equal;
 mod inspector;
 mod raw;
