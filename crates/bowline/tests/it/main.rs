@@ -9,14 +9,19 @@
     reason = "tests"
 )]
 
+mod asks;
+mod batches;
 mod command_line;
 mod door;
 mod first_call;
+mod fixture_http;
 mod harness;
 mod kill;
+mod old_sse;
 mod peers;
 mod props;
 mod robust;
 mod sec;
 mod stdio_servers;
 mod stdio_tools;
+mod streams;

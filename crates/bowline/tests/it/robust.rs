@@ -217,7 +217,7 @@ fn a_server_that_stops_reading_fails_its_own_calls_in_time() {
 
 #[test]
 fn a_server_that_closes_its_output_is_started_again() {
-    let gateway = beside(&["closes-stdout=3"], "");
+    let gateway = beside(&["closes-stdout=6"], "");
     let mut session = gateway.session("/servers/odd/mcp");
     assert_eq!(session.text("echo", &json!({"message": "one"})), "one");
     eventually("it is started again", || {
