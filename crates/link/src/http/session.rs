@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use bowline_core::pending::Sent;
 use bowline_wire::mcp::{Revision, method};
 use http::header::{HOST, USER_AGENT};
 use http::uri::Authority;
 use http::{HeaderMap, HeaderName, HeaderValue};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout_at};
 use tracing::info;
 
 use super::carry::{TRIES_AFTER, Trouble};
@@ -62,6 +63,13 @@ impl Held {
 impl Talk {
     /// Shakes hands; what fails by chance is tried again within the deadline.
     pub(super) async fn shake(self: &Arc<Self>, deadline: Instant) -> Result<ServerInfo, Failure> {
+        let shaken = timeout_at(deadline, self.try_to_shake(deadline)).await;
+        shaken.unwrap_or(Err(Failure::Link(LinkError::Timeout {
+            sent: Sent::Perhaps,
+        })))
+    }
+
+    async fn try_to_shake(self: &Arc<Self>, deadline: Instant) -> Result<ServerInfo, Failure> {
         let mut delays = TRIES_AFTER.iter();
         let (held, info) = loop {
             match self.initialize(deadline).await {

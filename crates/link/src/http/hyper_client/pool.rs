@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bowline_core::sync::lock;
 use bytes::Bytes;
@@ -10,12 +11,14 @@ use foldhash::fast::RandomState;
 use http::Uri;
 use http::response::Parts;
 use http::uri::{Authority, Scheme};
+use tokio::time::Instant;
 
 use super::super::client::{Chunks, HttpError, Response};
+use super::super::clock;
 use super::wire::{Reading, Wire};
 
-/// A connection is let go when it was not used between so many calls of `tidy`.
-const IDLE_ROUNDS_MAX: u64 = 2;
+/// A connection is let go when it was not used for so long.
+const IDLE_MAX: Duration = Duration::from_secs(30);
 
 /// Where a connection leads.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -43,29 +46,22 @@ impl Key {
 pub(super) struct Pool {
     /// To one origin.
     idle_max: usize,
-    state: Mutex<State>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    /// Counts the calls of `tidy`.
-    round: u64,
     /// The longest unused stands first. A list that stays empty goes with `tidy`.
-    idle: HashMap<Key, Vec<Idle>, RandomState>,
+    idle: Mutex<HashMap<Key, Vec<Idle>, RandomState>>,
 }
 
 #[derive(Debug)]
 struct Idle {
     wire: Box<Wire>,
-    /// The round in which it was last used.
-    used: u64,
+    /// When it was last used.
+    used: Instant,
 }
 
 impl Pool {
     pub(super) fn new(idle_max: usize) -> Self {
         Self {
             idle_max,
-            state: Mutex::default(),
+            idle: Mutex::default(),
         }
     }
 
@@ -80,15 +76,14 @@ impl Pool {
     }
 
     fn pop(&self, key: &Key) -> Option<Box<Wire>> {
-        let mut state = lock(&self.state);
-        let last = state.idle.get_mut(key)?.pop();
+        let last = lock(&self.idle).get_mut(key)?.pop();
         last.map(|idle| idle.wire)
     }
 
     fn put(&self, key: Key, wire: Box<Wire>) {
-        let mut state = lock(&self.state);
-        let used = state.round;
-        let list = state.idle.entry(key).or_default();
+        let used = clock::now();
+        let mut idle = lock(&self.idle);
+        let list = idle.entry(key).or_default();
         if list.len() < self.idle_max {
             list.push(Idle { wire, used });
         }
@@ -96,11 +91,9 @@ impl Pool {
 
     /// Lets go of what was not used for a while.
     pub(super) fn tidy(&self) {
-        let mut state = lock(&self.state);
-        state.round += 1;
-        let round = state.round;
-        state.idle.retain(|_, list| {
-            list.retain(|idle| idle.used + IDLE_ROUNDS_MAX > round);
+        let now = clock::now();
+        lock(&self.idle).retain(|_, list| {
+            list.retain(|idle| now.saturating_duration_since(idle.used) < IDLE_MAX);
             !list.is_empty()
         });
     }
