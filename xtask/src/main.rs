@@ -23,6 +23,9 @@ usage: cargo xtask COMMAND
   check    formatting, clippy with warnings denied, tidy
   tidy     the house rules that no lint knows
   peers    fetch the pinned test peers into target/peers [--list] [--json]
+  peers matrix
+           every client to every server through the gateway; writes docs/compatibility.md
+           [--json] [--only CLIENT/SERVER]
   test     check, peers, then every test of the workspace: what CI runs
   bench    measure the gateway [--quick] [--only what,..] [--json] [--pairs N]
 ";

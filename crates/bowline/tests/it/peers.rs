@@ -4,6 +4,7 @@ mod changes;
 mod clients;
 mod equal;
 mod inspector;
+mod matrix;
 mod raw;
 mod schema;
 mod side_by_side;
