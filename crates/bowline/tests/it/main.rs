@@ -17,6 +17,7 @@ mod kill;
 mod peers;
 mod props;
 mod robust;
+mod roundtrip;
 mod sec;
 mod stdio_servers;
 mod stdio_tools;
