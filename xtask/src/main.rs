@@ -1,4 +1,4 @@
-//! The developer's tool: `check`, `tidy`, `peers`, `roundtrip`, `test`, `bench`, each one line of CI.
+//! The developer's tool: checks, tests, peers and measurements, each one line of CI.
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,

@@ -19,27 +19,93 @@ const SEED: u64 = 7;
 
 const REVISIONS: [&str; 4] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"];
 
+/// The params of a call of the one tool; a call as a task has another kind of answer.
+const TOOL: &[(&str, &str)] = &[("name", "\"t\""), ("task", "")];
+
+const fn row(request: &'static str, fixed: &'static [(&str, &str)], kind: Kind) -> Row {
+    Row {
+        request,
+        fixed,
+        kind,
+    }
+}
+
 /// What goes through. A type that a revision does not know is not asked of it.
 const ROWS: &[Row] = &[
-    Row {
-        request: "CallToolRequest",
-        fixed: &[("name", "\"t\""), ("task", "")],
-        kind: Kind::Result("CallToolResult"),
-    },
-    Row {
-        request: "CallToolRequest",
-        fixed: &[("name", "\"t\""), ("task", "")],
-        kind: Kind::Error,
-    },
-    Row {
-        request: "CallToolRequest",
-        fixed: &[("name", "\"t\""), ("task", "")],
-        kind: Kind::Told("ProgressNotification"),
-    },
+    row("CallToolRequest", TOOL, Kind::Result("CallToolResult")),
+    row("CallToolRequest", TOOL, Kind::Error),
+    row("CallToolRequest", TOOL, Kind::Told("ProgressNotification")),
+    row(
+        "GetPromptRequest",
+        &[("name", "\"t\"")],
+        Kind::Result("GetPromptResult"),
+    ),
+    row(
+        "ReadResourceRequest",
+        &[("uri", "\"x://t\"")],
+        Kind::Result("ReadResourceResult"),
+    ),
+    row(
+        "CompleteRequest",
+        &[("ref", r#"{"type":"ref/prompt","name":"t"}"#)],
+        Kind::Result("CompleteResult"),
+    ),
+    row(
+        "CallToolRequest",
+        TOOL,
+        Kind::Asked("CreateMessageRequest", "CreateMessageResult"),
+    ),
+    row(
+        "CallToolRequest",
+        TOOL,
+        Kind::Asked("ElicitRequest", "ElicitResult"),
+    ),
+    row(
+        "CallToolRequest",
+        TOOL,
+        Kind::Asked("ListRootsRequest", "ListRootsResult"),
+    ),
 ];
 
-/// What the server offers: the method that lists it, the member it is in, its type, its key.
-const LISTS: &[(&str, &str, &str, &str)] = &[("tools/list", "tools", "Tool", "name")];
+/// What the gateway answers itself, however its params look.
+const OWN: &[(&str, &[(&str, &str)])] = &[
+    ("PingRequest", &[]),
+    ("SubscribeRequest", &[("uri", "\"x://t\"")]),
+    ("UnsubscribeRequest", &[("uri", "\"x://t\"")]),
+    ("SetLevelRequest", &[]),
+];
+
+/// What the server offers: the method that lists it, the member it is in, its type, its key and
+/// what stands there in the first and in all others.
+const LISTS: &[List] = &[
+    ("tools/list", "tools", "Tool", "name", "t", "t-@"),
+    ("prompts/list", "prompts", "Prompt", "name", "t", "t-@"),
+    (
+        "resources/list",
+        "resources",
+        "Resource",
+        "uri",
+        "x://t",
+        "x://t/@",
+    ),
+    (
+        "resources/templates/list",
+        "resourceTemplates",
+        "ResourceTemplate",
+        "uriTemplate",
+        "y://t/{a}",
+        "y://t/@/{a}",
+    ),
+];
+
+type List = (
+    &'static str,
+    &'static str,
+    &'static str,
+    &'static str,
+    &'static str,
+    &'static str,
+);
 
 /// The schema of one revision.
 struct Schema {
@@ -112,52 +178,52 @@ fn walk(schema: &Schema, instances: usize, seed: u64) -> usize {
     let mut maker = Maker::new(&schema.all, seed);
     let offers: Vec<_> = LISTS
         .iter()
-        .map(|(_, _, name, key)| offer(schema, &mut maker, name, key, instances))
+        .map(|list| offer(schema, &mut maker, list, instances))
         .collect();
     let lists = LISTS
         .iter()
         .zip(&offers)
         .map(|((method, member, ..), all)| {
-            let all = all.join(",");
-            (
-                (*method).to_owned(),
-                json!(format!("{{\"{member}\":[{all}]}}")),
-            )
+            let text = format!("{{\"{member}\":[{}]}}", all.join(","));
+            ((*method).to_owned(), json!(text))
         });
-    let echo = Echo::up(&Value::Object(lists.collect()));
+    let echo = Echo::up(&Value::Object(lists.collect()), schema.revision);
     let mut count = 0;
-    for ((method, member, ..), offered) in LISTS.iter().zip(&offers) {
-        let listed = echo.list(schema.revision, method, member);
+    let mut tell = |what: &str, many: usize| {
+        eprintln!("{} {what}: {many}", schema.revision);
+        count += many;
+    };
+    for ((method, member, name, ..), offered) in LISTS.iter().zip(&offers) {
+        let listed = echo.list(method, member);
         assert_eq!(&listed, offered, "{method} of {}", schema.revision);
-        count += offered.len();
+        tell(name, offered.len());
     }
     for row in ROWS.iter().filter(|row| row.is_in(schema)) {
         let trips: Vec<_> = (0..instances)
             .map(|at| row.trip(schema, &mut maker, at))
             .collect();
-        echo.travel(schema.revision, &trips);
-        count += trips.len();
-        eprintln!("{} {}: {}", schema.revision, row.name(), trips.len());
+        echo.travel(&trips);
+        tell(&row.name(), trips.len());
+    }
+    for (request, fixed) in OWN {
+        let part = schema.get(request).unwrap();
+        let params = &part["properties"]["params"];
+        let made: Vec<_> = (0..instances).map(|_| maker.make(params, fixed)).collect();
+        echo.own(&trip::method(part), &made);
+        tell(request, made.len());
     }
     count
 }
 
 /// Makes what a list holds: the one that is called, and many that are not.
-fn offer(
-    schema: &Schema,
-    maker: &mut Maker<'_>,
-    name: &str,
-    key: &str,
-    instances: usize,
-) -> Vec<String> {
-    let Some(part) = schema.get(name) else {
-        return Vec::new();
-    };
+fn offer(schema: &Schema, maker: &mut Maker<'_>, list: &List, instances: usize) -> Vec<String> {
+    let (_, _, name, key, first, others) = list;
+    let part = schema.get(name).unwrap();
     (0..instances)
         .map(|at| {
             let own = match at {
-                0 => "\"t\"".to_owned(),
-                _ => format!("\"t-{at}\""),
+                0 => format!("\"{first}\""),
+                _ => format!("\"{}\"", others.replace('@', &at.to_string())),
             };
             let text = maker.make(part, &[(key, &own)]);
             if at < trip::CHECKED {

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,24 +19,32 @@ use crate::harness::{Gateway, Http, server};
 /// Connections that send at the same time.
 const CLIENTS: usize = 4;
 
-const PATH: &str = "/servers/echo/mcp";
+/// All clients share one process of it.
+const SHARED: &str = "/servers/echo/mcp";
+/// Each session has a process of it, so that it is certain whom a question is for.
+const OWN: &str = "/servers/own/mcp";
 
 /// The server with its gateway.
 pub(super) struct Echo {
-    gateway: Gateway,
     dir: TempDir,
+    shared: Vec<Mutex<Client>>,
+    own: Vec<Mutex<Client>>,
+    revision: String,
+    /// Ends last.
+    _gateway: Gateway,
 }
 
 /// A client's session of one revision.
-struct Client<'a> {
-    gateway: &'a Gateway,
+struct Client {
+    address: SocketAddr,
+    path: &'static str,
     http: Http,
     headers: Vec<(String, String)>,
 }
 
 impl Echo {
     /// Starts it with these lists.
-    pub(super) fn up(lists: &Value) -> Self {
+    pub(super) fn up(lists: &Value, revision: &str) -> Self {
         let dir = TempDir::new().unwrap();
         let at = |name: &str| dir.path().join(name);
         for name in ["cases", "record"] {
@@ -45,14 +54,30 @@ impl Echo {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers/echo.py");
         let args = [script, at("cases"), at("record"), at("lists")];
         let args: Vec<_> = args.iter().map(|arg| arg.to_str().unwrap()).collect();
-        let gateway = Gateway::up(&server("echo", "python3".as_ref(), &args));
+        let config = [
+            server("echo", "python3".as_ref(), &args),
+            server("own", "python3".as_ref(), &args),
+            "isolation = \"session\"\n".to_owned(),
+        ];
+        let gateway = Gateway::up(&config.concat());
         gateway.wait_for("echo", "ready");
-        Self { gateway, dir }
+        gateway.wait_for("own", "ready");
+        let open = |path| {
+            let client = |_| Mutex::new(Client::open(&gateway, path, revision));
+            (0..CLIENTS).map(client).collect()
+        };
+        Self {
+            dir,
+            shared: open(SHARED),
+            own: open(OWN),
+            revision: revision.to_owned(),
+            _gateway: gateway,
+        }
     }
 
     /// Returns what a list holds, each as it is written.
-    pub(super) fn list(&self, revision: &str, method: &str, member: &str) -> Vec<String> {
-        let mut client = Client::open(&self.gateway, revision);
+    pub(super) fn list(&self, method: &str, member: &str) -> Vec<String> {
+        let mut client = self.shared[0].lock().unwrap();
         let mut listed = Vec::new();
         let mut params = "{}".to_owned();
         loop {
@@ -67,18 +92,34 @@ impl Echo {
         }
     }
 
+    /// Sends what the gateway answers itself; each ends in a result.
+    pub(super) fn own(&self, method: &str, all: &[String]) {
+        let mut client = self.shared[0].lock().unwrap();
+        for params in all {
+            let (answer, _) = client.request("1", method, params, &Trip::default());
+            let result = object::field(&answer, "result").map(|at| text(at.of(&answer)));
+            let whole = text(&answer);
+            assert_eq!(result.as_deref(), Some("{}"), "{method} {params}: {whole}");
+        }
+    }
+
     /// Sends trips through and looks at both ends of each.
-    pub(super) fn travel(&self, revision: &str, trips: &[Trip]) {
+    pub(super) fn travel(&self, trips: &[Trip]) {
         let cases = self.write(trips);
         let next = AtomicUsize::new(0);
-        let begun = std::fs::metadata(self.dir.path().join("record"))
-            .unwrap()
-            .len();
+        let record = self.dir.path().join("record");
+        let begun = std::fs::metadata(&record).unwrap().len();
         let failed = Mutex::new(Vec::new());
+        let asks = trips.iter().flat_map(|trip| &trip.on_the_way);
+        let clients = if asks.clone().any(|event| event.answer.is_some()) {
+            &self.own
+        } else {
+            &self.shared
+        };
         std::thread::scope(|scope| {
-            for _ in 0..CLIENTS {
+            for client in clients {
                 scope.spawn(|| {
-                    let mut client = Client::open(&self.gateway, revision);
+                    let mut client = client.lock().unwrap();
                     loop {
                         let at = next.fetch_add(1, Ordering::Relaxed);
                         let Some((trip, case)) = trips.get(at).zip(cases.get(at)) else {
@@ -91,20 +132,16 @@ impl Echo {
                 });
             }
         });
-        let failed = failed.into_inner().unwrap();
+        let (failed, revision) = (failed.into_inner().unwrap(), &self.revision);
         assert!(
             failed.is_empty(),
             "{revision}: {} of them\n{}",
             failed.len(),
             failed[0]
         );
-        let record = std::fs::read(self.dir.path().join("record")).unwrap();
-        arrived(
-            revision,
-            &record[usize::try_from(begun).unwrap()..],
-            trips,
-            &cases,
-        );
+        let record = std::fs::read(record).unwrap();
+        let begun = usize::try_from(begun).unwrap();
+        arrived(revision, &record[begun..], trips, &cases);
     }
 
     /// Writes down what the server is to do, and returns the name of each case.
@@ -198,10 +235,11 @@ fn arrived(revision: &str, record: &[u8], trips: &[Trip], cases: &[String]) {
     }
 }
 
-impl<'a> Client<'a> {
-    fn open(gateway: &'a Gateway, revision: &str) -> Self {
-        let mut this = Client {
-            gateway,
+impl Client {
+    fn open(gateway: &Gateway, path: &'static str, revision: &str) -> Self {
+        let mut this = Self {
+            address: gateway.address,
+            path,
             http: Http::connect(gateway.address),
             headers: vec![("Authorization".into(), format!("Bearer {}", gateway.token))],
         };
@@ -228,7 +266,7 @@ impl<'a> Client<'a> {
     fn post(&mut self, message: &Value) -> crate::harness::Response {
         let headers: Vec<_> = self.headers.iter().map(|(k, v)| (&**k, &**v)).collect();
         self.http
-            .post(PATH, &headers, message.to_string().as_bytes())
+            .post(self.path, &headers, message.to_string().as_bytes())
     }
 
     /// Sends a request; returns its answer and what came before it.
@@ -244,7 +282,7 @@ impl<'a> Client<'a> {
         let mut headers: Vec<_> = self.headers.iter().map(|(k, v)| (&**k, &**v)).collect();
         headers.push(("Content-Type", "application/json"));
         headers.push(("Accept", "application/json, text/event-stream"));
-        self.http.send("POST", PATH, &headers, body.as_bytes());
+        self.http.send("POST", self.path, &headers, body.as_bytes());
         let mut answers = trip.on_the_way.iter().filter_map(|it| it.answer.as_deref());
         let mut head = self.http.read_head();
         assert_eq!(head.status, 200, "{body}");
@@ -277,8 +315,8 @@ impl<'a> Client<'a> {
     fn answer(&self, id: &str, result: &str) {
         let body = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#);
         let headers: Vec<_> = self.headers.iter().map(|(k, v)| (&**k, &**v)).collect();
-        let mut http = Http::connect(self.gateway.address);
-        let taken = http.post(PATH, &headers, body.as_bytes());
+        let mut http = Http::connect(self.address);
+        let taken = http.post(self.path, &headers, body.as_bytes());
         assert_eq!(taken.status, 202, "{}", taken.text());
     }
 

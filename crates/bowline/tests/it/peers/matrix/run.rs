@@ -23,6 +23,9 @@ const WALKERS: usize = 2;
 pub(super) struct Street<'a> {
     world: &'a World,
     gateway: Gateway,
+    /// One client at a time: a cell is about two, and a question that comes while two call is
+    /// refused once before each has a link of its own.
+    doors: BTreeMap<String, Mutex<()>>,
     /// Servers that are not there, and why.
     closed: BTreeMap<String, String>,
     /// Servers with an address of their own, which end with the street.
@@ -43,7 +46,12 @@ impl<'a> Street<'a> {
     /// Starts the servers of these cells, and the gateway in front of them.
     pub(super) fn open(world: &'a World, cells: &[(&Client, &Server)]) -> Self {
         let mut servers: Vec<&Server> = cells.iter().map(|(_, server)| *server).collect();
+        servers.sort_by_key(|server| &server.name);
         servers.dedup_by_key(|server| &server.name);
+        let doors = servers
+            .iter()
+            .map(|server| (server.name.clone(), Mutex::new(())))
+            .collect();
         let (mut config, mut houses, mut closed) = (String::new(), Vec::new(), BTreeMap::new());
         for server in servers {
             let port = server.url.is_some().then(free_port);
@@ -65,6 +73,7 @@ impl<'a> Street<'a> {
         Self {
             world,
             gateway,
+            doors,
             closed,
             _houses: houses,
         }
@@ -95,6 +104,7 @@ impl<'a> Street<'a> {
     }
 
     fn walk_one(&self, matrix: &Matrix, client: &Client, server: &Server) -> Cell {
+        let _door = self.doors[&server.name].lock().unwrap();
         let begun = Instant::now();
         let plan = matrix.plan(client, server);
         let wanted: Vec<_> = std::iter::once("connect")
