@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: measures the gateway beside its floors, in one run, in interleaved pairs.
 
 mod goals;
+mod http;
 mod measure;
 mod report;
 mod target;
@@ -23,6 +24,9 @@ const CALLERS_FLAT: usize = 16;
 const SESSIONS: usize = 1_000;
 const PARTS: &[&str] = &[
     "calls",
+    "http",
+    "list",
+    "setups",
     "idle",
     "sessions",
     "first",
@@ -109,6 +113,9 @@ fn plan(rest: &[String]) -> Result<Plan> {
 fn measure_part(tools: &Tools, plan: &Plan, part: &str, report: &mut Report) -> Result<()> {
     match part {
         "calls" => calls(tools, plan, report),
+        "http" => http::calls(tools, plan, report),
+        "list" => http::list(tools, plan, report),
+        "setups" => http::setups(tools, plan, report),
         "idle" => idle(tools, plan, report),
         "sessions" => sessions(tools, plan, report),
         "first" => first(tools, plan, report),

@@ -1,5 +1,7 @@
 //! The only place where the rooms are joined: read it to know the product.
 
+mod credentials;
+
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -9,17 +11,20 @@ use bowline_core::backoff::Backoff;
 use bowline_core::breaker::BreakerPolicy;
 use bowline_core::call::Effect;
 use bowline_core::supervision::RestartPolicy;
-use bowline_host::dial::StdioDial;
+use bowline_host::dial::RealDial;
 use bowline_host::ports::{Clock, SystemClock};
-use bowline_host::spec::ServerSpec;
+use bowline_host::spec::{ChildSpec, Reach, RemoteSpec, ServerSpec};
 use bowline_host::tasks::Tasks;
 use bowline_host::{Host, HostLimits};
+use bowline_link::http::HttpLimits;
+use bowline_link::http::hyper_client::{ClientLimits, HyperClient};
 use bowline_link::{ClientInfo, StdioLimits};
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use crate::config::{self, Config, Env, ServerConfig};
+use self::credentials::Headers;
+use crate::config::{self, Child, Config, Env, ServerConfig};
 use crate::edge::door::{Auth, Door};
 use crate::edge::session::Sessions;
 use crate::edge::{About, Edge, announce, listen};
@@ -60,6 +65,9 @@ pub enum AssembleError {
     /// Authentication may be switched off on this machine only.
     #[error("--insecure-no-auth is refused: {0} can be reached from other machines")]
     Exposed(SocketAddr),
+    /// Servers cannot be reached over TLS.
+    #[error("cannot set up TLS")]
+    Tls(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// Our own binary cannot be found, which children are started with.
     #[error("cannot find the path of this program")]
     OwnPath(#[source] std::io::Error),
@@ -92,7 +100,7 @@ impl Gateway {
         }
         let lock = state.lock()?;
         let token = state.token()?;
-        let sessions = Sessions::new(&state.session_key()?);
+        let sessions = Arc::new(Sessions::new(&state.session_key()?));
         let mut listeners = Vec::new();
         for address in &config.listen {
             let at = *address;
@@ -114,7 +122,7 @@ impl Gateway {
             url: url.clone(),
             token_file: state.token_file(),
         };
-        let host = start_host(&config, clock, env)?;
+        let host = start_host(&config, clock, env, Arc::clone(&sessions))?;
         let about = About {
             url,
             config: config.path.map(|path| path.display().to_string()),
@@ -159,7 +167,12 @@ impl Gateway {
     }
 }
 
-fn start_host(config: &Config, clock: Arc<dyn Clock>, env: &Env) -> Result<Host, AssembleError> {
+fn start_host(
+    config: &Config,
+    clock: Arc<dyn Clock>,
+    env: &Env,
+    audience: Arc<Sessions>,
+) -> Result<Host, AssembleError> {
     let own = std::env::current_exe().map_err(AssembleError::OwnPath)?;
     let specs = config
         .servers
@@ -171,23 +184,29 @@ fn start_host(config: &Config, clock: Arc<dyn Clock>, env: &Env) -> Result<Host,
         name: "bowline".into(),
         version: env!("CARGO_PKG_VERSION").into(),
     };
-    let dial = StdioDial::new(tasks.clone(), client, StdioLimits::default());
+    let http = HyperClient::new(ClientLimits::default())
+        .map_err(|error| AssembleError::Tls(Box::new(error)))?;
+    let dial = RealDial {
+        spawner: tasks.clone(),
+        client,
+        http: Arc::new(http),
+        stdio_limits: StdioLimits::default(),
+        http_limits: HttpLimits::default(),
+    };
     Ok(Host::start(
         specs,
         HostLimits::default(),
         Arc::new(dial),
         clock,
         tasks,
+        audience,
     ))
 }
 
 /// Translates what the file says into what the host needs.
 fn spec_of(server: &ServerConfig, own: &Path, env: &Env) -> ServerSpec {
     ServerSpec {
-        args: server.args.iter().map(OsString::from).collect(),
-        env: child_env(server, env),
-        cwd: server.cwd.clone(),
-        reaper: cfg!(target_os = "linux").then(|| (own.to_path_buf(), vec!["__reaper".into()])),
+        isolation: server.isolation,
         lazy: server.lazy,
         start_timeout: server.start_timeout,
         call_timeout: server.call_timeout,
@@ -208,7 +227,24 @@ fn spec_of(server: &ServerConfig, own: &Path, env: &Env) -> ServerSpec {
             .iter()
             .map(|(tool, effect)| (tool.clone(), effect_of(*effect)))
             .collect(),
-        ..ServerSpec::new(&server.name, server.command.clone())
+        ..ServerSpec::reached(&server.name, reach_of(&server.reach, own, env))
+    }
+}
+
+fn reach_of(reach: &config::Reach, own: &Path, env: &Env) -> Reach {
+    match reach {
+        config::Reach::Child(child) => Reach::Child(ChildSpec {
+            command: child.command.clone(),
+            args: child.args.iter().map(OsString::from).collect(),
+            env: child_env(child, env),
+            cwd: child.cwd.clone(),
+            reaper: cfg!(target_os = "linux").then(|| (own.to_path_buf(), vec!["__reaper".into()])),
+        }),
+        config::Reach::Remote(remote) => Reach::Remote(RemoteSpec {
+            url: remote.url.clone(),
+            transport: remote.transport,
+            credentials: Arc::new(Headers::of(remote)),
+        }),
     }
 }
 
@@ -221,14 +257,14 @@ const fn effect_of(effect: config::Effect) -> Effect {
 }
 
 /// Returns the whole environment of a child. What the file sets wins over what is inherited.
-fn child_env(server: &ServerConfig, env: &Env) -> Vec<(OsString, OsString)> {
+fn child_env(child: &Child, env: &Env) -> Vec<(OsString, OsString)> {
     let inherited = CHILD_ENV
         .iter()
         .copied()
-        .chain(server.inherit_env.iter().map(String::as_str))
-        .filter(|name| !server.env.contains_key(*name))
+        .chain(child.inherit_env.iter().map(String::as_str))
+        .filter(|name| !child.env.contains_key(*name))
         .filter_map(|name| Some((name.into(), env.raw(name)?.to_owned())));
-    let set = server
+    let set = child
         .env
         .iter()
         .map(|(name, value)| (name.into(), value.into()));

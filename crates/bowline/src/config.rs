@@ -7,6 +7,7 @@ mod file;
 mod find;
 mod frame;
 mod name;
+mod reach;
 mod resolve;
 pub(crate) mod suggest;
 mod tree;
@@ -15,17 +16,18 @@ mod tree;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
-use std::fmt;
 use std::io::Read as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_host::spec::Isolation;
+
 pub use self::env::Env;
 pub use self::find::find;
 pub use self::frame::{Place, Problem, place};
+pub use self::reach::{Child, Reach, Remote, Template};
 
 /// Largest config file.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
@@ -73,27 +75,21 @@ impl Default for Config {
     }
 }
 
-/// One server that speaks over the pipes of a child process.
-#[derive(Clone, PartialEq, Eq)]
+/// One server.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerConfig {
     /// `[a-z0-9][a-z0-9-]{0,31}`, unique.
     pub name: Arc<str>,
-    /// A bare name for PATH, or an absolute path when the config file has a directory.
-    pub command: OsString,
-    /// Passed on literally; no shell sees them.
-    pub args: Vec<String>,
-    /// Set for the child, beyond the few variables every child gets.
-    pub env: BTreeMap<String, String>,
-    /// Names of the gateway's own variables that the child also gets.
-    pub inherit_env: Vec<String>,
-    /// Where the child starts; the gateway's own directory when absent.
-    pub cwd: Option<PathBuf>,
+    /// How it is reached. Shows no secrets.
+    pub reach: Reach,
     /// Longest a call may take.
     pub call_timeout: Duration,
     /// Longest the handshake may take.
     pub start_timeout: Duration,
     /// Start at the first call instead of at `up`.
     pub lazy: bool,
+    /// Who shares a link to it.
+    pub isolation: Isolation,
     /// How often it may be started again by itself.
     pub restart: Restart,
     /// When calls to it rest.
@@ -105,17 +101,14 @@ pub struct ServerConfig {
 impl ServerConfig {
     /// Returns a server with every default.
     #[must_use]
-    pub fn new(name: &str, command: OsString, args: Vec<String>) -> Self {
+    pub fn new(name: &str, reach: Reach) -> Self {
         Self {
             name: name.into(),
-            command,
-            args,
-            env: BTreeMap::new(),
-            inherit_env: Vec::new(),
-            cwd: None,
+            reach,
             call_timeout: defaults::CALL_TIMEOUT,
             start_timeout: defaults::START_TIMEOUT,
             lazy: false,
+            isolation: Isolation::default(),
             restart: Restart {
                 budget: defaults::RESTART_BUDGET,
                 window: defaults::RESTART_WINDOW,
@@ -128,26 +121,6 @@ impl ServerConfig {
             },
             effects: BTreeMap::new(),
         }
-    }
-}
-
-// `args` and `env` hold expanded secrets: a log line must not.
-impl fmt::Debug for ServerConfig {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("ServerConfig")
-            .field("name", &self.name)
-            .field("command", &self.command)
-            .field("args", &format_args!("{} hidden", self.args.len()))
-            .field("env", &self.env.keys())
-            .field("inherit_env", &self.inherit_env)
-            .field("cwd", &self.cwd)
-            .field("call_timeout", &self.call_timeout)
-            .field("start_timeout", &self.start_timeout)
-            .field("lazy", &self.lazy)
-            .field("restart", &self.restart)
-            .field("breaker", &self.breaker)
-            .field("effects", &self.effects)
-            .finish()
     }
 }
 

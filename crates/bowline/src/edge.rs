@@ -17,10 +17,11 @@ pub mod unread;
 
 use std::sync::Arc;
 
+use bowline_core::caller::SessionKey;
 use bowline_host::Host;
 
 use crate::edge::door::Door;
-use crate::edge::session::Sessions;
+use crate::edge::session::{Session, Sessions, Terms};
 
 /// What people may want to know about this gateway.
 #[derive(Clone, Debug)]
@@ -39,7 +40,7 @@ pub struct Edge {
     /// Who may come in.
     pub door: Door,
     /// Who is here.
-    pub sessions: Sessions,
+    pub sessions: Arc<Sessions>,
     /// What is done.
     pub host: Host,
     /// What the gateway says of itself.
@@ -51,7 +52,7 @@ pub struct Edge {
 impl Edge {
     /// Joins the parts of the edge.
     #[must_use]
-    pub fn new(door: Door, sessions: Sessions, host: Host, about: About) -> Arc<Self> {
+    pub fn new(door: Door, sessions: Arc<Sessions>, host: Host, about: About) -> Arc<Self> {
         Arc::new_cyclic(|edge| Self {
             api: api::router(edge.clone()),
             door,
@@ -59,5 +60,39 @@ impl Edge {
             host,
             about,
         })
+    }
+
+    /// Opens a session that knows the lists as they are.
+    fn open_session(&self, terms: Terms) -> Option<(Arc<str>, Arc<Session>)> {
+        let opened = self.sessions.open(terms, self.host.clock().as_ref());
+        if let Some((_, session)) = &opened {
+            announce::knows(self, session);
+        }
+        self.forget_gone();
+        opened
+    }
+
+    /// Ends a session for good, with all it has under way.
+    fn end_session(&self, id: &str) {
+        if let Some(session) = self.sessions.end(id) {
+            self.forget(session.key);
+        }
+    }
+
+    /// Lets sessions go that were quiet for long.
+    fn sweep_sessions(&self) {
+        self.sessions.sweep(self.host.clock().now());
+        self.forget_gone();
+    }
+
+    fn forget_gone(&self) {
+        for session in self.sessions.gone() {
+            self.forget(session);
+        }
+    }
+
+    /// Frees what servers hold for a session that is no more.
+    fn forget(&self, session: SessionKey) {
+        self.host.session_ended(session);
     }
 }

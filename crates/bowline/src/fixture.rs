@@ -1,14 +1,20 @@
 //! A test MCP server that behaves well, or badly in exactly the way a test asks for.
 
 mod answers;
+mod clock;
+mod common;
 mod content;
+mod era;
 mod faults;
+mod http;
 mod ledger;
+mod outlet;
 mod output;
 mod prompts;
 mod protocol;
 mod resources;
 mod session;
+mod tasks;
 mod tools;
 
 #[cfg(test)]
@@ -16,6 +22,7 @@ mod tests;
 
 use std::fs::OpenOptions;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, SyncSender};
@@ -25,10 +32,13 @@ use std::time::Duration;
 use bowline_core::sync::lock;
 use thiserror::Error;
 
-pub use faults::{Fault, ParseFaultError};
+pub use era::{Era, ParseEraError};
+pub use faults::{Fault, ParseFaultError, Redirect};
 pub use tools::{ParseToolsetError, Toolset};
 
+use common::Common;
 use faults::Faults;
+use http::Transport;
 use output::Output;
 use protocol::Server;
 
@@ -45,9 +55,18 @@ pub struct Args {
     /// Tools to offer: `conformance`, `demo` or `many=N`
     #[arg(long, value_name = "SET", default_value = "conformance")]
     pub toolset: Toolset,
-    /// Misbehave on purpose; may be given several times
+    /// Misbehave on purpose; may be given several times, and an unknown NAME lists them all
     #[arg(long = "fault", value_name = "NAME[=ARG]")]
     pub faults: Vec<Fault>,
+    /// Serve streamable HTTP at `/mcp` of this address, not stdin and stdout; prints its URL
+    #[arg(long, value_name = "ADDRESS:PORT", conflicts_with = "http_sse")]
+    pub http: Option<SocketAddr>,
+    /// Serve the older HTTP+SSE transport at `/sse` of this address; prints its URL
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub http_sse: Option<SocketAddr>,
+    /// Era of the protocol to speak: `legacy` (up to 2025-11-25)
+    #[arg(long, value_name = "ERA", default_value = "legacy")]
+    pub era: Era,
     /// Append the key of each `effect` call to this file
     #[arg(long, value_name = "FILE")]
     pub ledger: Option<PathBuf>,
@@ -104,17 +123,38 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// The reading thread could not start.
+    /// What reads could not start.
     #[error("cannot start the reader")]
     Reader(#[source] io::Error),
+    /// The address cannot be served.
+    #[error("cannot serve `{address}`")]
+    Listen {
+        /// The address as asked for.
+        address: SocketAddr,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
 }
 
-/// Serves on the process's own stdin and stdout until the client closes stdin.
+/// Serves as the arguments say: on the process's own stdin and stdout until the client closes
+/// stdin, or over HTTP until a signal.
 ///
 /// # Errors
-/// As [`run`]; on [`Error::Exit`] the caller ends the process with that code.
+/// As [`run`], and when the address cannot be served; on [`Error::Exit`] the caller ends the
+/// process with that code.
 pub fn serve(args: Args) -> Result<(), Error> {
-    run(args.into(), io::stdin(), Stdout)
+    let streamable = args.http.map(|address| (Transport::Streamable, address));
+    let sse = args.http_sse.map(|address| (Transport::Sse, address));
+    match streamable.or(sse) {
+        Some(place) => {
+            let options = Options::from(args);
+            let faults = options.faults.clone();
+            let stop = async move || http::signalled(&faults).await;
+            http::serve(options, place, io::stdout(), stop)
+        }
+        None => run(args.into(), io::stdin(), Stdout),
+    }
 }
 
 /// Serves one client on a pair of byte streams until `input` ends.
@@ -129,8 +169,12 @@ pub fn run(
     let faults = Faults::new(options.faults.clone());
     faults.before_start()?;
     let (events, queue) = mpsc::sync_channel(EVENTS_MAX);
-    let output = Arc::new(Output::new(output, faults.clone()));
-    let server = Server::new(options, faults.clone(), output, events.clone())?;
+    let output = Output::new(output, faults.clone());
+    let waker = events.clone();
+    // A full queue wakes the loop just as well.
+    let wake = move || drop(waker.try_send(Event::Wake));
+    let common = Common::new(options, faults.clone(), wake)?;
+    let server = Server::new(Arc::new(common), output);
     let reading = faults.stops_reading();
     thread::Builder::new()
         .name("fixture-reader".to_owned())
@@ -159,8 +203,8 @@ fn serve_queue(
 ) -> Result<(), Error> {
     // The server holds a sender, so the queue ends only through an event.
     while let Ok(event) = queue.recv() {
-        if let Some(code) = server.exit_code() {
-            return Err(Error::Exit { code });
+        if let Some(exit) = server.common.exit() {
+            return Err(Error::Exit { code: exit.code });
         }
         match event {
             Event::Line(_) if faults.has(&Fault::HangAtStart) => {}
@@ -169,14 +213,15 @@ fn serve_queue(
             Event::End if faults.has(&Fault::IgnoresEof) => {}
             Event::End => {
                 server.drain(Duration::from_millis(DRAIN_MS_MAX));
-                return server
-                    .exit_code()
-                    .map_or(Ok(()), |code| Err(Error::Exit { code }));
+                return match server.common.exit() {
+                    Some(exit) => Err(Error::Exit { code: exit.code }),
+                    None => Ok(()),
+                };
             }
             Event::Wake => {}
         }
-        if let Some(code) = server.exit_code() {
-            return Err(Error::Exit { code });
+        if let Some(exit) = server.common.exit() {
+            return Err(Error::Exit { code: exit.code });
         }
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! One tool call as it travels through the gateway.
+//! One call as it travels through the gateway.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -48,6 +48,94 @@ pub enum Scope {
     Server(Arc<str>),
 }
 
+/// What a call is for: what it names, and so which request of the protocol it is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Subject {
+    /// A tool to run.
+    Tool(Arc<str>),
+    /// A prompt to fill in.
+    Prompt(Arc<str>),
+    /// A resource to read, by its URI.
+    Resource(Arc<str>),
+    /// A prompt of which an argument is to be completed.
+    CompletePrompt(Arc<str>),
+    /// A template of resources of which an argument is to be completed, or a plain URI.
+    CompleteResource(Arc<str>),
+    /// A task that was made before.
+    Task {
+        /// Its id.
+        id: Arc<str>,
+        /// What is wanted of it.
+        verb: TaskVerb,
+    },
+}
+
+/// What is wanted of a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TaskVerb {
+    /// How it stands.
+    Get,
+    /// What came of it; waits for its end.
+    Result,
+    /// Its end.
+    Cancel,
+}
+
+/// The kinds of things a server offers, as far as policy tells them apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Something that runs.
+    Tool,
+    /// A text to fill in.
+    Prompt,
+    /// Something to read, by URI or by template.
+    Resource,
+    /// Something under way that outlives its request.
+    Task,
+}
+
+impl Subject {
+    /// Returns the method of the request.
+    #[must_use]
+    pub const fn method(&self) -> &'static str {
+        match self {
+            Self::Tool(_) => "tools/call",
+            Self::Prompt(_) => "prompts/get",
+            Self::Resource(_) => "resources/read",
+            Self::CompletePrompt(_) | Self::CompleteResource(_) => "completion/complete",
+            Self::Task { verb, .. } => match verb {
+                TaskVerb::Get => "tasks/get",
+                TaskVerb::Result => "tasks/result",
+                TaskVerb::Cancel => "tasks/cancel",
+            },
+        }
+    }
+
+    /// Returns what is named: a name, a URI or the id of a task.
+    #[must_use]
+    pub const fn name(&self) -> &Arc<str> {
+        match self {
+            Self::Tool(name)
+            | Self::Prompt(name)
+            | Self::Resource(name)
+            | Self::CompletePrompt(name)
+            | Self::CompleteResource(name)
+            | Self::Task { id: name, .. } => name,
+        }
+    }
+
+    /// Returns what kind of thing is named.
+    #[must_use]
+    pub const fn kind(&self) -> Kind {
+        match self {
+            Self::Tool(_) => Kind::Tool,
+            Self::Prompt(_) | Self::CompletePrompt(_) => Kind::Prompt,
+            Self::Resource(_) | Self::CompleteResource(_) => Kind::Resource,
+            Self::Task { .. } => Kind::Task,
+        }
+    }
+}
+
 /// What is asked. The parameters stay the bytes the caller sent.
 #[derive(Clone, Debug)]
 pub struct Call {
@@ -55,12 +143,14 @@ pub struct Call {
     pub principal: Arc<Principal>,
     /// Where the name is to be looked up.
     pub scope: Scope,
-    /// The tool's name in that scope.
-    pub tool: Arc<str>,
-    /// The parameters of `tools/call`, a JSON object.
+    /// What it is for, by its name in that scope.
+    pub subject: Subject,
+    /// The parameters of the request, a JSON object.
     pub params: Bytes,
-    /// Where in `params` the value of `name` stands.
+    /// Where in `params` the JSON string with that name, URI or id stands.
     pub name_at: Range<usize>,
+    /// Whether `params` ask for a task instead of an answer.
+    pub makes_task: bool,
     /// Where in `params` the caller's progress token stands.
     pub progress_at: Option<Range<usize>>,
     /// The id the answer carries, as the caller wrote it.
@@ -71,13 +161,13 @@ pub struct Call {
     pub caller: Option<Arc<dyn CallerEnd>>,
 }
 
-/// Where a call goes, and what its tool declares about itself.
+/// Where a call goes, and what is declared about running it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     /// The server's name.
     pub server: Arc<str>,
-    /// The tool's own name.
-    pub tool: Arc<str>,
+    /// The server's own name of it: a name, a URI or the id of a task.
+    pub name: Arc<str>,
     /// What running it does.
     pub effect: Effect,
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-/// Tells sessions apart in this process. A session that comes back to life has a new one.
+/// Tells sessions apart in this process. A session that comes back to life has a new one; 0 is no
+/// session's, and stands for callers without one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionKey(pub u64);
 
@@ -100,6 +101,32 @@ pub trait CallerEnd: fmt::Debug + Send + Sync {
 
     /// Returns the end of the whole session, for what is said outside this call.
     fn home(&self) -> Arc<dyn CallerEnd>;
+}
+
+/// The end of a caller that takes no words and no questions, only its answer.
+#[derive(Clone, Copy, Debug)]
+pub struct Deaf(pub SessionKey);
+
+impl CallerEnd for Deaf {
+    fn session(&self) -> SessionKey {
+        self.0
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities::default()
+    }
+
+    fn push(&self, _: Bytes) {}
+
+    fn ask(&self, _: Question) -> Option<QuestionId> {
+        None
+    }
+
+    fn withdraw(&self, _: QuestionId) {}
+
+    fn home(&self) -> Arc<dyn CallerEnd> {
+        Arc::new(*self)
+    }
 }
 
 /// A request of a server that waits for the caller's answer.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use thiserror::Error;
 
 /// What kind of failure it was; breaker, outbox and retry look at nothing else.
@@ -146,15 +147,55 @@ pub enum CallError {
         /// The name asked for.
         tool: Arc<str>,
     },
+    /// The server has no such prompt, or no visible name matches.
+    #[error("no prompt named `{prompt}`")]
+    UnknownPrompt {
+        /// The name asked for.
+        prompt: Arc<str>,
+    },
+    /// No server is known to have the resource.
+    #[error("no resource at `{uri}`")]
+    UnknownResource {
+        /// The URI asked for.
+        uri: Arc<str>,
+    },
+    /// The principal made no such task.
+    #[error("no task `{task}`")]
+    UnknownTask {
+        /// The id asked for.
+        task: Arc<str>,
+    },
+    /// Several servers gave the principal a task of this id.
+    #[error("several servers have a task `{task}`")]
+    AmbiguousTask {
+        /// The id asked for.
+        task: Arc<str>,
+        /// One of the servers.
+        server: Arc<str>,
+    },
     /// Policy said no.
-    #[error("principal `{principal}` may not call `{tool}` of server `{server}`")]
+    #[error("principal `{principal}` may not use `{name}` of server `{server}`")]
     Denied {
         /// Who asked.
         principal: Arc<str>,
-        /// The server of the tool.
+        /// The server that has it.
         server: Arc<str>,
-        /// The tool's own name.
-        tool: Arc<str>,
+        /// The server's own name of it.
+        name: Arc<str>,
+    },
+    /// The session is subscribed to as many resources as it may be.
+    #[error("the session already has {limit} subscriptions")]
+    TooManySubscriptions {
+        /// How many it may have.
+        limit: usize,
+    },
+    /// The server answered a request that the gateway made on a caller's behalf with an error.
+    #[error("server `{server}` refused the request")]
+    Refused {
+        /// The server.
+        server: Arc<str>,
+        /// The JSON-RPC error object as the server wrote it.
+        error: Bytes,
     },
     /// The principal has as many calls in flight as it may.
     #[error("principal `{principal}` already has {limit} calls in flight")]
@@ -270,9 +311,16 @@ impl CallError {
     #[must_use]
     pub const fn class(&self) -> Class {
         match self {
-            Self::UnknownServer { .. } | Self::UnknownTool { .. } => Class::NotFound,
+            Self::UnknownServer { .. }
+            | Self::UnknownTool { .. }
+            | Self::UnknownPrompt { .. }
+            | Self::UnknownResource { .. }
+            | Self::UnknownTask { .. } => Class::NotFound,
+            Self::AmbiguousTask { .. } => Class::Invalid,
             Self::Denied { .. } => Class::Denied,
-            Self::TooManyCalls { .. } | Self::ServerBusy { .. } => Class::Throttled,
+            Self::TooManyCalls { .. }
+            | Self::ServerBusy { .. }
+            | Self::TooManySubscriptions { .. } => Class::Throttled,
             Self::Stopped { .. }
             | Self::Ejected { .. }
             | Self::Resting { .. }
@@ -283,7 +331,7 @@ impl CallError {
             Self::ConnectionLost { .. } => Class::ConnectionLost,
             Self::Timeout { .. } => Class::Timeout,
             Self::AnswerTooLarge { .. } => Class::Truncated,
-            Self::BadAnswer { .. } => Class::ProtocolError,
+            Self::BadAnswer { .. } | Self::Refused { .. } => Class::ProtocolError,
             Self::Cancelled { .. } => Class::Cancelled,
         }
     }
@@ -294,9 +342,16 @@ impl CallError {
         match self {
             Self::Timeout { execution, .. } | Self::Cancelled { execution } => *execution,
             Self::ConnectionLost { .. } => Execution::Unknown,
-            Self::AnswerTooLarge { .. } | Self::BadAnswer { .. } => Execution::Completed,
+            Self::AnswerTooLarge { .. } | Self::BadAnswer { .. } | Self::Refused { .. } => {
+                Execution::Completed
+            }
             Self::UnknownServer { .. }
             | Self::UnknownTool { .. }
+            | Self::UnknownPrompt { .. }
+            | Self::UnknownResource { .. }
+            | Self::UnknownTask { .. }
+            | Self::AmbiguousTask { .. }
+            | Self::TooManySubscriptions { .. }
             | Self::Denied { .. }
             | Self::TooManyCalls { .. }
             | Self::ServerBusy { .. }
@@ -327,12 +382,18 @@ impl CallError {
             },
             Self::UnknownServer { .. }
             | Self::UnknownTool { .. }
+            | Self::UnknownPrompt { .. }
+            | Self::UnknownResource { .. }
+            | Self::UnknownTask { .. }
+            | Self::AmbiguousTask { .. }
+            | Self::TooManySubscriptions { .. }
             | Self::Denied { .. }
             | Self::Stopped { .. }
             | Self::Ejected { .. }
             | Self::ConnectionLost { .. }
             | Self::AnswerTooLarge { .. }
             | Self::BadAnswer { .. }
+            | Self::Refused { .. }
             | Self::Cancelled { .. } => Retry::Never,
         }
     }
@@ -345,12 +406,18 @@ impl CallError {
             Self::StartFailed { .. }
             | Self::StartTimeout { .. }
             | Self::AnswerTooLarge { .. }
-            | Self::BadAnswer { .. } => Origin::Upstream,
+            | Self::BadAnswer { .. }
+            | Self::Refused { .. } => Origin::Upstream,
             Self::SendFailed { .. } | Self::ConnectionLost { .. } | Self::Timeout { .. } => {
                 Origin::Transport
             }
             Self::UnknownServer { .. }
             | Self::UnknownTool { .. }
+            | Self::UnknownPrompt { .. }
+            | Self::UnknownResource { .. }
+            | Self::UnknownTask { .. }
+            | Self::AmbiguousTask { .. }
+            | Self::TooManySubscriptions { .. }
             | Self::TooManyCalls { .. }
             | Self::ServerBusy { .. }
             | Self::Stopped { .. }

@@ -68,6 +68,63 @@ pub fn server_of(visible: &str) -> Option<&str> {
         .filter(|server| is_server(server))
 }
 
+/// Begins a URI that names its server.
+const ADDRESSED: &str = "bowline://";
+
+/// Follows the server where the rest stands as it is: no URI begins with it.
+const VERBATIM: char = '~';
+
+/// Returns the form of a URI that names its server: `bowline://server/` and the percent-encoded
+/// URI.
+#[must_use]
+pub fn addressed(server: &str, uri: &str) -> String {
+    let mut out = format!("{ADDRESSED}{server}/");
+    for byte in uri.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_') {
+            out.push(char::from(byte));
+        } else {
+            // Writing to a string cannot fail.
+            let _ = write!(out, "%{byte:02X}");
+        }
+    }
+    out
+}
+
+/// Returns the form of a URI template that names its server: `bowline://server/~` and the
+/// template as it is. Encoding it would change what a client puts in for its variables.
+#[must_use]
+pub fn addressed_template(server: &str, template: &str) -> String {
+    format!("{ADDRESSED}{server}/{VERBATIM}{template}")
+}
+
+/// Reads both forms: the server and its own URI.
+#[must_use]
+pub fn read_addressed(uri: &str) -> Option<(&str, String)> {
+    let (server, rest) = uri.strip_prefix(ADDRESSED)?.split_once('/')?;
+    if !is_server(server) {
+        return None;
+    }
+    match rest.strip_prefix(VERBATIM) {
+        Some(own) => Some((server, own.to_owned())),
+        None => Some((server, decoded(rest)?)),
+    }
+}
+
+fn decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'%' => {
+                let mut digit = || char::from(rest.next()?).to_digit(16);
+                u8::try_from(digit()? * 16 + digit()?).ok()?
+            }
+            plain => plain,
+        });
+    }
+    String::from_utf8(bytes).ok()
+}
+
 const fn is_plain(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_' || c == '-' || c == '.'
 }
@@ -108,6 +165,39 @@ mod tests {
             assert!(name.starts_with("files__"), "{name}");
             assert_eq!(name, visible("files", tool), "the same each time");
             assert_eq!(server_of(&name), Some("files"));
+        }
+    }
+
+    #[test]
+    fn a_uri_reads_back_from_the_form_that_names_its_server() {
+        for uri in [
+            "file:///a b/é.txt",
+            "x:",
+            "~",
+            "a%2Fb?c=d#e",
+            "bowline://s/x",
+        ] {
+            let form = addressed("files", uri);
+            assert!(form.strip_prefix("bowline://files/").is_some(), "{form}");
+            assert_eq!(read_addressed(&form), Some(("files", uri.to_owned())));
+        }
+        assert_eq!(addressed("s", "x:/1"), "bowline://s/x%3A%2F1");
+        let form = addressed_template("s", "x:///{a}");
+        assert_eq!(form, "bowline://s/~x:///{a}");
+        let filled = form.replace("{a}", "1%2F2");
+        assert_eq!(
+            read_addressed(&filled),
+            Some(("s", "x:///1%2F2".to_owned()))
+        );
+        for odd in [
+            "x:1",
+            "bowline://s",
+            "bowline://S/x",
+            "bowline:///x",
+            "bowline://s/%ff",
+            "bowline://s/%1",
+        ] {
+            assert_eq!(read_addressed(odd), None, "{odd}");
         }
     }
 

@@ -99,6 +99,18 @@ impl<W> Pending<W> {
         self.waiters.get(&id).map(|waiting| &waiting.waiter)
     }
 
+    /// Returns the waiter of `id`, to be changed without ending its wait.
+    pub fn get_mut(&mut self, id: u64) -> Option<&mut W> {
+        self.waiters.get_mut(&id).map(|waiting| &mut waiting.waiter)
+    }
+
+    /// Returns everyone who waits, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, &W)> {
+        self.waiters
+            .iter()
+            .map(|(id, waiting)| (*id, &waiting.waiter))
+    }
+
     /// Ends the wait for `id`, because it is answered or given up.
     pub fn take(&mut self, id: u64) -> Option<(W, Sent)> {
         let waiting = self.waiters.remove(&id)?;

@@ -1,11 +1,11 @@
 //! Who may call what. Narrows, never widens.
 
-use crate::call::{Principal, Role};
+use crate::call::{Kind, Principal, Role};
 
-/// What the policy says of one principal and one tool.
+/// What the policy says of one principal and one thing that a server offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// The principal sees and may call it.
+    /// The principal sees and may use it.
     Allow,
     /// It does neither.
     Deny,
@@ -19,9 +19,24 @@ pub enum Decision {
 pub struct Policy;
 
 impl Policy {
-    /// Decides whether `principal` may see and call `tool` of `server`.
+    /// Whether `principal` may see and use all there is, so that no entry need be looked at.
     #[must_use]
-    pub const fn decide(&self, principal: &Principal, _server: &str, _tool: &str) -> Decision {
+    pub const fn sees_all(&self, principal: &Principal) -> bool {
+        match principal.role {
+            Role::Owner | Role::AnonymousLocal => true,
+            Role::None => false,
+        }
+    }
+
+    /// Decides whether `principal` may see and use what `server` calls `name`.
+    #[must_use]
+    pub const fn decide(
+        &self,
+        principal: &Principal,
+        _server: &str,
+        _kind: Kind,
+        _name: &str,
+    ) -> Decision {
         match principal.role {
             Role::Owner | Role::AnonymousLocal => Decision::Allow,
             Role::None => Decision::Deny,
@@ -35,7 +50,7 @@ mod tests {
 
     #[test]
     fn a_principal_without_a_role_may_do_nothing() {
-        let decide = |role| Policy.decide(&Principal::new("p", role), "s", "t");
+        let decide = |role| Policy.decide(&Principal::new("p", role), "s", Kind::Tool, "t");
         assert_eq!(decide(Role::Owner), Decision::Allow);
         assert_eq!(decide(Role::AnonymousLocal), Decision::Allow);
         assert_eq!(decide(Role::None), Decision::Deny);

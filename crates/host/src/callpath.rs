@@ -1,5 +1,6 @@
-//! The road every tool call takes, in order, on one page.
+//! The road every call takes, in order, on one page.
 
+pub(crate) mod resolve;
 pub(crate) mod seat;
 
 use std::borrow::Cow;
@@ -11,13 +12,14 @@ use arc_swap::ArcSwap;
 use bowline_core::breaker::Health;
 use bowline_core::call::{Call, Origin, Reply, Route};
 use bowline_core::error::{CallError, Execution};
-use bowline_core::policy::{Decision, Policy};
+use bowline_core::policy::Policy;
 use bowline_core::time::Now;
 use bowline_link::{LinkError, Rename, Request};
 use foldhash::fast::RandomState;
 
 use crate::callpath::seat::SeatTable;
-use crate::catalog::{CatalogStore, Found};
+use crate::catalog::CatalogStore;
+use crate::memory::Memory;
 use crate::ports::Clock;
 use crate::supervisor::{Ready, Supervisor};
 
@@ -32,6 +34,7 @@ pub struct CallPath {
     pub(crate) seats: SeatTable,
     pub(crate) servers: ArcSwap<Servers>,
     pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) memory: Arc<Memory>,
     /// Set once, when the host goes down: from then on a missing server is no news.
     pub(crate) closing: AtomicBool,
 }
@@ -48,11 +51,11 @@ impl CallPath {
         }
         let started = self.clock.now();
 
-        // Catalog: which tool of which server. Waits for a server that is still starting.
-        let (route, server) = self.resolve(&call, started).await?;
+        // Catalog: which thing of which server. Waits for a server that is still starting.
+        let (route, server) = self.resolve((&call).into(), started).await?;
 
         // Policy: the same decision as for listing.
-        self.permit(&call, &route)?;
+        self.permit((&call).into(), &route)?;
 
         // Budget: calls in flight of one principal. Given back on drop.
         let _seat = self.seats.take(&call.principal)?;
@@ -67,8 +70,13 @@ impl CallPath {
         let deadline = deadline(&call, &server, started);
         let outcome = self.attempt(&call, &route, &server, deadline).await;
 
-        ticket.report(health(&outcome));
+        ticket.report(health(outcome.as_ref().err()));
         server.count(outcome.as_ref().err());
+
+        // Memory: what the answer gave out that later requests will name.
+        if let Ok(reply) = &outcome {
+            self.memory.learn(&call, &route, reply, self.clock.now());
+        }
         outcome
     }
 
@@ -82,10 +90,10 @@ impl CallPath {
         deadline: Now,
     ) -> Result<Reply, CallError> {
         let tried = self.clock.now();
-        let ready = server.link(deadline).await?;
+        let ready = server.link_for(call, deadline).await?;
         let (ready, outcome) = match self.send(call, route, &ready, deadline).await {
             Err(LinkError::Closed(_)) => {
-                let next = server.link(deadline).await?;
+                let next = server.link_for(call, deadline).await?;
                 let outcome = self.send(call, route, &next, deadline).await;
                 (next, outcome)
             }
@@ -94,7 +102,7 @@ impl CallPath {
         outcome.map_err(|error| {
             explain(
                 &error,
-                route,
+                &route.server,
                 ready.generation,
                 deadline.millis_since(tried),
             )
@@ -111,11 +119,11 @@ impl CallPath {
         let answer = ready
             .link
             .request(Request {
-                method: Cow::Borrowed("tools/call"),
+                method: Cow::Borrowed(call.subject.method()),
                 params: Some(call.params.clone()),
-                rename: (*call.tool != *route.tool).then(|| Rename {
+                rename: (**call.subject.name() != *route.name).then(|| Rename {
                     at: call.name_at.clone(),
-                    to: Arc::clone(&route.tool),
+                    to: Arc::clone(&route.name),
                 }),
                 progress_at: call.progress_at.clone(),
                 reply_id: call.id.clone(),
@@ -130,48 +138,6 @@ impl CallPath {
             origin: Origin::Live,
         })
     }
-
-    async fn resolve(
-        &self,
-        call: &Call,
-        started: Now,
-    ) -> Result<(Arc<Route>, Supervisor), CallError> {
-        let unknown = || CallError::UnknownTool {
-            tool: Arc::clone(&call.tool),
-        };
-        let servers = self.servers.load();
-        let route = match self.catalog.current().resolve(call) {
-            Found::Route(route) => route,
-            Found::Nothing => return Err(unknown()),
-            Found::Unlisted(name) => {
-                let server = servers
-                    .get(&name)
-                    .ok_or(CallError::UnknownServer { server: name })?;
-                server.listed(deadline(call, server, started)).await?;
-                match self.catalog.current().resolve(call) {
-                    Found::Route(route) => route,
-                    Found::Nothing | Found::Unlisted(_) => return Err(unknown()),
-                }
-            }
-        };
-        let server = servers.get(&route.server).cloned().ok_or_else(unknown)?;
-        Ok((route, server))
-    }
-
-    fn permit(&self, call: &Call, route: &Route) -> Result<(), CallError> {
-        let decision = self
-            .policy
-            .load()
-            .decide(&call.principal, &route.server, &route.tool);
-        match decision {
-            Decision::Allow => Ok(()),
-            Decision::Deny => Err(CallError::Denied {
-                principal: Arc::clone(&call.principal.name),
-                server: Arc::clone(&route.server),
-                tool: Arc::clone(&route.tool),
-            }),
-        }
-    }
 }
 
 /// The earlier of what the caller and the server allow; waiting for a start counts.
@@ -181,8 +147,13 @@ fn deadline(call: &Call, server: &Supervisor, started: Now) -> Now {
 }
 
 /// Puts what a link knows into the caller's terms.
-fn explain(error: &LinkError, route: &Route, generation: u64, after_ms: u64) -> CallError {
-    let server = Arc::clone(&route.server);
+pub(crate) fn explain(
+    error: &LinkError,
+    server: &Arc<str>,
+    generation: u64,
+    after_ms: u64,
+) -> CallError {
+    let server = Arc::clone(server);
     match error {
         LinkError::Lost(exit) => CallError::ConnectionLost {
             server,
@@ -202,11 +173,26 @@ fn explain(error: &LinkError, route: &Route, generation: u64, after_ms: u64) -> 
             server,
             reason: Arc::clone(reason),
         },
+        // What a status in place of an answer leaves open is whether the call ran.
+        LinkError::Http { .. }
+        | LinkError::ContentType { .. }
+        | LinkError::BadHead(_)
+        | LinkError::Redirect(_)
+        | LinkError::Throttled { status: 503, .. } => CallError::ConnectionLost {
+            server,
+            reason: error.to_string().into(),
+            generation,
+        },
         LinkError::Busy { in_flight_max } => CallError::ServerBusy {
             server,
             limit: *in_flight_max,
         },
-        LinkError::Closed(_) | LinkError::NotSent(_) => {
+        LinkError::Closed(_)
+        | LinkError::NotSent(_)
+        | LinkError::Unreachable(_)
+        | LinkError::Credentials(_)
+        | LinkError::Unauthorized { .. }
+        | LinkError::Throttled { .. } => {
             debug_assert_eq!(error.execution(), Execution::NotStarted);
             CallError::SendFailed {
                 server,
@@ -217,15 +203,17 @@ fn explain(error: &LinkError, route: &Route, generation: u64, after_ms: u64) -> 
 }
 
 /// What a call's end says about its server.
-fn health(outcome: &Result<Reply, CallError>) -> Health {
-    match outcome {
-        Ok(_) => Health::Good,
-        Err(CallError::ConnectionLost { generation, .. }) => Health::Lost {
+pub(crate) fn health(error: Option<&CallError>) -> Health {
+    match error {
+        None => Health::Good,
+        Some(CallError::ConnectionLost { generation, .. }) => Health::Lost {
             generation: *generation,
         },
         // The supervisor paces starts by itself; the breaker must not rest on after a good one.
-        Err(CallError::StartFailed { .. }) => Health::Untold,
-        Err(error) if error.class().counts_against_server() => Health::Bad,
-        Err(_) => Health::Untold,
+        Some(CallError::StartFailed { .. }) => Health::Untold,
+        // It answered, be it with a refusal.
+        Some(CallError::Refused { .. }) => Health::Good,
+        Some(error) if error.class().counts_against_server() => Health::Bad,
+        Some(_) => Health::Untold,
     }
 }

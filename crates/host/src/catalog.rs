@@ -1,49 +1,49 @@
-//! What all servers offer: an immutable snapshot, built when a server's list changes and read on
+//! What all servers offer: an immutable snapshot, built when a server's lists change and read on
 //! every call.
 
-mod listing;
+pub(crate) mod introduction;
+mod kind;
+pub(crate) mod listing;
+mod offer;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwap;
-use bowline_core::call::{Call, Route, Scope};
+use bowline_core::call::{Call, Effect, Route, Scope, Subject};
 use bowline_core::name;
 use bowline_core::sync::lock;
-use bytes::Bytes;
 use foldhash::fast::RandomState;
 use tokio::sync::watch;
 
-pub use listing::{Offer, Tool, read_tools};
+pub use introduction::Introduction;
+pub use kind::{ListKind, PerList};
+pub use listing::Listing;
+pub use offer::{Item, Offer, Pages, Shelf};
 
-/// The snapshot: every tool of every server, ready to be listed and resolved.
+/// The snapshot: all that every server offers, ready to be listed and resolved.
 #[derive(Debug)]
 pub struct Catalog {
     /// Grows with every change.
     pub version: u64,
     /// What each server offers, by its name.
     offers: BTreeMap<Arc<str>, Arc<Offer>>,
-    /// Every tool by its visible name.
-    visible: HashMap<Arc<str>, Arc<Route>, RandomState>,
-    /// The tools of all servers under their visible names.
-    all: Listing,
+    /// Every entry by its visible name.
+    visible: PerList<Routes>,
+    /// The lists of all servers under the visible names.
+    all: PerList<Listing>,
+    /// What all servers together say of themselves.
+    introduction: Introduction,
 }
 
-/// A list as ready bytes, and a fingerprint that changes with any definition.
-#[derive(Clone, Debug, Default)]
-pub struct Listing {
-    /// A whole `tools/list` result.
-    pub result: Bytes,
-    /// Differs whenever a name or definition differs.
-    pub fingerprint: [u8; 32],
-}
+type Routes = HashMap<Arc<str>, Arc<Route>, RandomState>;
 
 /// What looking up a name came to.
 #[derive(Debug)]
 pub enum Found {
-    /// This tool.
+    /// This one.
     Route(Arc<Route>),
-    /// The server of that name has not told its tools yet.
+    /// The server of that name has not told what it offers yet.
     Unlisted(Arc<str>),
     /// Nothing of that name.
     Nothing,
@@ -57,28 +57,72 @@ impl Default for Catalog {
 }
 
 impl Catalog {
-    /// Looks up the tool a call names.
+    /// Looks up what a call names.
     #[must_use]
     pub fn resolve(&self, call: &Call) -> Found {
-        match &call.scope {
-            Scope::All => {
-                if let Some(route) = self.visible.get(&call.tool) {
-                    return Found::Route(Arc::clone(route));
-                }
-                match name::server_of(&call.tool) {
-                    Some(server) if !self.offers.contains_key(server) => {
-                        Found::Unlisted(server.into())
-                    }
-                    Some(_) | None => Found::Nothing,
-                }
-            }
-            Scope::Server(server) => match self.offers.get(server) {
-                Some(offer) => offer
-                    .route(&call.tool)
-                    .map_or(Found::Nothing, |route| Found::Route(Arc::clone(route))),
+        self.find(&call.scope, &call.subject)
+    }
+
+    /// Looks up what a subject names in a scope. Tasks are in no catalog.
+    #[must_use]
+    pub fn find(&self, scope: &Scope, subject: &Subject) -> Found {
+        match (scope, subject) {
+            (_, Subject::Task { .. }) => Found::Nothing,
+            (Scope::Server(server), Subject::Tool(tool)) => match self.offers.get(server) {
+                Some(offer) => found(offer.tools.route(tool)),
                 None => Found::Unlisted(Arc::clone(server)),
             },
+            // Whether it exists is for the server to say, in its own words.
+            (Scope::Server(server), subject) => direct(server, subject.name()),
+            (Scope::All, Subject::Tool(name)) => self.by_name(ListKind::Tools, name),
+            (Scope::All, Subject::Prompt(name) | Subject::CompletePrompt(name)) => {
+                self.by_name(ListKind::Prompts, name)
+            }
+            (Scope::All, Subject::Resource(uri)) => self.by_uri(uri),
+            (Scope::All, Subject::CompleteResource(uri)) => match self.visible.templates.get(uri) {
+                Some(route) => Found::Route(Arc::clone(route)),
+                None => self.by_uri(uri),
+            },
         }
+    }
+
+    fn by_name(&self, kind: ListKind, visible: &Arc<str>) -> Found {
+        if let Some(route) = self.visible.get(kind).get(visible) {
+            return Found::Route(Arc::clone(route));
+        }
+        match name::server_of(visible) {
+            Some(server) if !self.offers.contains_key(server) => Found::Unlisted(server.into()),
+            Some(_) | None => Found::Nothing,
+        }
+    }
+
+    /// By the server that the URI names, then by the lists, then by the one server that has a
+    /// template for it. Where several have, none is guessed.
+    fn by_uri(&self, uri: &Arc<str>) -> Found {
+        if let Some((server, own)) = name::read_addressed(uri) {
+            return match self.offers.get_key_value(server) {
+                Some((server, _)) => direct(server, &own.into()),
+                None => Found::Unlisted(server.into()),
+            };
+        }
+        if let Some(route) = self.visible.resources.get(uri) {
+            return Found::Route(Arc::clone(route));
+        }
+        let mut takers = self.offers.values().filter(|offer| {
+            let templates = offer.templates.iter();
+            let mut templates = templates.filter_map(|item| item.template.as_ref());
+            templates.any(|template| template.fits(uri))
+        });
+        match (takers.next(), takers.next()) {
+            (Some(only), None) if !self.is_shared(uri) => direct(&only.server, uri),
+            _ => Found::Nothing,
+        }
+    }
+
+    /// Whether several servers list this URI, so that it is listed under other ones.
+    fn is_shared(&self, uri: &str) -> bool {
+        let mut offers = self.offers.values();
+        offers.any(|offer| offer.resources.route(uri).is_some())
     }
 
     /// Returns what one server offers, if it has told.
@@ -92,34 +136,54 @@ impl Catalog {
         self.offers.values()
     }
 
-    /// Returns the list for `scope`; empty for a server that has not told.
+    /// Returns a list for `scope`; empty for a server that has not told.
     #[must_use]
-    pub fn listing(&self, scope: &Scope) -> Listing {
+    pub fn listing(&self, scope: &Scope, kind: ListKind) -> Listing {
         match scope {
-            Scope::All => self.all.clone(),
-            Scope::Server(server) => self
-                .offers
-                .get(server)
-                .map_or_else(listing::empty, |offer| offer.listing.clone()),
+            Scope::All => self.all.get(kind).clone(),
+            Scope::Server(server) => self.offers.get(server).map_or_else(
+                || listing::empty(kind),
+                |offer| offer.shelf(kind).listing.clone(),
+            ),
         }
+    }
+
+    /// Returns what all servers together say of themselves.
+    #[must_use]
+    pub const fn introduction(&self) -> &Introduction {
+        &self.introduction
     }
 
     fn build(version: u64, mut offers: BTreeMap<Arc<str>, Arc<Offer>>) -> Self {
         listing::resolve_collisions(&mut offers);
-        let mut visible = HashMap::default();
-        for offer in offers.values() {
-            for tool in &offer.tools {
-                visible.insert(Arc::clone(&tool.visible), Arc::clone(&tool.route));
-            }
-        }
-        let all = listing::merge(offers.values());
+        let visible = PerList::from(|kind| {
+            let items = offers.values().flat_map(|offer| offer.shelf(kind));
+            let route = |item: &Item| (Arc::clone(&item.visible), Arc::clone(&item.route));
+            items.map(route).collect()
+        });
+        let all = PerList::from(|kind| listing::merge(kind, offers.values()));
+        let introduction = Introduction::of_all(offers.values());
         Self {
             version,
             offers,
             visible,
             all,
+            introduction,
         }
     }
+}
+
+fn found(route: Option<&Arc<Route>>) -> Found {
+    route.map_or(Found::Nothing, |route| Found::Route(Arc::clone(route)))
+}
+
+/// The way to something that a server may have, whether it lists it or not.
+fn direct(server: &Arc<str>, own: &Arc<str>) -> Found {
+    Found::Route(Arc::new(Route {
+        server: Arc::clone(server),
+        name: Arc::clone(own),
+        effect: Effect::Read,
+    }))
 }
 
 /// Holds the current snapshot and tells when it was replaced.
@@ -157,9 +221,8 @@ impl CatalogStore {
     /// Puts what a server offers into the catalog.
     pub fn publish(&self, offer: Offer) {
         self.change(|offers| {
-            let same = offers
-                .get(&offer.server)
-                .is_some_and(|old| old.listing.fingerprint == offer.listing.fingerprint);
+            let old = offers.get(&offer.server);
+            let same = old.is_some_and(|old| old.is_like(&offer));
             if !same {
                 offers.insert(Arc::clone(&offer.server), Arc::new(offer));
             }
@@ -167,7 +230,7 @@ impl CatalogStore {
         });
     }
 
-    /// Takes a server's tools out of the catalog.
+    /// Takes what a server offers out of the catalog.
     pub fn withdraw(&self, server: &str) {
         self.change(|offers| offers.remove(server).is_some());
     }

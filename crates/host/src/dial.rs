@@ -1,57 +1,93 @@
-//! Connects to servers that are child processes.
+//! Connects to real servers: child processes, and addresses over HTTP.
 
 use std::sync::Arc;
 
+use bowline_core::caller::CallerEnd;
+use bowline_link::http::client::HttpClient;
+use bowline_link::http::{self, HttpLimits, HttpSpec};
 use bowline_link::stderr::StderrLog;
 use bowline_link::stdio::{self, ClientInfo, ConnectError, Reaper, StdioLimits, StdioSpec};
 use bowline_link::{BoxFuture, Spawner};
 use tokio::time::Instant;
 
-use crate::spec::ServerSpec;
+use crate::spec::{ChildSpec, Reach, RemoteSpec, ServerSpec};
 use crate::supervisor::{Dial, Dialled};
 
-/// Starts children and speaks with them over their standard streams.
+/// Starts children and speaks with them over their standard streams, and reaches servers that
+/// run elsewhere.
 #[derive(Debug)]
-pub struct StdioDial<S> {
-    spawner: S,
-    client: ClientInfo,
-    limits: StdioLimits,
+pub struct RealDial<S> {
+    /// Runs the tasks of links.
+    pub spawner: S,
+    /// How we present ourselves to servers.
+    pub client: ClientInfo,
+    /// Carries requests to servers that run elsewhere.
+    pub http: Arc<dyn HttpClient>,
+    /// The bounds of links with children.
+    pub stdio_limits: StdioLimits,
+    /// The bounds of links over HTTP.
+    pub http_limits: HttpLimits,
 }
 
-impl<S: Spawner> StdioDial<S> {
-    /// Returns a dialler that presents itself to servers as `client`.
-    #[must_use]
-    pub const fn new(spawner: S, client: ClientInfo, limits: StdioLimits) -> Self {
-        Self {
-            spawner,
-            client,
-            limits,
-        }
+impl<S: Spawner> RealDial<S> {
+    async fn child(
+        &self,
+        server: &Arc<str>,
+        child: &ChildSpec,
+        log: Arc<StderrLog>,
+        owner: Option<Arc<dyn CallerEnd>>,
+        deadline: Instant,
+    ) -> Result<Dialled, ConnectError> {
+        let reaper = child.reaper.clone();
+        let spec = StdioSpec {
+            server: Arc::clone(server),
+            command: child.command.clone(),
+            args: child.args.clone(),
+            env: child.env.clone(),
+            cwd: child.cwd.clone(),
+            reaper: reaper.map(|(program, args)| Reaper { program, args }),
+            owner,
+            limits: self.stdio_limits,
+        };
+        stdio::connect(&spec, log, self.client.clone(), deadline, &self.spawner).await
+    }
+
+    async fn remote(
+        &self,
+        server: &Arc<str>,
+        remote: &RemoteSpec,
+        owner: Option<Arc<dyn CallerEnd>>,
+        deadline: Instant,
+    ) -> Result<Dialled, ConnectError> {
+        let spec = HttpSpec {
+            server: Arc::clone(server),
+            url: remote.url.clone(),
+            transport: remote.transport,
+            credentials: Arc::clone(&remote.credentials),
+            owner,
+            limits: self.http_limits,
+        };
+        let client = Arc::clone(&self.http);
+        http::connect(&spec, client, self.client.clone(), deadline, &self.spawner).await
     }
 }
 
-impl<S: Spawner + std::fmt::Debug> Dial for StdioDial<S> {
+impl<S: Spawner + std::fmt::Debug> Dial for RealDial<S> {
     fn dial<'a>(
         &'a self,
         spec: &'a ServerSpec,
         log: &'a Arc<StderrLog>,
+        owner: Option<Arc<dyn CallerEnd>>,
         deadline: Instant,
     ) -> BoxFuture<'a, Result<Dialled, ConnectError>> {
         Box::pin(async move {
-            let spec = StdioSpec {
-                server: Arc::clone(&spec.name),
-                command: spec.command.clone(),
-                args: spec.args.clone(),
-                env: spec.env.clone(),
-                cwd: spec.cwd.clone(),
-                reaper: spec
-                    .reaper
-                    .clone()
-                    .map(|(program, args)| Reaper { program, args }),
-                limits: self.limits,
-            };
-            let log = Arc::clone(log);
-            stdio::connect(&spec, log, self.client.clone(), deadline, &self.spawner).await
+            match &spec.reach {
+                Reach::Child(child) => {
+                    let log = Arc::clone(log);
+                    self.child(&spec.name, child, log, owner, deadline).await
+                }
+                Reach::Remote(remote) => self.remote(&spec.name, remote, owner, deadline).await,
+            }
         })
     }
 }

@@ -1,5 +1,7 @@
 //! The host: servers in care, their catalog, and calls to them. No HTTP, no files, no globals.
 
+mod features;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -7,15 +9,17 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use bowline_core::call::{Call, Principal, Reply, Scope};
 use bowline_core::error::CallError;
-use bowline_core::policy::{Decision, Policy};
+use bowline_core::policy::Policy;
 use bowline_link::stderr::{LogLine, Stamps, StderrLimits, StderrLog};
 use tokio::sync::watch;
 
 use crate::callpath::seat::SeatTable;
 use crate::callpath::{CallPath, Servers};
-use crate::catalog::{Catalog, CatalogStore, Listing};
-use crate::ports::Clock;
+use crate::catalog::{Catalog, CatalogStore, ListKind, Listing};
+use crate::memory::Memory;
+use crate::ports::{Audience, Clock};
 use crate::spec::ServerSpec;
+use crate::standing::Standing;
 use crate::supervisor::{Dial, Order, ServerStatus, Supervisor, Surroundings};
 use crate::tasks::Tasks;
 
@@ -44,6 +48,7 @@ impl Default for HostLimits {
 #[derive(Clone, Debug)]
 pub struct Host {
     path: Arc<CallPath>,
+    standing: Arc<Standing>,
     tasks: Tasks,
     limits: HostLimits,
     /// Numbers the lines of all logs.
@@ -59,13 +64,17 @@ impl Host {
         dial: Arc<dyn Dial>,
         clock: Arc<dyn Clock>,
         tasks: Tasks,
+        audience: Arc<dyn Audience>,
     ) -> Self {
         let catalog = Arc::new(CatalogStore::default());
+        let memory = Arc::new(Memory::default());
         let around = Surroundings {
             dial,
             catalog: Arc::clone(&catalog),
             tasks: tasks.clone(),
             clock: Arc::clone(&clock),
+            audience,
+            memory: Arc::clone(&memory),
         };
         let wall = Arc::clone(&clock);
         let stamps = Stamps::new(move || wall.unix_ms());
@@ -78,8 +87,10 @@ impl Host {
                 (name, Supervisor::start(spec, log, &around))
             })
             .collect();
+        let standing = Standing::new(Arc::clone(&memory), Arc::clone(&clock), tasks.clone());
         let path = CallPath {
             catalog,
+            memory,
             policy: ArcSwap::from_pointee(Policy),
             seats: SeatTable::new(limits.principal_calls_max),
             servers: ArcSwap::from_pointee(servers),
@@ -88,6 +99,7 @@ impl Host {
         };
         Self {
             path: Arc::new(path),
+            standing,
             tasks,
             limits,
             stamps,
@@ -145,17 +157,13 @@ impl Host {
 
     /// Returns what `principal` sees in `scope`, as ready bytes.
     #[must_use]
-    pub fn view(&self, principal: &Principal, scope: &Scope) -> Listing {
+    pub fn view(&self, principal: &Principal, scope: &Scope, kind: ListKind) -> Listing {
         let policy = self.path.policy.load();
-        let catalog = self.catalog();
-        let sees_all = catalog.offers().flat_map(|offer| &offer.tools).all(|tool| {
-            policy.decide(principal, &tool.route.server, &tool.route.tool) == Decision::Allow
-        });
-        if sees_all {
-            return catalog.listing(scope);
+        if policy.sees_all(principal) {
+            return self.catalog().listing(scope, kind);
         }
         // Roles see all or nothing so far; a partial view is built where roles are.
-        Catalog::default().listing(scope)
+        Catalog::default().listing(scope, kind)
     }
 
     /// Waits until every server that starts by itself serves or has failed once, but not long.
@@ -239,6 +247,7 @@ impl Host {
     /// Takes no more calls and stops every server, all at once; waits for their end, but not long.
     pub async fn shutdown(&self) {
         self.path.closing.store(true, Ordering::Relaxed);
+        self.standing.close();
         let servers = self.path.servers.swap(Arc::new(Servers::default()));
         let stops = servers.values().map(|server| {
             let server = server.clone();

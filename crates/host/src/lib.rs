@@ -4,8 +4,10 @@ pub mod callpath;
 pub mod catalog;
 pub mod dial;
 pub mod host;
+pub mod memory;
 pub mod ports;
 pub mod spec;
+mod standing;
 pub mod supervisor;
 pub mod tasks;
 

@@ -3,7 +3,9 @@
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use bowline_core::caller::SessionKey;
 use bowline_core::time::Now;
+use bytes::Bytes;
 use tokio::time::Instant;
 
 /// Tells the time; tests and the simulator hold the hands.
@@ -57,5 +59,22 @@ impl Clock for SystemClock {
         SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, bowline_core::time::millis)
+    }
+}
+
+/// Those who listen to what servers say outside calls; the edge's sessions.
+pub trait Audience: fmt::Debug + Send + Sync {
+    /// Hands one whole JSON-RPC notification to a session, without waiting; `false` when there
+    /// is no such session or it has no room.
+    fn tell(&self, session: SessionKey, notification: Bytes) -> bool;
+}
+
+/// Nobody listens.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Silent;
+
+impl Audience for Silent {
+    fn tell(&self, _session: SessionKey, _notification: Bytes) -> bool {
+        false
     }
 }

@@ -11,6 +11,9 @@ use bowline_core::backoff::Backoff;
 use bowline_core::breaker::BreakerPolicy;
 use bowline_core::call::Effect;
 use bowline_core::supervision::RestartPolicy;
+use bowline_link::http::Transport;
+use bowline_link::http::credentials::Credentials;
+use bowline_link::http::endpoint::Endpoint;
 
 /// How long a server may take from its start to its list of tools, unless told otherwise.
 pub const START_TIMEOUT: Duration = Duration::from_secs(30);
@@ -18,22 +21,43 @@ pub const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a call may take, unless told otherwise.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(300);
 
+/// Who shares one link to a server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Isolation {
+    /// All, until the server asks clients for something; then each session that can answer has
+    /// its own.
+    #[default]
+    Auto,
+    /// All, always.
+    Shared,
+    /// All sessions of one principal.
+    Principal,
+    /// Nobody.
+    Session,
+}
+
+impl Isolation {
+    /// Returns the word used in configuration and API.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Shared => "shared",
+            Self::Principal => "principal",
+            Self::Session => "session",
+        }
+    }
+}
+
 /// One server: how to start it and how to treat it.
 #[derive(Clone)]
 pub struct ServerSpec {
     /// Its name, `[a-z0-9][a-z0-9-]{0,31}`.
     pub name: Arc<str>,
-    /// The program to run.
-    pub command: OsString,
-    /// Its arguments, passed literally.
-    pub args: Vec<OsString>,
-    /// The child's whole environment.
-    pub env: Vec<(OsString, OsString)>,
-    /// Where it runs; the gateway's own directory when not given.
-    pub cwd: Option<PathBuf>,
-    /// Our own binary and the arguments that make it a reaper; without it, descendants of a
-    /// server may outlive a killed gateway.
-    pub reaper: Option<(PathBuf, Vec<OsString>)>,
+    /// How it is reached.
+    pub reach: Reach,
+    /// Who shares a link to it.
+    pub isolation: Isolation,
     /// Whether it waits for its first call before it is started.
     pub lazy: bool,
     /// How long it may take to start.
@@ -51,16 +75,19 @@ pub struct ServerSpec {
 }
 
 impl ServerSpec {
-    /// Returns a spec for `command` with every default.
+    /// Returns a spec for the child `command` with every default.
     #[must_use]
     pub fn new(name: &str, command: impl Into<OsString>) -> Self {
+        Self::reached(name, Reach::Child(ChildSpec::new(command)))
+    }
+
+    /// Returns a spec with every default.
+    #[must_use]
+    pub fn reached(name: &str, reach: Reach) -> Self {
         Self {
             name: name.into(),
-            command: command.into(),
-            args: Vec::new(),
-            env: Vec::new(),
-            cwd: None,
-            reaper: None,
+            reach,
+            isolation: Isolation::default(),
             lazy: false,
             start_timeout: START_TIMEOUT,
             call_timeout: CALL_TIMEOUT,
@@ -70,25 +97,99 @@ impl ServerSpec {
             effects: BTreeMap::new(),
         }
     }
+}
 
-    /// Returns the command for people to read. Arguments may hold secrets and are only counted.
+/// How a server is reached.
+#[derive(Clone, Debug)]
+pub enum Reach {
+    /// As a child process, over its standard streams.
+    Child(ChildSpec),
+    /// Over HTTP.
+    Remote(RemoteSpec),
+}
+
+/// A server that runs elsewhere.
+#[derive(Clone, Debug)]
+pub struct RemoteSpec {
+    /// Where it is.
+    pub url: Endpoint,
+    /// What is spoken there.
+    pub transport: Transport,
+    /// What proves who we are, read for every request.
+    pub credentials: Arc<dyn Credentials>,
+}
+
+/// A server that is a child process.
+#[derive(Clone)]
+pub struct ChildSpec {
+    /// The program to run.
+    pub command: OsString,
+    /// Its arguments, passed literally.
+    pub args: Vec<OsString>,
+    /// The child's whole environment.
+    pub env: Vec<(OsString, OsString)>,
+    /// Where it runs; the gateway's own directory when not given.
+    pub cwd: Option<PathBuf>,
+    /// Our own binary and the arguments that make it a reaper; without it, descendants of a
+    /// server may outlive a killed gateway.
+    pub reaper: Option<(PathBuf, Vec<OsString>)>,
+}
+
+impl ChildSpec {
+    /// Returns a child without arguments and environment.
     #[must_use]
-    pub fn command_line(&self) -> String {
-        let command = self.command.to_string_lossy();
-        match self.args.len() {
-            0 => command.into_owned(),
-            1 => format!("{command} (1 argument)"),
-            count => format!("{command} ({count} arguments)"),
+    pub fn new(command: impl Into<OsString>) -> Self {
+        Self {
+            command: command.into(),
+            args: Vec::new(),
+            env: Vec::new(),
+            cwd: None,
+            reaper: None,
+        }
+    }
+}
+
+impl Reach {
+    /// Returns the word used in status.
+    #[must_use]
+    pub const fn transport(&self) -> &'static str {
+        match self {
+            Self::Child(_) => "stdio",
+            Self::Remote(_) => "http",
+        }
+    }
+
+    /// Returns what people may read of it. Arguments may hold secrets and are only counted.
+    #[must_use]
+    pub fn shown(&self) -> String {
+        match self {
+            Self::Child(child) => {
+                let command = child.command.to_string_lossy();
+                match child.args.len() {
+                    0 => command.into_owned(),
+                    1 => format!("{command} (1 argument)"),
+                    count => format!("{command} ({count} arguments)"),
+                }
+            }
+            Self::Remote(remote) => remote.url.to_string(),
         }
     }
 }
 
 // Arguments and environment may hold secrets: a log line must not.
+impl fmt::Debug for ChildSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ChildSpec")
+            .field("command", &self.command)
+            .finish_non_exhaustive()
+    }
+}
+
 impl fmt::Debug for ServerSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ServerSpec")
             .field("name", &self.name)
-            .field("command", &self.command_line())
+            .field("reach", &self.reach.shown())
             .finish_non_exhaustive()
     }
 }

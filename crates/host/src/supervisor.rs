@@ -2,17 +2,19 @@
 //! again, and knows when to stop trying.
 
 mod actor;
-mod list;
+pub(crate) mod list;
+mod own;
 mod status;
 mod ticket;
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use bowline_core::breaker::Breaker;
+use bowline_core::caller::CallerEnd;
 use bowline_core::error::{CallError, Class};
 use bowline_core::sync::lock;
 use bowline_core::time::Now;
@@ -24,9 +26,12 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout_at};
 
 use crate::catalog::CatalogStore;
-use crate::ports::Clock;
+use crate::memory::Memory;
+use crate::ports::{Audience, Clock};
 use crate::spec::ServerSpec;
 use crate::tasks::Tasks;
+
+use self::own::OwnLinks;
 
 pub use list::ListError;
 pub use status::{LastError, ServerStatus};
@@ -43,11 +48,13 @@ pub type Dialled = (Arc<dyn Link>, mpsc::Receiver<LinkEvent>);
 
 /// Connects to a server. Dropping the future leaves nothing behind.
 pub trait Dial: fmt::Debug + Send + Sync {
-    /// Starts the server of `spec` and shakes hands with it.
+    /// Starts the server of `spec` and shakes hands with it. A link with an owner belongs to that
+    /// session alone.
     fn dial<'a>(
         &'a self,
         spec: &'a ServerSpec,
         log: &'a Arc<StderrLog>,
+        owner: Option<Arc<dyn CallerEnd>>,
         deadline: Instant,
     ) -> BoxFuture<'a, Result<Dialled, ConnectError>>;
 }
@@ -141,6 +148,10 @@ struct Shared {
     /// Rung by a caller who needs a lazy server.
     demand: Notify,
     log: Arc<StderrLog>,
+    /// Links beside the shared one.
+    own: Arc<OwnLinks>,
+    /// Set once, when the server asked a client for something and nobody could say which.
+    interactive: AtomicBool,
     counts: Counts,
     last_error: Mutex<Option<(Class, Arc<str>, Now)>>,
 }
@@ -172,6 +183,17 @@ pub struct Surroundings {
     pub tasks: Tasks,
     /// What time it is.
     pub clock: Arc<dyn Clock>,
+    /// Hears what servers say outside calls.
+    pub audience: Arc<dyn Audience>,
+    /// Knows whom it is for.
+    pub memory: Arc<Memory>,
+}
+
+impl Surroundings {
+    /// Brings on what a server said outside calls.
+    fn heard(&self, server: &Arc<str>, event: LinkEvent) {
+        self.memory.heard(self.audience.as_ref(), server, event);
+    }
 }
 
 impl Supervisor {
@@ -191,6 +213,8 @@ impl Supervisor {
             state: watch::Sender::new(first),
             demand: Notify::new(),
             log,
+            own: Arc::new(OwnLinks::new(around)),
+            interactive: AtomicBool::new(false),
             counts: Counts::default(),
             last_error: Mutex::default(),
         });
@@ -296,7 +320,8 @@ impl Supervisor {
         }
     }
 
-    fn open_link(&self) -> Option<Arc<Ready>> {
+    /// Returns the link that serves, if one does.
+    pub(crate) fn open_link(&self) -> Option<Arc<Ready>> {
         let ready = self.shared.ready.load_full()?;
         ready.link.is_open().then_some(ready)
     }
@@ -325,6 +350,10 @@ impl Supervisor {
 }
 
 impl Shared {
+    fn is_interactive(&self) -> bool {
+        self.interactive.load(Ordering::Relaxed)
+    }
+
     fn remember(&self, class: Class, message: Arc<str>) {
         *lock(&self.last_error) = Some((class, message, self.clock.now()));
     }

@@ -7,18 +7,19 @@
     reason = "tests"
 )]
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::breaker::BreakerPolicy;
 use bowline_core::call::{Body, Call, Reply};
-use bowline_core::caller::{Abilities, CallerEnd, Question, QuestionId, SessionKey};
+use bowline_core::caller::CallerEnd;
 use bowline_core::error::{CallError, Class, Execution};
 use bowline_host::spec::ServerSpec;
 use bowline_host::{Host, HostLimits};
 use bowline_link::Exit;
-use bowline_sim::{Act, Gate, Generation, Script, World, body, call, call_of, reaches, spec};
-use bytes::Bytes;
+use bowline_sim::{
+    Act, Gate, Generation, Hearer, Script, World, body, call, call_of, reaches, spec,
+};
 
 fn doing(act: Act) -> Generation {
     Generation::tools([("do", act), ("other", Act::Answers)])
@@ -357,33 +358,6 @@ async fn a_start_that_outlasts_the_deadline_is_reported_as_not_started() {
     assert!(world.record().executions.is_empty());
 }
 
-#[derive(Debug, Default)]
-struct Sink(Mutex<Vec<Bytes>>);
-
-impl CallerEnd for Sink {
-    fn session(&self) -> SessionKey {
-        SessionKey(1)
-    }
-
-    fn abilities(&self) -> Abilities {
-        Abilities::default()
-    }
-
-    fn push(&self, notification: Bytes) {
-        self.0.lock().unwrap().push(notification);
-    }
-
-    fn ask(&self, _: Question) -> Option<QuestionId> {
-        None
-    }
-
-    fn withdraw(&self, _: QuestionId) {}
-
-    fn home(&self) -> Arc<dyn CallerEnd> {
-        Arc::new(Self::default())
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn progress_reaches_the_sink_of_its_own_call() {
     let (_world, host) = plain(Script::always(doing(Act::Progress(3)))).await;
@@ -391,7 +365,7 @@ async fn progress_reaches_the_sink_of_its_own_call() {
         let params =
             format!(r#"{{"name":"s__do","arguments":{{}},"_meta":{{"progressToken":{token}}}}}"#);
         let at = params.find(token).unwrap();
-        let sink = Arc::new(Sink::default());
+        let sink = Hearer::of(1);
         let call = Call {
             params: params.into(),
             progress_at: Some(at..at + token.len()),
@@ -406,7 +380,7 @@ async fn progress_reaches_the_sink_of_its_own_call() {
 
     assert!(first.is_ok() && second.is_ok());
     for (sink, token) in [(one, "\"one\""), (two, "222")] {
-        let told = sink.0.lock().unwrap();
+        let told = sink.told();
         assert_eq!(told.len(), 3);
         for notification in told.iter() {
             let text = String::from_utf8_lossy(notification);

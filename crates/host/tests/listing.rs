@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use bowline_core::call::{Effect, Scope};
 use bowline_core::error::{CallError, Execution};
+use bowline_host::catalog::ListKind;
 use bowline_host::{Host, HostLimits};
 use bowline_link::LinkEvent;
 use bowline_sim::{Act, Generation, Script, World, call, call_of, definition, reaches, spec};
@@ -29,7 +30,7 @@ fn world(generation: Generation) -> (World, Host) {
 fn names(host: &Host) -> Vec<String> {
     let catalog = host.catalog();
     let offer = catalog.offer("s").expect("s has told its tools");
-    let names = offer.tools.iter().map(|tool| tool.route.tool.to_string());
+    let names = offer.tools.iter().map(|tool| tool.route.name.to_string());
     names.collect()
 }
 
@@ -56,13 +57,15 @@ async fn definitions_keep_every_byte_except_the_name() {
     assert!(reaches(&host, "a", "ready").await);
     assert!(reaches(&host, "s", "ready").await);
 
-    let own = host.catalog().listing(&Scope::Server("s".into()));
+    let own = host
+        .catalog()
+        .listing(&Scope::Server("s".into()), ListKind::Tools);
     assert_eq!(
         own.result,
         page.as_bytes(),
         "one server's own list is its own bytes"
     );
-    let merged = host.catalog().listing(&Scope::All).result;
+    let merged = host.catalog().listing(&Scope::All, ListKind::Tools).result;
     let expect = format!(
         r#"{{"tools":[{},{},{}]}}"#,
         definition("first").replace("\"first\"", "\"a__first\""),
@@ -70,11 +73,15 @@ async fn definitions_keep_every_byte_except_the_name() {
         PLAIN.replace("\"write\"", "\"s__write\""),
     );
     assert_eq!(String::from_utf8_lossy(&merged), expect);
-    assert_eq!(host.catalog().offer("s").unwrap().tools[0].definition, ODD);
+    assert_eq!(
+        host.catalog().offer("s").unwrap().tools.items[0].definition,
+        ODD
+    );
     let effect = |tool| {
         host.catalog()
             .offer("s")
             .unwrap()
+            .tools
             .route(tool)
             .unwrap()
             .effect
@@ -97,10 +104,10 @@ async fn a_definition_without_a_usable_name_is_withheld_and_the_others_are_liste
 
     assert_eq!(names(&host), ["good", "fine"]);
     let catalog = host.catalog();
-    assert_eq!(catalog.offer("s").unwrap().withheld, 4);
+    assert_eq!(catalog.offer("s").unwrap().tools.withheld, 4);
     for scope in [Scope::All, Scope::Server("s".into())] {
         let list: serde_json::Value =
-            serde_json::from_slice(&catalog.listing(&scope).result).unwrap();
+            serde_json::from_slice(&catalog.listing(&scope, ListKind::Tools).result).unwrap();
         assert_eq!(list["tools"].as_array().unwrap().len(), 2, "{list}");
     }
     assert!(host.call(call("s__fine", "{}")).await.is_ok());
@@ -127,7 +134,8 @@ async fn every_page_is_read_in_order() {
     assert_eq!(cursors, ["", "next page", "last"]);
     for scope in [Scope::All, Scope::Server("s".into())] {
         let list: serde_json::Value =
-            serde_json::from_slice(&host.catalog().listing(&scope).result).unwrap();
+            serde_json::from_slice(&host.catalog().listing(&scope, ListKind::Tools).result)
+                .unwrap();
         assert_eq!(list["tools"].as_array().unwrap().len(), 4);
         assert!(list.get("nextCursor").is_none(), "{list}");
     }
@@ -163,7 +171,7 @@ async fn a_list_that_is_too_much_fails_the_start_and_status_says_why() {
         (circle, "tools/list repeats a cursor"),
         (huge, "tools/list has a cursor of more than 65536 bytes"),
         (paged(101), "tools/list has more than 100 pages"),
-        (crowd(2_049), "tools/list has more than 2048 tools"),
+        (crowd(2_049), "tools/list has more than 2048 entries"),
         (
             missing,
             r#"tools/list was refused: {"code":-32602,"message":"no such page"}"#,
@@ -196,7 +204,7 @@ async fn a_list_change_publishes_a_new_catalog_version() {
     assert!(reaches(&host, "s", "ready").await);
     let mut changes = host.catalog_changes();
     let before = *changes.borrow_and_update();
-    let merged = host.catalog().listing(&Scope::All);
+    let merged = host.catalog().listing(&Scope::All, ListKind::Tools);
 
     assert!(world.change("s", offering(&["kept", "new"])));
     let after = next_version(&mut changes).await;
@@ -204,7 +212,7 @@ async fn a_list_change_publishes_a_new_catalog_version() {
     assert!(after > before);
     assert_eq!(host.catalog().version, after);
     assert_eq!(names(&host), ["kept", "new"]);
-    let now = host.catalog().listing(&Scope::All);
+    let now = host.catalog().listing(&Scope::All, ListKind::Tools);
     assert_ne!(now.fingerprint, merged.fingerprint);
     assert!(host.call(call("s__new", "{}")).await.is_ok());
 }
@@ -214,7 +222,10 @@ async fn an_unchanged_list_publishes_nothing() {
     let (world, host) = world(offering(&["same"]));
     assert!(reaches(&host, "s", "ready").await);
     let version = host.catalog().version;
-    let fingerprint = host.catalog().listing(&Scope::All).fingerprint;
+    let fingerprint = host
+        .catalog()
+        .listing(&Scope::All, ListKind::Tools)
+        .fingerprint;
 
     assert!(world.change("s", offering(&["same"])));
     let record = world.until(|record| record.pages.len() == 2).await;
@@ -226,7 +237,12 @@ async fn an_unchanged_list_publishes_nothing() {
     assert!(reaches(&host, "s", "ready").await);
 
     assert_eq!(host.catalog().version, version);
-    assert_eq!(host.catalog().listing(&Scope::All).fingerprint, fingerprint);
+    assert_eq!(
+        host.catalog()
+            .listing(&Scope::All, ListKind::Tools)
+            .fingerprint,
+        fingerprint
+    );
 }
 
 #[tokio::test(start_paused = true)]

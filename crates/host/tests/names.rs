@@ -12,6 +12,7 @@ use std::sync::Arc;
 use bowline_core::call::{Principal, Role, Scope};
 use bowline_core::error::{CallError, Class, Execution};
 use bowline_core::name;
+use bowline_host::catalog::ListKind;
 use bowline_host::{Host, HostLimits};
 use bowline_sim::{Act, CALL_ID, Generation, Script, World, body, call, call_of, reaches, spec};
 
@@ -129,7 +130,7 @@ async fn two_tools_whose_visible_names_would_clash_get_different_names() {
     let catalog = host.catalog();
     let tools = &catalog.offer("s").unwrap().tools;
     assert_eq!(tools.len(), 2);
-    assert_ne!(tools[0].visible, tools[1].visible);
+    assert_ne!(tools.items[0].visible, tools.items[1].visible);
     for tool in tools {
         host.call(call(&tool.visible, "{}")).await.unwrap();
     }
@@ -172,7 +173,7 @@ async fn a_principal_without_a_role_sees_and_calls_nothing() {
     let nobody = Arc::new(Principal::new("nobody", Role::None));
 
     for scope in [Scope::All, Scope::Server("a".into())] {
-        let view = host.view(&nobody, &scope);
+        let view = host.view(&nobody, &scope, ListKind::Tools);
         assert_eq!(view.result, r#"{"tools":[]}"#, "{scope:?}");
     }
     let mut denied = call("a__read", "{}");

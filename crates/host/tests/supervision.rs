@@ -12,6 +12,7 @@ use std::time::Duration;
 use bowline_core::call::Scope;
 use bowline_core::error::{CallError, Class, Execution};
 use bowline_core::supervision::RestartPolicy;
+use bowline_host::catalog::ListKind;
 use bowline_host::spec::ServerSpec;
 use bowline_host::supervisor::Order;
 use bowline_host::{Host, HostLimits};
@@ -101,7 +102,7 @@ async fn a_slow_or_broken_server_delays_nobody() {
     );
     host.settled().await;
     assert_eq!(host.clock().now().0, 1_500, "later ones do not wait");
-    let list = host.catalog().listing(&Scope::All).result;
+    let list = host.catalog().listing(&Scope::All, ListKind::Tools).result;
     assert!(String::from_utf8_lossy(&list).contains("good__do"));
     assert_eq!(host.status_of("slow").unwrap().state, "starting");
 

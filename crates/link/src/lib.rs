@@ -1,5 +1,7 @@
 //! How bytes travel: one link per live connection to a server.
 
+mod desk;
+pub mod http;
 pub mod link;
 mod peer;
 #[cfg(target_os = "linux")]

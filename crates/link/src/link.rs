@@ -6,15 +6,19 @@ use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bowline_core::call::Body;
-use bowline_core::caller::CallerEnd;
+use bowline_core::caller::{CallerEnd, SessionKey};
 use bowline_core::error::Execution;
 use bowline_core::pending::Sent;
 use bowline_wire::mcp::Revision;
 use bytes::Bytes;
 use thiserror::Error;
 use tokio::time::Instant;
+
+use crate::http::credentials::CredentialError;
+use crate::http::road::RedirectError;
 
 /// A future behind a pointer, so that a trait can hand it out.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -101,6 +105,62 @@ pub enum LinkError {
     /// The answer came, but is not one.
     #[error("the answer is not valid: {0}")]
     BadAnswer(Arc<str>),
+    /// The server cannot be reached; the request was not sent.
+    #[error("the server cannot be reached: {0}")]
+    Unreachable(Arc<str>),
+    /// What proves who we are cannot be read now; the request was not sent.
+    #[error(transparent)]
+    Credentials(#[from] CredentialError),
+    /// The server wants other credentials (401), or more rights for these (403).
+    #[error("the server refused our credentials with status {status}")]
+    Unauthorized {
+        /// 401 or 403.
+        status: u16,
+        /// What it said about how to do better.
+        challenge: Option<Arc<str>>,
+    },
+    /// The server takes no more for now.
+    #[error("the server takes no more requests for now (status {status})")]
+    Throttled {
+        /// 429 or 503.
+        status: u16,
+        /// How long it asked us to wait.
+        after: Option<Duration>,
+    },
+    /// The server answered with a status in place of a message.
+    #[error("the server answered with status {status}{}", said(.preview))]
+    Http {
+        /// The status.
+        status: u16,
+        /// The start of what it said.
+        preview: Arc<str>,
+    },
+    /// The server answered with something that is no message.
+    #[error("the server answered with `{content_type}`{}", said(.preview))]
+    ContentType {
+        /// What it says that it is.
+        content_type: Arc<str>,
+        /// The start of it.
+        preview: Arc<str>,
+    },
+    /// The head of the answer breaks a limit or the grammar of HTTP.
+    #[error("the head of the answer is not valid: {0}")]
+    BadHead(Arc<str>),
+    /// The server points elsewhere, and we do not follow.
+    #[error("the server redirects: {0}")]
+    Redirect(RedirectError),
+}
+
+/// Of what a server said in place of an answer, so many characters are shown.
+const SAID_CHARS_MAX: usize = 200;
+
+fn said(preview: &str) -> String {
+    let line = preview.trim().lines().next().unwrap_or_default();
+    let line: String = line.chars().take(SAID_CHARS_MAX).collect();
+    match line.as_str() {
+        "" => line,
+        line => format!(": {line}"),
+    }
 }
 
 impl LinkError {
@@ -111,8 +171,18 @@ impl LinkError {
             Self::Busy { .. }
             | Self::Closed(_)
             | Self::NotSent(_)
+            | Self::Unreachable(_)
+            | Self::Credentials(_)
+            | Self::Unauthorized { .. }
+            | Self::Throttled { status: 429, .. }
             | Self::Timeout { sent: Sent::No } => Execution::NotStarted,
+            // A status may come from something in between, after the request went through it.
             Self::Lost(_)
+            | Self::Throttled { .. }
+            | Self::Http { .. }
+            | Self::ContentType { .. }
+            | Self::BadHead(_)
+            | Self::Redirect(_)
             | Self::Timeout {
                 sent: Sent::Perhaps,
             } => Execution::Unknown,
@@ -130,6 +200,9 @@ pub enum NotSent {
     /// The server did not read until the deadline.
     #[error("the server does not read")]
     NotRead,
+    /// It holds credentials, and others could read them on the way.
+    #[error("credentials are sent over https only, or to this machine")]
+    Exposed,
     /// The request alone is larger than the queue.
     #[error("it is larger than {bytes_max} bytes")]
     TooLarge {
@@ -177,7 +250,31 @@ pub enum LinkEvent {
     PromptsChanged,
     /// Its resources changed, likewise.
     ResourcesChanged,
-    /// `notifications/message`, whole.
+    /// A resource changed, whole as the server said it.
+    ResourceUpdated {
+        /// Which one.
+        uri: Arc<str>,
+        /// What it said.
+        notification: Bytes,
+    },
+    /// A task changed, whole as the server said it.
+    TaskStatus {
+        /// Which one.
+        task: Arc<str>,
+        /// What it said.
+        notification: Bytes,
+    },
+    /// Something for one session that has no call in flight.
+    Told {
+        /// Whose it is.
+        session: SessionKey,
+        /// What the server said.
+        notification: Bytes,
+    },
+    /// It asked a client for something while calls of several sessions were in flight, and was
+    /// refused. Several such may come as one, but never none.
+    Ambiguous,
+    /// `notifications/message` that belongs to no one session, whole.
     Log(Bytes),
     /// Any other notification, whole.
     Other(Bytes),

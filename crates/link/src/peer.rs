@@ -1,21 +1,20 @@
 //! One JSON-RPC conversation over a pair of byte streams: who waits, and what is to be written.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use bowline_core::caller::CallerEnd;
-use bowline_core::pending::{Pending, Sent};
+use bowline_core::pending::Sent;
 use bowline_core::sync::lock;
 use bowline_wire::mcp::method;
-use bytes::Bytes;
-use tokio::sync::{Notify, oneshot, watch};
-use tokio::time::timeout_at;
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, timeout_at};
 
+use crate::desk::{self, Counts, Desk, Receiver, Waiter, Waiters};
 use crate::link::{Answer, Exit, LinkError, NotSent, Request};
 use crate::stdio::StdioLimits;
 
-mod frame;
+pub(crate) mod frame;
 mod lines;
 mod overlong;
 mod reader;
@@ -62,29 +61,12 @@ pub(crate) enum Stop {
     AtOnce,
 }
 
-/// What was seen and dropped.
-#[derive(Debug, Default)]
-pub(crate) struct Counts {
-    /// Lines that are no messages.
-    pub(crate) noise: AtomicU64,
-    /// Answers and progress that nobody waits for.
-    pub(crate) late: AtomicU64,
-    /// Events and replies for which there was no room.
-    pub(crate) dropped: AtomicU64,
-}
-
-impl Counts {
-    pub(crate) fn add(counter: &AtomicU64) {
-        counter.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
 /// All of it is guarded by one lock, so that registering, sending, answering and giving up have
 /// one order.
 #[derive(Debug)]
 struct State {
     phase: Phase,
-    pending: Pending<Waiter>,
+    waiters: Waiters,
     /// Whole messages that have not been given to the server.
     queue: VecDeque<Frame>,
     /// Invariant: the sum of the lengths in `queue`.
@@ -109,31 +91,18 @@ struct Cancel {
     reason: &'static str,
 }
 
-/// One caller that waits.
-#[derive(Debug)]
-struct Waiter {
-    answer: oneshot::Sender<Result<Answer, LinkError>>,
-    /// The caller's id.
-    reply_id: Bytes,
-    progress: Option<Progress>,
-}
-
-/// Where progress goes.
-#[derive(Clone, Debug)]
-struct Progress {
-    /// The caller's token, as it wrote it.
-    token: Bytes,
-    sink: Arc<dyn CallerEnd>,
-}
-
 impl Peer {
-    pub(crate) fn new(server: Arc<str>, limits: StdioLimits) -> Arc<Self> {
+    pub(crate) fn new(
+        server: Arc<str>,
+        limits: StdioLimits,
+        owner: Option<Arc<dyn CallerEnd>>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             server,
             limits,
             state: Mutex::new(State {
                 phase: Phase::Open,
-                pending: Pending::new(limits.in_flight_max),
+                waiters: Waiters::new(limits.in_flight_max, owner),
                 queue: VecDeque::new(),
                 queue_bytes: 0,
                 cancels: VecDeque::new(),
@@ -163,13 +132,8 @@ impl Peer {
             return Err(LinkError::NotSent(NotSent::TooLarge { bytes_max }));
         }
         let mut queued = false;
-        let outcome = timeout_at(deadline, async {
-            self.push_when_room(id, frame).await?;
-            queued = true;
-            (&mut answer).await.unwrap_or(Err(GONE))
-        })
-        .await;
-        if let Ok(outcome) = outcome {
+        let outcome = self.exchange(id, frame, &mut answer, deadline, &mut queued);
+        if let Some(outcome) = outcome.await {
             if outcome.is_ok() {
                 waiting.id = None;
             }
@@ -182,8 +146,33 @@ impl Peer {
             Some(Sent::No) if queued => Err(LinkError::NotSent(NotSent::NotRead)),
             Some(Sent::No) => Err(LinkError::NotSent(NotSent::QueueFull)),
             // It was answered in the same moment.
-            None => answer.try_recv().unwrap_or(Err(GONE)),
+            None => answer.try_recv().unwrap_or(Err(desk::GONE)),
         }
+    }
+
+    /// Sends a frame and waits; `None` when the deadline came first.
+    async fn exchange(
+        &self,
+        id: u64,
+        frame: Vec<u8>,
+        answer: &mut Receiver,
+        deadline: Instant,
+        queued: &mut bool,
+    ) -> Option<Result<Answer, LinkError>> {
+        // Nearly always there is room at once, and no timer is needed for that.
+        let pushed = match self.push(Some(id), frame) {
+            Ok(()) => Ok(()),
+            Err(Refused::Closed(exit)) => Err(LinkError::Closed(exit)),
+            Err(Refused::Full(frame)) => {
+                let waiting = timeout_at(deadline, self.push_when_room(id, frame));
+                waiting.await.ok()?
+            }
+        };
+        if let Err(error) = pushed {
+            return Some(Err(error));
+        }
+        *queued = true;
+        desk::wait(self, id, answer, deadline).await
     }
 
     /// Queues a notification if there is room.
@@ -200,7 +189,7 @@ impl Peer {
     }
 
     pub(crate) fn in_flight(&self) -> usize {
-        self.lock().pending.len()
+        self.lock().waiters.pending.len()
     }
 
     /// Waits until no more requests are taken, and tells why and how the process is to go.
@@ -246,7 +235,7 @@ impl Peer {
         let unsent: Vec<Frame> = state.queue.drain(..).collect();
         state.queue_bytes = 0;
         for id in unsent.iter().filter_map(|frame| frame.id) {
-            if let Some((waiter, _)) = state.pending.take(id) {
+            if let Some((waiter, _)) = state.waiters.pending.take(id) {
                 let _ = waiter.answer.send(Err(LinkError::Closed(exit)));
             }
         }
@@ -259,7 +248,7 @@ impl Peer {
 
     /// Tells all who still wait that no answer will come.
     pub(crate) fn fail(&self, exit: Exit) {
-        for (waiter, sent) in self.lock().pending.drain() {
+        for (waiter, sent) in self.lock().waiters.pending.drain() {
             let _ = waiter.answer.send(Err(match sent {
                 Sent::No => LinkError::Closed(exit),
                 Sent::Perhaps => LinkError::Lost(exit),
@@ -283,25 +272,12 @@ impl Peer {
     }
 
     fn register(&self, request: &Request) -> Result<(u64, Receiver), LinkError> {
-        let (sender, receiver) = oneshot::channel();
-        let progress = request.caller.as_ref().and_then(|sink| {
-            let at = request.progress_at.clone()?;
-            let token = request.params.as_ref()?.get(at)?;
-            Some(Progress {
-                token: Bytes::copy_from_slice(token),
-                sink: sink.clone(),
-            })
-        });
-        let waiter = Waiter {
-            answer: sender,
-            reply_id: request.reply_id.clone(),
-            progress,
-        };
+        let (waiter, receiver) = Waiter::new(request);
         let mut state = self.lock();
         if let Phase::Ending(exit, _) | Phase::Ended(exit) = state.phase {
             return Err(LinkError::Closed(exit));
         }
-        match state.pending.register(waiter) {
+        match state.waiters.pending.register(waiter) {
             Ok(id) => Ok((id, receiver)),
             Err(_) => Err(LinkError::Busy {
                 in_flight_max: self.limits.in_flight_max,
@@ -343,24 +319,29 @@ impl Peer {
         }
         Ok(())
     }
+}
 
-    /// Queues an answer to a request of the server.
-    fn reply(&self, bytes: Vec<u8>) {
+impl Desk for Peer {
+    fn with<R>(&self, look: impl FnOnce(&mut Waiters) -> R) -> R {
+        look(&mut self.lock().waiters)
+    }
+
+    fn reply(self: &Arc<Self>, mut answer: Vec<u8>) {
+        frame::end(&mut answer);
         let mut state = self.lock();
         if state.replies.len() >= REPLIES_MAX {
             Counts::add(&self.counts.dropped);
             return;
         }
-        state.replies.push_back(bytes);
+        state.replies.push_back(answer);
         drop(state);
         self.work.notify_one();
     }
+
+    fn counts(&self) -> &Counts {
+        &self.counts
+    }
 }
-
-/// A waiter cannot vanish without being told, so nobody reads this; it says what is true.
-const GONE: LinkError = LinkError::Lost(Exit::Gone);
-
-type Receiver = oneshot::Receiver<Result<Answer, LinkError>>;
 
 /// Why a frame was not queued.
 #[derive(Debug)]
@@ -385,14 +366,14 @@ impl Waiting<'_> {
     fn give_up(&mut self, reason: &'static str) -> Option<Sent> {
         let id = self.id.take()?;
         let mut state = self.peer.lock();
-        let (_, sent) = state.pending.take(id)?;
+        let (sent, unasked) = state.waiters.give_up(id)?;
         match sent {
             Sent::No => {
-                if let Some(at) = state.queue.iter().position(|frame| frame.id == Some(id))
-                    && let Some(frame) = state.queue.remove(at)
-                {
-                    state.queue_bytes -= frame.bytes.len();
-                    drop(state);
+                let at = state.queue.iter().position(|frame| frame.id == Some(id));
+                let frame = at.and_then(|at| state.queue.remove(at));
+                state.queue_bytes -= frame.as_ref().map_or(0, |frame| frame.bytes.len());
+                drop(state);
+                if frame.is_some() {
                     self.peer.room.notify_waiters();
                 }
             }
@@ -402,7 +383,10 @@ impl Waiting<'_> {
                 drop(state);
                 self.peer.work.notify_one();
             }
-            Sent::Perhaps => {}
+            Sent::Perhaps => drop(state),
+        }
+        for question in unasked {
+            question.withdraw();
         }
         Some(sent)
     }

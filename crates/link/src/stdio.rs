@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_core::caller::{Abilities, Ability, CallerEnd};
 use thiserror::Error;
 use tokio::process::ChildStderr;
 use tokio::sync::{mpsc, oneshot};
@@ -18,7 +19,7 @@ use crate::peer::{Peer, Stop, read_loop, write_loop};
 use crate::stderr::{StderrLog, drain};
 
 mod child;
-mod handshake;
+pub(crate) mod handshake;
 mod tree;
 use child::Child;
 
@@ -41,6 +42,8 @@ pub struct StdioSpec {
     /// What stands between us and the program, so that no descendant of it survives; absent where
     /// the program is started directly.
     pub reaper: Option<Reaper>,
+    /// The one session that this link belongs to; absent where it is shared.
+    pub owner: Option<Arc<dyn CallerEnd>>,
     /// The bounds.
     pub limits: StdioLimits,
 }
@@ -157,6 +160,15 @@ pub enum ConnectError {
         /// What was wrong with it.
         reason: Arc<str>,
     },
+    /// The server was not reached, or said no before the handshake.
+    #[error("server `{server}` cannot be used")]
+    Refused {
+        /// The server.
+        server: Arc<str>,
+        /// Why.
+        #[source]
+        source: LinkError,
+    },
 }
 
 /// The last line of stderr says most often why a server failed.
@@ -181,7 +193,7 @@ pub async fn connect(
     let log_before = stderr.stamps().newest();
     let mut child = Child::spawn(spec)?;
     let tree = child.tree.clone();
-    let peer = Peer::new(spec.server.clone(), spec.limits);
+    let peer = Peer::new(spec.server.clone(), spec.limits, spec.owner.clone());
     // Dropped before the end, it kills what was started.
     let mut starting = Starting(Some(peer.clone()));
     let (events, heard) = mpsc::channel(spec.limits.events_max.max(1));
@@ -201,7 +213,7 @@ pub async fn connect(
     let keeping = child.keep(peer.clone(), streams, spec.limits);
     spawner.spawn("link.keeper", Box::pin(keeping));
 
-    match handshake::shake(&peer, &client, deadline).await {
+    match handshake::shake(&peer, &client, abilities(spec.owner.as_ref()), deadline).await {
         Ok(info) => {
             let pid = tree.server_pid();
             starting.0 = None;
@@ -215,6 +227,17 @@ pub async fn connect(
             Err(failure.explain(spec.server.clone(), exit, stderr_tail))
         }
     }
+}
+
+/// A link of one session declares what that session's client can do; one that is shared declares
+/// all, since any client may come.
+pub(crate) fn abilities(owner: Option<&Arc<dyn CallerEnd>>) -> Abilities {
+    let all = || {
+        Ability::ALL
+            .into_iter()
+            .fold(Abilities::default(), Abilities::with)
+    };
+    owner.map_or_else(all, |owner| owner.abilities())
 }
 
 /// Runs a task; what is returned tells when it is over.

@@ -1,12 +1,16 @@
 //! Calls and specs as tests want them.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bowline_core::call::{Call, Principal, Reply, Role, Scope};
+use bowline_core::call::{Call, Principal, Reply, Role, Scope, Subject};
+use bowline_core::caller::{Abilities, Ability, CallerEnd, Question, QuestionId, SessionKey};
+use bowline_core::sync::lock;
 use bowline_host::Host;
+use bowline_host::ports::Audience;
 use bowline_host::spec::ServerSpec;
 use bytes::Bytes;
+use tokio::sync::watch;
 
 use crate::json::literal;
 
@@ -30,9 +34,10 @@ pub fn call(tool: &str, arguments: &str) -> Call {
     Call {
         principal: Arc::new(Principal::new("owner", Role::Owner)),
         scope: Scope::All,
-        tool: tool.into(),
+        subject: Subject::Tool(tool.into()),
         params: format!("{start}{name},\"arguments\":{arguments}}}").into(),
         name_at: start.len()..start.len() + name.len(),
+        makes_task: false,
         progress_at: None,
         id: Bytes::from_static(CALL_ID.as_bytes()),
         deadline: None,
@@ -64,4 +69,91 @@ pub async fn reaches(host: &Host, server: &str, state: &str) -> bool {
     let mut states = server.state();
     let reached = states.wait_for(|current| current.as_str() == state);
     matches!(tokio::time::timeout(WAIT_MAX, reached).await, Ok(Ok(_)))
+}
+
+/// A caller's end that can be asked anything, and keeps what it is told.
+#[derive(Debug, Default)]
+pub struct Hearer {
+    session: u64,
+    told: Mutex<Vec<Bytes>>,
+}
+
+impl Hearer {
+    /// Returns the end of a call of this session.
+    #[must_use]
+    pub fn of(session: u64) -> Arc<Self> {
+        Arc::new(Self {
+            session,
+            told: Mutex::default(),
+        })
+    }
+
+    /// Returns what it was told.
+    #[must_use]
+    pub fn told(&self) -> Vec<Bytes> {
+        lock(&self.told).clone()
+    }
+}
+
+impl CallerEnd for Hearer {
+    fn session(&self) -> SessionKey {
+        SessionKey(self.session)
+    }
+
+    fn abilities(&self) -> Abilities {
+        let all = Ability::ALL.into_iter();
+        all.fold(Abilities::default(), Abilities::with)
+    }
+
+    fn push(&self, notification: Bytes) {
+        lock(&self.told).push(notification);
+    }
+
+    fn ask(&self, _: Question) -> Option<QuestionId> {
+        None
+    }
+
+    fn withdraw(&self, _: QuestionId) {}
+
+    fn home(&self) -> Arc<dyn CallerEnd> {
+        Self::of(self.session)
+    }
+}
+
+/// An audience that keeps what each session was told.
+#[derive(Debug, Default)]
+pub struct Ears(watch::Sender<Vec<(SessionKey, Bytes)>>);
+
+impl Ears {
+    /// Waits until `count` notifications were told in all and returns them.
+    pub async fn heard(&self, count: usize) -> Vec<(u64, String)> {
+        let mut told = self.0.subscribe();
+        let _ = tokio::time::timeout(WAIT_MAX, told.wait_for(|told| told.len() >= count)).await;
+        let told = self.0.borrow();
+        let text = |bytes: &Bytes| String::from_utf8_lossy(bytes).into_owned();
+        told.iter()
+            .map(|(session, said)| (session.0, text(said)))
+            .collect()
+    }
+}
+
+impl Audience for Ears {
+    fn tell(&self, session: SessionKey, notification: Bytes) -> bool {
+        self.0
+            .send_modify(|told| told.push((session, notification)));
+        true
+    }
+}
+
+/// Returns the owner's request for `subject` on `/mcp`; `key` is the member that names it.
+#[must_use]
+pub fn ask(subject: Subject, key: &str) -> Call {
+    let name = literal(subject.name());
+    let start = format!("{{\"{key}\":");
+    Call {
+        subject,
+        params: format!("{start}{name}}}").into(),
+        name_at: start.len()..start.len() + name.len(),
+        ..call("", "{}")
+    }
 }

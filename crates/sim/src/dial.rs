@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bowline_core::caller::CallerEnd;
 use bowline_host::spec::ServerSpec;
 use bowline_host::supervisor::{Dial, Dialled};
 use bowline_link::stderr::StderrLog;
@@ -30,6 +31,7 @@ impl Dial for ScriptedDial {
         &'a self,
         spec: &'a ServerSpec,
         _log: &'a Arc<StderrLog>,
+        _owner: Option<Arc<dyn CallerEnd>>,
         deadline: Instant,
     ) -> BoxFuture<'a, Result<Dialled, ConnectError>> {
         Box::pin(async move {

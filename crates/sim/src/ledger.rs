@@ -46,6 +46,9 @@ pub struct Record {
     pub cancellations: Vec<Deed>,
     /// Pages of tools that were asked for: the server and the cursor, empty for the first page.
     pub pages: Vec<(Arc<str>, String)>,
+    /// Requests other than those of tools: the server, which of its lives, the method and its
+    /// parameters, with a space between them.
+    pub requests: Vec<(Arc<str>, u64, String)>,
 }
 
 impl Record {
@@ -59,6 +62,13 @@ impl Record {
     #[must_use]
     pub fn alive(&self, server: &str) -> usize {
         self.starts_of(server) - count(&self.ends, |life| *life.server == *server)
+    }
+
+    /// Returns the requests that reached a server, other than those of tools, in order.
+    #[must_use]
+    pub fn requests_of(&self, server: &str) -> Vec<&str> {
+        let own = self.requests.iter().filter(|(name, ..)| **name == *server);
+        own.map(|(.., request)| request.as_str()).collect()
     }
 
     /// Returns how many calls with exactly these arguments ran.
@@ -107,6 +117,13 @@ impl Ledger {
     pub(crate) fn cancelled(&self, deed: Deed) {
         self.0
             .send_modify(|record| push(&mut record.cancellations, deed));
+    }
+
+    pub(crate) fn asked(&self, life: &Life, method: &str, params: &str) {
+        let text = format!("{method} {params}").trim_end().to_owned();
+        let entry = (Arc::clone(&life.server), life.generation, text);
+        self.0
+            .send_modify(|record| push(&mut record.requests, entry));
     }
 
     pub(crate) fn paged(&self, server: &Arc<str>, cursor: &str) {

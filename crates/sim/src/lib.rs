@@ -11,7 +11,7 @@ mod link;
 mod script;
 mod world;
 
-pub use caller::{CALL_ID, body, call, call_of, reaches, spec};
+pub use caller::{CALL_ID, Ears, Hearer, ask, body, call, call_of, reaches, spec};
 pub use dial::ScriptedDial;
 pub use gate::Gate;
 pub use json::{definition, literal};

@@ -14,7 +14,7 @@ use tokio::time::timeout_at;
 
 use crate::json;
 use crate::ledger::{Deed, Ledger, Life};
-use crate::script::{Act, Generation};
+use crate::script::{Act, Answered, Generation};
 
 /// What every scripted server says of itself.
 const INITIALIZE: &str = concat!(
@@ -88,6 +88,8 @@ impl ScriptedLink {
         script: Generation,
         events: mpsc::Sender<LinkEvent>,
     ) -> Self {
+        let initialize = script.initialize.clone();
+        let initialize = initialize.unwrap_or(Bytes::from_static(INITIALIZE.as_bytes()));
         Self {
             process,
             script: Mutex::new(script),
@@ -96,7 +98,7 @@ impl ScriptedLink {
             events,
             info: ServerInfo {
                 revision: Revision::V2025_06_18,
-                initialize: Bytes::from_static(INITIALIZE.as_bytes()),
+                initialize,
                 name: "scripted".into(),
                 version: "1".into(),
             },
@@ -180,6 +182,34 @@ impl ScriptedLink {
         })
     }
 
+    /// Answers what is neither a call nor a list of tools, as the script says; by default with
+    /// the error of a method that it does not know.
+    async fn other(&self, request: &Request) -> Answer {
+        let params = json::params_sent(request);
+        let life = &self.process.life;
+        self.process.ledger.asked(life, &request.method, &params);
+        let found = {
+            let script = self.script();
+            let mut answers = script.answers.iter();
+            answers
+                .find(|(method, part, _)| *method == request.method && params.contains(part))
+                .map(|(.., answer)| answer.clone())
+        };
+        match found {
+            Some(Answered::Result(result)) => {
+                json::answer(request, Body::Result, &String::from_utf8_lossy(&result))
+            }
+            Some(Answered::Error(error)) => {
+                json::answer(request, Body::Error, &String::from_utf8_lossy(&error))
+            }
+            Some(Answered::Never) => std::future::pending().await,
+            None => {
+                let error = r#"{"code":-32601,"message":"no such method"}"#;
+                json::answer(request, Body::Error, error)
+            }
+        }
+    }
+
     async fn run(&self, request: &Request) -> Result<Answer, LinkError> {
         let params = json::params_sent(request);
         let Some((tool, arguments)) = json::read_call(&params) else {
@@ -235,6 +265,7 @@ impl ScriptedLink {
                 Ok(json::answer(request, Body::Error, error))
             }
             Act::ToolError => result(true),
+            Act::Says(body) => Ok(json::answer(request, Body::Result, &body)),
             Act::Garbles => Err(LinkError::BadAnswer("garbled".into())),
             Act::Progress(times) => {
                 for done in 1..=times {
@@ -266,7 +297,13 @@ impl Link for ScriptedLink {
                         }
                     }
                     "tools/call" => self.run(&request).await,
-                    _ => Err(LinkError::BadAnswer("unknown method".into())),
+                    _ => {
+                        tokio::select! {
+                            biased;
+                            exit = self.ending() => Err(LinkError::Lost(exit)),
+                            answer = self.other(&request) => Ok(answer),
+                        }
+                    }
                 }
             };
             timeout_at(request.deadline, served)

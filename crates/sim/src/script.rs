@@ -54,6 +54,18 @@ pub struct Generation {
     pub(crate) end_takes: Duration,
     /// How long each answer to `tools/list` takes.
     pub(crate) list_takes: Duration,
+    /// Its result of `initialize`, where it is not the usual one.
+    pub(crate) initialize: Option<Bytes>,
+    /// What it answers to other methods, by the method and a text that the parameters hold.
+    pub(crate) answers: Vec<(String, String, Answered)>,
+}
+
+/// What a server answers to a method.
+#[derive(Clone, Debug)]
+pub(crate) enum Answered {
+    Result(Bytes),
+    Error(Bytes),
+    Never,
 }
 
 /// How a start goes.
@@ -90,6 +102,8 @@ pub enum Act {
     Garbles,
     /// Tells its progress so many times, then answers.
     Progress(u32),
+    /// Runs, and answers with this result, word for word.
+    Says(String),
 }
 
 impl Generation {
@@ -113,6 +127,8 @@ impl Generation {
             acts: BTreeMap::new(),
             end_takes: Duration::ZERO,
             list_takes: Duration::ZERO,
+            initialize: None,
+            answers: Vec::new(),
         }
     }
 
@@ -145,6 +161,39 @@ impl Generation {
     pub fn raw_page(mut self, cursor: &str, page: &str) -> Self {
         let page = Bytes::copy_from_slice(page.as_bytes());
         self.pages.insert(cursor.to_owned(), page);
+        self
+    }
+
+    /// Makes it say this of itself, the result of `initialize`, when it is started.
+    #[must_use]
+    pub fn introduces(mut self, initialize: &str) -> Self {
+        self.initialize = Some(Bytes::copy_from_slice(initialize.as_bytes()));
+        self
+    }
+
+    /// Makes it answer `method` with a result, where the parameters hold `part`.
+    #[must_use]
+    pub fn answers(self, method: &str, part: &str, result: &str) -> Self {
+        let result = Bytes::copy_from_slice(result.as_bytes());
+        self.answered(method, part, Answered::Result(result))
+    }
+
+    /// Makes it answer `method` with an error, where the parameters hold `part`.
+    #[must_use]
+    pub fn refuses(self, method: &str, part: &str, error: &str) -> Self {
+        let error = Bytes::copy_from_slice(error.as_bytes());
+        self.answered(method, part, Answered::Error(error))
+    }
+
+    /// Makes it never answer `method`.
+    #[must_use]
+    pub fn ignores(self, method: &str) -> Self {
+        self.answered(method, "", Answered::Never)
+    }
+
+    fn answered(mut self, method: &str, part: &str, answer: Answered) -> Self {
+        self.answers
+            .push((method.to_owned(), part.to_owned(), answer));
         self
     }
 

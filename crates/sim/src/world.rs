@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use bowline_host::ports::SystemClock;
+use bowline_host::ports::{Audience, Silent, SystemClock};
 use bowline_host::spec::ServerSpec;
 use bowline_host::tasks::Tasks;
 use bowline_host::{Host, HostLimits};
@@ -51,13 +51,31 @@ impl World {
     /// Starts a host that has `specs` in care, on the clock of the test.
     #[must_use]
     pub fn host(&self, specs: Vec<ServerSpec>, limits: HostLimits) -> Host {
+        self.host_for(specs, limits, Arc::new(Silent))
+    }
+
+    /// The same with an audience that hears what servers say outside calls.
+    #[must_use]
+    pub fn host_for(
+        &self,
+        specs: Vec<ServerSpec>,
+        limits: HostLimits,
+        audience: Arc<dyn Audience>,
+    ) -> Host {
         Host::start(
             specs,
             limits,
             Arc::new(ScriptedDial::new(self.clone())),
             Arc::new(SystemClock::start()),
             Tasks::default(),
+            audience,
         )
+    }
+
+    /// Lets a running server say something outside calls; `false` when it does not run.
+    #[must_use]
+    pub fn say(&self, server: &str, event: LinkEvent) -> bool {
+        self.link(server).is_some_and(|link| link.say(event))
     }
 
     /// Returns what happened so far.

@@ -64,6 +64,16 @@ pub fn comment(out: &mut Vec<u8>, text: &str) {
     out.push(b'\n');
 }
 
+/// Appends how long a reader that lost the stream should wait before it comes back. It takes
+/// effect with the next event.
+pub fn retry(out: &mut Vec<u8>, wait_ms: u64) {
+    line(
+        out,
+        b"retry: ",
+        itoa::Buffer::new().format(wait_ms).as_bytes(),
+    );
+}
+
 fn check(field: &'static str, value: Option<&str>) -> Result<(), SseFault> {
     match value {
         Some(value) if memchr::memchr3(b'\r', b'\n', 0, value.as_bytes()).is_some() => {

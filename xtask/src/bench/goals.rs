@@ -16,23 +16,60 @@ pub(super) struct Goal {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Limit {
     AtMost(f64),
+    AtLeast(f64),
     Below(f64),
 }
 
-use Limit::{AtMost, Below};
+use Limit::{AtLeast, AtMost, Below};
 
 pub(super) const GOALS: &[Goal] = &[
     goal(
         "cpu_ratio_c16",
         "CPU per call against the bare bridge, 16 callers",
-        AtMost(1.6),
+        AtMost(1.4),
         "x",
     ),
     goal(
         "cpu_ratio_c64",
         "CPU per call against the bare bridge, 64 callers",
+        AtMost(1.4),
+        "x",
+    ),
+    goal(
+        "http_nginx_c16",
+        "HTTP: CPU per call against nginx, 16 callers",
         AtMost(1.6),
         "x",
+    ),
+    goal(
+        "http_nginx_c64",
+        "HTTP: CPU per call against nginx, 64 callers",
+        AtMost(1.6),
+        "x",
+    ),
+    goal(
+        "http_relay_c256",
+        "HTTP: CPU per call against the relay, 256 callers",
+        AtMost(1.3),
+        "x",
+    ),
+    goal(
+        "http_kept",
+        "HTTP: req/s kept from 16 to 256, relay's by ours",
+        AtMost(1.0),
+        "x",
+    ),
+    goal(
+        "list_ratio",
+        "list of 1,000 tools of 10 servers against direct",
+        AtMost(2.0),
+        "x",
+    ),
+    goal(
+        "setups",
+        "session set-ups, 16 callers",
+        AtLeast(10_000.0),
+        "/s",
     ),
     goal(
         "idle_mib",
@@ -95,6 +132,7 @@ impl Goal {
         };
         let hit = match self.limit {
             AtMost(limit) => figure <= limit,
+            AtLeast(limit) => figure >= limit,
             Below(limit) => figure < limit,
         };
         if hit { Verdict::Hit } else { Verdict::Miss }
@@ -104,6 +142,7 @@ impl Goal {
     pub(super) fn target(&self) -> String {
         match self.limit {
             AtMost(limit) => format!("<= {limit} {}", self.unit),
+            AtLeast(limit) => format!(">= {limit} {}", self.unit),
             Below(limit) => format!("< {limit} {}", self.unit),
         }
     }

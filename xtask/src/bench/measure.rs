@@ -29,11 +29,23 @@ impl Run {
 
 /// Calls the tool `echo` from `callers` connections for a while.
 pub(super) fn load(tools: &Tools, plan: &Plan, target: &Target, callers: usize) -> Result<Run> {
+    load_with(tools, plan, target, callers, &[])
+}
+
+/// The same with other options of `mcpbench load`.
+pub(super) fn load_with(
+    tools: &Tools,
+    plan: &Plan,
+    target: &Target,
+    callers: usize,
+    options: &[&str],
+) -> Result<Run> {
     let mut command = Command::new(&tools.mcpbench);
     command.args(["load", "--c", &callers.to_string(), "--d", plan.run_seconds]);
     command
         .args(["--warm", plan.warm_seconds, "--pid", &target.pid()])
-        .args(target.options());
+        .args(target.options())
+        .args(options);
     let raw = last_line(&command).with_context(|| format!("load on {}", target.name))?;
     let errors = raw.get("errors").and_then(Value::as_u64).unwrap_or(0);
     if errors > 0 {
@@ -78,7 +90,7 @@ pub(super) fn open(
 
 /// Milliseconds from the start of the gateway to its first right call.
 pub(super) fn first(tools: &Tools) -> Result<f64> {
-    let prepared = target::prepare(tools, "first", 0)?;
+    let prepared = target::prepare(tools, "first", &target::one_child(tools, 0))?;
     let command = prepared.command(tools);
     let words = [command.get_program()]
         .into_iter()

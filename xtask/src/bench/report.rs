@@ -39,15 +39,21 @@ impl Report {
     /// The product against its floor: every figure, and the goal where there is one.
     pub(super) fn ratio(&mut self, callers: usize, pairs: &[(Run, Run)]) {
         let of = |figure: &str| measure::ratio(pairs, figure);
-        self.ratios.push(json!({
-            "of": "bowline/bridge", "callers": callers, "pairs": pairs.len(),
-            "cpu": of("gw_cpu_us"), "rps": of("rps"), "p50": of("p50_us"), "p99": of("p99_us"),
-        }));
+        self.compare("bowline/bridge", callers, pairs);
         match callers {
             16 => self.set("cpu_ratio_c16", of("gw_cpu_us")),
             64 => self.set("cpu_ratio_c64", of("gw_cpu_us")),
             _ => {}
         }
+    }
+
+    /// One target against another, figure by figure.
+    pub(super) fn compare(&mut self, names: &str, callers: usize, pairs: &[(Run, Run)]) {
+        let of = |figure: &str| measure::ratio(pairs, figure);
+        self.ratios.push(json!({
+            "of": names, "callers": callers, "pairs": pairs.len(),
+            "cpu": of("gw_cpu_us"), "rps": of("rps"), "p50": of("p50_us"), "p99": of("p99_us"),
+        }));
     }
 
     pub(super) fn pair(
@@ -126,7 +132,8 @@ impl Report {
         }
         for ratio in &self.ratios {
             let callers = number(ratio.get("callers"));
-            write!(out, "bowline/bridge, {callers} callers:")?;
+            let names = ratio.get("of").and_then(Value::as_str).unwrap_or_default();
+            write!(out, "{names}, {callers} callers:")?;
             for name in ["cpu", "rps", "p50", "p99"] {
                 write!(out, "  {name} {}", number(ratio.get(name)))?;
             }

@@ -65,10 +65,27 @@ impl Drop for Target {
 
 /// The backend itself, called without anything between.
 pub(super) fn direct(tools: &Tools) -> Result<Target> {
+    serving(tools, 0)
+}
+
+/// The backend with so many tools more.
+pub(super) fn serving(tools: &Tools, tool_count: usize) -> Result<Target> {
     let port = free_port()?;
     let mut command = Command::new(&tools.mcpbench);
     command.args(["serve", "--listen", &format!("127.0.0.1:{port}")]);
+    command.args(["--tools", &tool_count.to_string()]);
     plain(tools, "direct", &command, port, None)
+}
+
+/// The floor for HTTP to HTTP in Rust: parses the message, renames the tool, and nothing else.
+pub(super) fn relay(tools: &Tools) -> Result<Target> {
+    let behind = direct(tools)?;
+    let port = free_port()?;
+    let upstream = behind.url.trim_end_matches("/mcp").to_owned();
+    let mut command = Command::new(&tools.mcpbench);
+    command.args(["relay", "--parse", "--upstream", &upstream]);
+    command.args(["--listen", &format!("127.0.0.1:{port}")]);
+    plain(tools, "relay", &command, port, Some(Box::new(behind)))
 }
 
 /// A bare reverse proxy before the backend: what HTTP to HTTP costs elsewhere.
@@ -112,7 +129,42 @@ pub(super) fn bridge(tools: &Tools) -> Result<Target> {
 
 /// The product, with one stdio child that offers `tool_count` tools more.
 pub(super) fn bowline(tools: &Tools, name: &'static str, tool_count: usize) -> Result<Target> {
-    let prepared = prepare(tools, name, tool_count)?;
+    started(tools, name, &one_child(tools, tool_count), None)
+}
+
+/// The product before a backend that speaks HTTP.
+pub(super) fn bowline_http(tools: &Tools) -> Result<Target> {
+    let behind = direct(tools)?;
+    let config = format!("[servers.b]\nurl = {:?}\n", behind.url);
+    started(tools, "bowline", &config, Some(Box::new(behind)))
+}
+
+/// The product before `servers` servers that offer `tool_count` tools each and three more.
+pub(super) fn bowline_many(tools: &Tools, servers: usize, tool_count: usize) -> Result<Target> {
+    let behind = serving(tools, tool_count)?;
+    let base = behind.url.trim_end_matches("/mcp");
+    let names = (0..servers).map(|nth| match nth {
+        0 => "b".to_owned(),
+        nth => format!("s{nth}"),
+    });
+    let config: String = names
+        .map(|name| format!("[servers.{name}]\nurl = \"{base}/{name}/mcp\"\n"))
+        .collect();
+    started(
+        tools,
+        "bowline, 10 servers",
+        &config,
+        Some(Box::new(behind)),
+    )
+}
+
+fn started(
+    tools: &Tools,
+    name: &'static str,
+    config: &str,
+    behind: Option<Box<Target>>,
+) -> Result<Target> {
+    let prepared = prepare(tools, name, config)?;
     let mut command = under_limits(&prepared.command(tools));
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     command.stderr(fs::File::create(prepared.folder.join("stderr"))?);
@@ -138,7 +190,7 @@ pub(super) fn bowline(tools: &Tools, name: &'static str, tool_count: usize) -> R
         header: Some(bearer(token.trim())),
         child,
         folder: prepared.folder,
-        _behind: None,
+        _behind: behind,
     };
     wait_for_call(tools, &target)?;
     Ok(target)
@@ -152,12 +204,16 @@ pub(super) struct Prepared {
     pub(super) header: String,
 }
 
-pub(super) fn prepare(tools: &Tools, name: &str, tool_count: usize) -> Result<Prepared> {
-    let folder = tools.folder(name)?;
-    let config = format!(
+/// A configuration of one stdio child.
+pub(super) fn one_child(tools: &Tools, tool_count: usize) -> String {
+    format!(
         "[servers.b]\ncommand = {:?}\nargs = [\"stdio\", \"--tools\", \"{tool_count}\"]\n",
         tools.mcpbench
-    );
+    )
+}
+
+pub(super) fn prepare(tools: &Tools, name: &str, config: &str) -> Result<Prepared> {
+    let folder = tools.folder(name)?;
     fs::write(folder.join("bowline.toml"), config)?;
     let state = folder.join("state");
     fs::create_dir(&state)?;

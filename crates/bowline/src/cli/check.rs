@@ -42,11 +42,11 @@ pub(super) fn run(context: &mut Context) -> Result<Exit, Failure> {
                 [
                     server.name.to_string(),
                     start.to_owned(),
-                    server.command.display().to_string(),
+                    server.reach.shown(),
                 ]
             })
             .collect();
-        out.line(&table(["SERVER", "STARTS", "COMMAND"], &rows))
+        out.line(&table(["SERVER", "STARTS", "COMMAND OR ADDRESS"], &rows))
     })?;
     Ok(Exit::Ok)
 }
@@ -68,7 +68,7 @@ fn summary(config: &Config, path: &str) -> serde_json::Value {
         .map(|server| {
             json!({
                 "name": &*server.name,
-                "command": server.command.display().to_string(),
+                "command": server.reach.shown(),
                 "lazy": server.lazy,
             })
         })

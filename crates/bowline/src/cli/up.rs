@@ -9,7 +9,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use super::{Context, Exit, Failure, Out, Up};
 use crate::assemble::{AssembleError, Gateway};
 use crate::cli::Format;
-use crate::config::{self, Config, ServerConfig};
+use crate::config::{self, Child, Config, Reach, ServerConfig};
 use crate::edge::door::Auth;
 use crate::state::{self, State};
 
@@ -177,7 +177,8 @@ fn demo() -> Result<Config, Failure> {
     let own = std::env::current_exe().map_err(AssembleError::OwnPath)?;
     let server = |name: &str, toolset: &str| {
         let args = ["fixture", "--toolset", toolset].map(str::to_owned);
-        ServerConfig::new(name, own.clone().into_os_string(), args.to_vec())
+        let child = Child::new(own.clone().into_os_string(), args.to_vec());
+        ServerConfig::new(name, Reach::Child(child))
     };
     Ok(Config {
         servers: vec![server("demo", "demo"), server("everything", "conformance")],
@@ -200,6 +201,9 @@ impl From<AssembleError> for Failure {
                 } else {
                     failure
                 }
+            }
+            AssembleError::Tls(ref source) => {
+                Self::unexpected(error.to_string()).hint(format!("cause: {source}"))
             }
             AssembleError::OwnPath(ref source) => {
                 Self::unexpected(error.to_string()).hint(format!("cause: {source}"))

@@ -7,6 +7,10 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::time::Duration;
 
+use bowline_host::spec::Isolation;
+use bowline_link::http::Transport;
+use http::HeaderName;
+
 use self::reader::{Keys, Reader};
 use super::frame::Problem;
 use super::suggest::nearest;
@@ -40,6 +44,9 @@ const SERVER: Keys = Keys {
         "env",
         "cwd",
         "inherit_env",
+        "url",
+        "headers",
+        "transport",
         "timeout",
         "start_timeout",
         "lazy",
@@ -48,15 +55,7 @@ const SERVER: Keys = Keys {
         "breaker",
         "tools",
     ],
-    planned: &[
-        "url",
-        "headers",
-        "via",
-        "pin",
-        "idle_stop",
-        "cache",
-        "journal",
-    ],
+    planned: &["via", "pin", "idle_stop", "cache", "journal"],
 };
 const RESTART: Keys = Keys {
     built: &["budget", "window", "backoff"],
@@ -80,8 +79,17 @@ const JSON_EXTRA_TOP: Keys = Keys {
     planned: TOP.planned,
 };
 const JSON_SERVER: Keys = Keys {
-    built: &["command", "args", "env", "cwd", "type", "x-bowline"],
-    planned: &["url", "headers", "disabled"],
+    built: &[
+        "command",
+        "args",
+        "env",
+        "cwd",
+        "url",
+        "headers",
+        "type",
+        "x-bowline",
+    ],
+    planned: &["disabled"],
 };
 /// Our own keys beside a foreign entry: all but those that the entry itself has.
 const JSON_EXTRA: Keys = Keys {
@@ -122,8 +130,9 @@ pub(crate) struct Server {
     pub(crate) name: String,
     pub(crate) name_span: Range<usize>,
     pub(crate) command: Option<Text>,
-    /// The server is reached at a `url`, so the lack of a command is no fault of its own.
-    pub(crate) remote: bool,
+    pub(crate) url: Option<Text>,
+    pub(crate) headers: Vec<(HeaderName, Text)>,
+    pub(crate) transport: Option<Transport>,
     pub(crate) args: Vec<Text>,
     pub(crate) env: Vec<(String, Text)>,
     pub(crate) cwd: Option<Text>,
@@ -131,6 +140,7 @@ pub(crate) struct Server {
     pub(crate) timeout: Option<Duration>,
     pub(crate) start_timeout: Option<Duration>,
     pub(crate) lazy: Option<bool>,
+    pub(crate) isolation: Isolation,
     pub(crate) restart_budget: Option<u32>,
     pub(crate) restart_window: Option<Duration>,
     pub(crate) restart_backoff: Option<(Duration, Duration)>,
@@ -205,11 +215,16 @@ fn json_server(reader: &mut Reader, named: &Entry) -> Server {
     for entry in entries {
         match entry.key.as_str() {
             "type" => {
-                let choices = [("stdio", Choice::Built(())), ("local", Choice::Built(()))];
-                let planned = ["http", "sse", "streamable-http", "streamableHttp", "remote"];
-                let planned = planned.map(|word| (word, Choice::Planned));
-                let choices: Vec<_> = choices.into_iter().chain(planned).collect();
-                choice(reader, entry, &choices);
+                let choices = [
+                    ("stdio", None),
+                    ("local", None),
+                    ("http", Some(Transport::Auto)),
+                    ("streamable-http", Some(Transport::Auto)),
+                    ("streamableHttp", Some(Transport::Auto)),
+                    ("remote", Some(Transport::Auto)),
+                    ("sse", Some(Transport::Sse)),
+                ];
+                server.transport = choice(reader, entry, &choices).flatten();
             }
             "x-bowline" => {
                 let place = format!("{place}.x-bowline");
@@ -257,7 +272,16 @@ fn fill(reader: &mut Reader, server: &mut Server, entries: &[Entry], place: &str
     for entry in entries {
         match entry.key.as_str() {
             "command" => server.command = reader.text(entry),
-            "url" => server.remote = true,
+            "url" => server.url = reader.text(entry),
+            "headers" => server.headers = reader.headers(entry),
+            "transport" => {
+                let choices = [
+                    ("auto", Transport::Auto),
+                    ("http", Transport::Streamable),
+                    ("sse", Transport::Sse),
+                ];
+                server.transport = choice(reader, entry, &choices);
+            }
             "args" => server.args = reader.texts(entry),
             "env" => server.env = reader.variables(entry),
             "cwd" => server.cwd = reader.text(entry),
@@ -265,7 +289,7 @@ fn fill(reader: &mut Reader, server: &mut Server, entries: &[Entry], place: &str
             "timeout" => server.timeout = reader.duration(entry),
             "start_timeout" => server.start_timeout = reader.duration(entry),
             "lazy" => server.lazy = reader.boolean(entry),
-            "isolation" => isolation(reader, entry),
+            "isolation" => server.isolation = isolation(reader, entry),
             "restart" => restart(reader, server, entry, place),
             "breaker" => breaker(reader, server, entry, place),
             "tools" => tools(reader, server, entry, place),
@@ -274,18 +298,15 @@ fn fill(reader: &mut Reader, server: &mut Server, entries: &[Entry], place: &str
     }
 }
 
-fn isolation(reader: &mut Reader, entry: &Entry) {
-    // Links are shared until the others are built, so both words mean the same for now.
-    choice(
-        reader,
-        entry,
-        &[
-            ("auto", Choice::Built(())),
-            ("shared", Choice::Built(())),
-            ("principal", Choice::Planned),
-            ("session", Choice::Planned),
-        ],
-    );
+fn isolation(reader: &mut Reader, entry: &Entry) -> Isolation {
+    let all = [
+        Isolation::Auto,
+        Isolation::Shared,
+        Isolation::Principal,
+        Isolation::Session,
+    ];
+    let choices = all.map(|isolation| (isolation.as_str(), isolation));
+    choice(reader, entry, &choices).unwrap_or_default()
 }
 
 fn restart(reader: &mut Reader, server: &mut Server, entry: &Entry, place: &str) {
@@ -318,9 +339,9 @@ fn tools(reader: &mut Reader, server: &mut Server, entry: &Entry, place: &str) {
         let place = inside(&place, &tool.key);
         for inner in reader.table(&tool.node, &tool.key, &place, &TOOL) {
             let effects = [
-                ("read", Choice::Built(Effect::Read)),
-                ("write", Choice::Built(Effect::Write)),
-                ("unknown", Choice::Built(Effect::Unknown)),
+                ("read", Effect::Read),
+                ("write", Effect::Write),
+                ("unknown", Effect::Unknown),
             ];
             if inner.key == "effect"
                 && let Some(effect) = choice(reader, inner, &effects)
@@ -339,41 +360,24 @@ fn inside(place: &str, key: &str) -> String {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Choice<T> {
-    Built(T),
-    Planned,
-}
-
-fn choice<T: Copy>(reader: &mut Reader, entry: &Entry, choices: &[(&str, Choice<T>)]) -> Option<T> {
+fn choice<T: Copy>(reader: &mut Reader, entry: &Entry, choices: &[(&str, T)]) -> Option<T> {
     let Value::Text(word) = &entry.node.value else {
         reader.wrong_kind(entry, "a string");
         return None;
     };
     let span = entry.node.span.clone();
     match choices.iter().find(|(name, _)| name == word) {
-        Some((_, Choice::Built(meaning))) => Some(*meaning),
-        Some((_, Choice::Planned)) => {
-            let message = format!(
-                "`{} = \"{word}\"` is not built yet in this version",
-                entry.key
-            );
-            reader
-                .problems
-                .push(Problem::new(span, message, "known, but not built yet"));
-            None
-        }
+        Some((_, meaning)) => Some(*meaning),
         None => {
             let message = format!("`{}` cannot be \"{}\"", entry.key, word.escape_debug());
-            let built = choices
+            let known = choices
                 .iter()
-                .filter(|(_, choice)| matches!(choice, Choice::Built(_)))
                 .map(|(name, _)| format!("\"{name}\""))
                 .collect::<Vec<_>>()
                 .join(", ");
             let label = match nearest(word, choices.iter().map(|(name, _)| *name)) {
                 Some(near) => format!("did you mean \"{near}\"?"),
-                None => format!("expected one of {built}"),
+                None => format!("expected one of {known}"),
             };
             reader.problems.push(Problem::new(span, message, label));
             None

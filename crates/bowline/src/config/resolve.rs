@@ -5,9 +5,13 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use bowline_link::http::endpoint::Endpoint;
+use http::HeaderValue;
+
 use super::expand::{self, Source, expand};
 use super::file::{File, Server, Text};
 use super::frame::{Problem, place};
+use super::reach::{Child, Reach, Remote, Template};
 use super::tree::Syntax;
 use super::{Breaker, Broken, Config, Restart, ServerConfig, Warning, defaults, name};
 
@@ -60,8 +64,6 @@ pub(super) fn resolve(file: File, origin: Origin<'_>) -> Result<Config, Vec<Prob
         warn(&server, &name, origin, &mut config.warnings);
         match one(&server, &name, origin.source) {
             Ok(server) => config.servers.push(server),
-            // The key that is not built yet was reported already.
-            Err(Stop::File(_)) if server.remote => {}
             Err(Stop::File(problem)) => problems.push(problem),
             Err(Stop::Machine(reason)) => {
                 config.broken.push(Broken {
@@ -86,48 +88,31 @@ enum Stop {
 }
 
 fn one(server: &Server, name: &str, source: Source<'_>) -> Result<ServerConfig, Stop> {
-    let Some(command) = &server.command else {
-        let message = format!("server `{name}` has no `command`");
-        let problem = Problem::new(server.name_span.clone(), message, "what should be started?");
-        return Err(Stop::File(
-            problem.help("add command = \"PROGRAM\" and args = [...]"),
-        ));
+    let reach = match (&server.command, &server.url) {
+        (Some(command), None) => Reach::Child(child(server, name, command, source)?),
+        (None, Some(url)) => Reach::Remote(remote(server, name, url, source)?),
+        (Some(_), Some(url)) => {
+            let message = format!("server `{name}` has both `command` and `url`");
+            let problem = Problem::new(url.span.clone(), message, "is it started or reached?");
+            return Err(Stop::File(problem.help("keep one of them")));
+        }
+        (None, None) => {
+            let message = format!("server `{name}` has neither `command` nor `url`");
+            let label = "what should be started or reached?";
+            let problem = Problem::new(server.name_span.clone(), message, label);
+            return Err(Stop::File(problem.help(
+                "add command = \"PROGRAM\" and args = [...], or url = \"https://...\"",
+            )));
+        }
     };
-    let program = text(command, "command", source)?;
-    if program.is_empty() {
-        let message = format!("server `{name}` has an empty `command`");
-        return Err(Stop::File(Problem::new(
-            command.span.clone(),
-            message,
-            "no program",
-        )));
-    }
-    let args = server.args.iter().map(|arg| text(arg, "args", source));
-    let env = server
-        .env
-        .iter()
-        .map(|(key, value)| Ok((key.clone(), text(value, &format!("env.{key}"), source)?)));
-    let cwd = server
-        .cwd
-        .as_ref()
-        .map(|cwd| text(cwd, "cwd", source))
-        .transpose()?;
     let (backoff_min, backoff_max) = server.restart_backoff.unwrap_or(defaults::BACKOFF);
     Ok(ServerConfig {
         name: Arc::from(name),
-        command: program_path(&program, source.directory),
-        args: args.collect::<Result<_, Stop>>()?,
-        env: env.collect::<Result<BTreeMap<_, _>, Stop>>()?,
-        inherit_env: server
-            .inherit_env
-            .iter()
-            .map(|name| name.text.clone())
-            .collect(),
-        // A daemon is started from anywhere, so a relative path starts at the config file.
-        cwd: cwd.map(|cwd| source.directory.join(cwd)),
+        reach,
         call_timeout: server.timeout.unwrap_or(defaults::CALL_TIMEOUT),
         start_timeout: server.start_timeout.unwrap_or(defaults::START_TIMEOUT),
         lazy: server.lazy.unwrap_or(false),
+        isolation: server.isolation,
         restart: Restart {
             budget: server.restart_budget.unwrap_or(defaults::RESTART_BUDGET),
             window: server.restart_window.unwrap_or(defaults::RESTART_WINDOW),
@@ -141,6 +126,88 @@ fn one(server: &Server, name: &str, source: Source<'_>) -> Result<ServerConfig, 
             rest: server.breaker_rest.unwrap_or(defaults::BREAKER_REST),
         },
         effects: server.effects.clone(),
+    })
+}
+
+fn child(server: &Server, name: &str, command: &Text, source: Source<'_>) -> Result<Child, Stop> {
+    if let Some((_, first)) = server.headers.first() {
+        let message = format!("server `{name}` is started here, so `headers` go nowhere");
+        let problem = Problem::new(first.span.clone(), message, "only a `url` has headers");
+        return Err(Stop::File(problem));
+    }
+    let program = text(command, "command", source)?;
+    if program.is_empty() {
+        let message = format!("server `{name}` has an empty `command`");
+        let problem = Problem::new(command.span.clone(), message, "no program");
+        return Err(Stop::File(problem));
+    }
+    let args = server.args.iter().map(|arg| text(arg, "args", source));
+    let env = server
+        .env
+        .iter()
+        .map(|(key, value)| Ok((key.clone(), text(value, &format!("env.{key}"), source)?)));
+    let cwd = server
+        .cwd
+        .as_ref()
+        .map(|cwd| text(cwd, "cwd", source))
+        .transpose()?;
+    let inherit_env = server.inherit_env.iter();
+    Ok(Child {
+        command: program_path(&program, source.directory),
+        args: args.collect::<Result<_, Stop>>()?,
+        env: env.collect::<Result<BTreeMap<_, _>, Stop>>()?,
+        inherit_env: inherit_env.map(|name| name.text.clone()).collect(),
+        // A daemon is started from anywhere, so a relative path starts at the config file.
+        cwd: cwd.map(|cwd| source.directory.join(cwd)),
+    })
+}
+
+fn remote(server: &Server, name: &str, url: &Text, source: Source<'_>) -> Result<Remote, Stop> {
+    let only_for_children = server
+        .args
+        .first()
+        .map(|arg| ("args", arg))
+        .or_else(|| server.env.first().map(|(_, value)| ("env", value)))
+        .or_else(|| server.cwd.as_ref().map(|cwd| ("cwd", cwd)))
+        .or_else(|| {
+            server
+                .inherit_env
+                .first()
+                .map(|first| ("inherit_env", first))
+        });
+    if let Some((key, at)) = only_for_children {
+        let message = format!("server `{name}` is reached at a `url`, so `{key}` has no use");
+        let problem = Problem::new(at.span.clone(), message, "only a `command` has it");
+        return Err(Stop::File(problem));
+    }
+    let unusable = |fault: String| {
+        let message = format!("server `{name}` cannot be reached at this `url`");
+        Stop::File(Problem::new(url.span.clone(), message, fault))
+    };
+    let address = text(url, "url", source)?;
+    let address = Endpoint::parse(&address).map_err(|error| unusable(error.to_string()))?;
+    if !server.headers.is_empty() && !address.is_private() {
+        return Err(unusable(
+            "headers go to other machines over https only".to_owned(),
+        ));
+    }
+    let env = Arc::new(source.env.clone());
+    let directory = Arc::new(source.directory.to_path_buf());
+    let mut headers = Vec::with_capacity(server.headers.len());
+    for (key, value) in &server.headers {
+        // Read once now, so that what cannot be had is told at the start.
+        let now = text(value, &format!("headers.{key}"), source)?;
+        if HeaderValue::from_str(&now).is_err() {
+            let reason = format!("`headers.{key}` holds what no header can");
+            return Err(Stop::Machine(reason));
+        }
+        let template = Template::new(value.text.clone(), &env, &directory);
+        headers.push((key.clone(), template));
+    }
+    Ok(Remote {
+        url: address,
+        transport: server.transport.unwrap_or_default(),
+        headers,
     })
 }
 

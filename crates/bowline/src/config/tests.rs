@@ -1,5 +1,8 @@
 //! Whole files in, values or exact error text out.
 
+use bowline_host::spec::Isolation;
+use bowline_link::http::Transport;
+
 use super::*;
 
 fn toml(text: &str, env: &Env) -> Result<Config, String> {
@@ -36,19 +39,20 @@ effect = "read"
     let config = toml(text, &Env::of([("HOME", "/home/a")])).unwrap();
     let expected = ServerConfig {
         name: Arc::from("files"),
-        command: "npx".into(),
-        args: vec![
-            "-y".into(),
-            "server-filesystem".into(),
-            "/home/a/code".into(),
-        ],
-        env: [
-            ("ROOT".into(), "/srv".into()),
-            ("EMPTY".into(), String::new()),
-        ]
-        .into(),
-        inherit_env: vec!["GITHUB_TOKEN".into()],
-        cwd: Some("/etc/b/work".into()),
+        reach: Reach::Child(Child {
+            command: "npx".into(),
+            args: ["-y", "server-filesystem", "/home/a/code"]
+                .map(str::to_owned)
+                .into(),
+            env: [
+                ("ROOT".into(), "/srv".into()),
+                ("EMPTY".into(), String::new()),
+            ]
+            .into(),
+            inherit_env: vec!["GITHUB_TOKEN".into()],
+            cwd: Some("/etc/b/work".into()),
+        }),
+        isolation: Isolation::Shared,
         call_timeout: Duration::from_secs(60),
         start_timeout: Duration::from_secs(5),
         lazy: true,
@@ -88,7 +92,8 @@ fn what_is_left_out_has_a_default() {
     let config = toml("[servers.a]\ncommand = \"./run\"\n", &Env::default()).unwrap();
     assert_eq!(config.listen, ["127.0.0.1:7331".parse().unwrap()]);
     let server = &config.servers[0];
-    assert_eq!(server.command, "/etc/b/./run");
+    assert_eq!(server.reach.shown(), "/etc/b/./run");
+    assert_eq!(server.isolation, Isolation::Auto);
     assert_eq!(server.call_timeout, Duration::from_secs(300));
     assert_eq!(server.start_timeout, Duration::from_secs(30));
     assert!(!server.lazy);
@@ -108,21 +113,21 @@ error[config]: unknown key `lasy` in [servers.files]
 3 | lasy = true
   | ^^^^ did you mean `lazy`?
   |
-  = help: keys here: command, args, env, cwd, inherit_env, timeout, start_timeout, lazy, \
-isolation, restart, breaker, tools"
+  = help: keys here: command, args, env, cwd, inherit_env, url, headers, transport, timeout, \
+start_timeout, lazy, isolation, restart, breaker, tools"
     );
 }
 
 #[test]
 fn a_key_that_is_promised_is_refused_by_name() {
-    let text = "[servers.tracker]\nurl = \"https://tracker.example/mcp\"\n";
+    let text = "[servers.tracker]\ncommand = \"a\"\nvia = \"executor:x\"\n";
     assert_eq!(
         toml(text, &Env::default()).unwrap_err(),
         "\
-error[config]: `url` in [servers.tracker] is not built yet in this version
- --> /etc/b/bowline.toml:2:1
+error[config]: `via` in [servers.tracker] is not built yet in this version
+ --> /etc/b/bowline.toml:3:1
   |
-2 | url = \"https://tracker.example/mcp\"
+3 | via = \"executor:x\"
   | ^^^ known, but not built yet
   |
   = help: remove it, or wait for a later version"
@@ -138,7 +143,7 @@ listen = 1
 command = 3
 timeout = \"soon\"
 lazy = \"yes\"
-isolation = \"session\"
+isolation = \"sesion\"
 restart = { budget = -1, backof = \"1s..2s\" }
 breaker = { failures = 0 }
 [servers.ok.tools.t]
@@ -156,15 +161,15 @@ allow = []
         [
             "unknown key `gatway` in the file",
             "server name `Bad_Name` cannot be used",
-            "server `Bad_Name` has no `command`",
+            "server `Bad_Name` has neither `command` nor `url`",
             "`command` must be a string",
             "`timeout` must be a duration such as \"500ms\", \"30s\", \"5m\" or \"1h\"",
             "`lazy` must be true or false",
-            "`isolation = \"session\"` is not built yet in this version",
+            "`isolation` cannot be \"sesion\"",
             "`budget` must be a whole number, 0 or more",
             "unknown key `backof` in [servers.Bad_Name.restart]",
             "`failures` must be a whole number, 1 or more",
-            "server `ok` has no `command`",
+            "server `ok` has neither `command` nor `url`",
             "`effect` cannot be \"wriet\"",
             "`roles` in the file is not built yet in this version",
         ]
@@ -273,14 +278,11 @@ error[config]: unknown key `comand` in mcpServers.a
 2 |   \"a\": {\"comand\": \"x\", \"command\": \"x\"}
   |         ^^^^^^^^ did you mean `command`?
   |
-  = help: keys here: command, args, env, cwd, type, x-bowline"
+  = help: keys here: command, args, env, cwd, url, headers, type, x-bowline"
     );
     let report =
-        json("{\"mcpServers\": {\"a\": {\"type\": \"http\", \"command\": \"x\"}}}").unwrap_err();
-    assert!(
-        report.contains("`type = \"http\"` is not built yet"),
-        "{report}"
-    );
+        json("{\"mcpServers\": {\"a\": {\"type\": \"htp\", \"url\": \"http://a/\"}}}").unwrap_err();
+    assert!(report.contains("did you mean \"http\"?"), "{report}");
     let report = json("{\"servers\": {}}").unwrap_err();
     assert!(report.contains("unknown key `servers`"), "{report}");
     assert!(
@@ -362,5 +364,98 @@ fn ten_thousand_malformed_files_never_panic() {
         if let Err(error) = parse(&text, name.as_ref(), &Env::of([("HOME", "/h")])) {
             assert!(!error.report().is_empty(), "seed {seed} round {round}");
         }
+    }
+}
+
+#[test]
+fn a_server_at_an_address_has_a_transport_and_headers() {
+    let text = "\
+[servers.a]
+url = \"https://${HOST}/mcp\"
+headers = { Authorization = \"Bearer ${KEY}\", X-Team = \"blue\" }
+transport = \"sse\"
+isolation = \"principal\"
+";
+    let env = Env::of([("HOST", "tracker.example"), ("KEY", "hunter2")]);
+    let config = toml(text, &env).unwrap();
+    let server = &config.servers[0];
+    assert_eq!(server.isolation, Isolation::Principal);
+    let Reach::Remote(remote) = &server.reach else {
+        panic!("{server:?}");
+    };
+    assert_eq!(remote.url.to_string(), "https://tracker.example/mcp");
+    assert_eq!(remote.transport, Transport::Sse);
+    let named: Vec<_> = remote.headers.iter().map(|(name, _)| name).collect();
+    assert_eq!(named, ["authorization", "x-team"]);
+    let (_, secret) = &remote.headers[0];
+    assert_eq!(secret.value().unwrap(), "Bearer hunter2");
+    assert!(!format!("{config:?}").contains("hunter2"));
+    let text = r#"{"mcpServers":{"a":{"type":"sse","url":"http://127.0.0.1:1/sse"}}}"#;
+    let config = json(text).unwrap();
+    let Reach::Remote(remote) = &config.servers[0].reach else {
+        panic!("{config:?}");
+    };
+    assert_eq!(remote.transport, Transport::Sse);
+}
+
+#[test]
+fn a_header_from_a_file_is_read_at_each_use() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("key");
+    std::fs::write(&file, "one\n").unwrap();
+    let text = "[servers.a]\nurl = \"http://[::1]:1/\"\nheaders = { X-Key = \"${file:key}\" }\n";
+    let path = directory.path().join("bowline.toml");
+    let config = parse(text, &path, &Env::default()).unwrap();
+    let Reach::Remote(remote) = &config.servers[0].reach else {
+        panic!("{config:?}");
+    };
+    let (_, key) = &remote.headers[0];
+    assert!(!key.is_fixed());
+    assert_eq!(key.value().unwrap(), "one");
+    std::fs::write(&file, "two\n").unwrap();
+    assert_eq!(key.value().unwrap(), "two");
+    std::fs::remove_file(&file).unwrap();
+    let error = key.value().unwrap_err();
+    assert!(
+        error.contains("cannot be read") && !error.contains("two"),
+        "{error}"
+    );
+}
+
+#[test]
+fn an_address_that_cannot_be_used_is_refused_with_the_reason() {
+    for (lines, reason) in [
+        ("url = \"tracker.example\"", "the address is not valid"),
+        ("url = \"ftp://a/\"", "neither http nor https"),
+        ("url = \"https://u:p@a/\"", "holds a user name or password"),
+        (
+            "url = \"http://a/\"\nheaders = { X-Key = \"k\" }",
+            "over https only",
+        ),
+        (
+            "url = \"http://a/\"\ncommand = \"b\"",
+            "both `command` and `url`",
+        ),
+        ("url = \"http://a/\"\nargs = [\"b\"]", "`args` has no use"),
+        (
+            "command = \"a\"\nheaders = { X-Key = \"k\" }",
+            "`headers` go nowhere",
+        ),
+        (
+            "url = \"https://a/\"\nheaders = { Host = \"k\" }",
+            "is set by the gateway",
+        ),
+        (
+            "url = \"https://a/\"\nheaders = { \"a b\" = \"k\" }",
+            "is no header name",
+        ),
+        (
+            "url = \"https://a/\"\nheaders = { A = \"1\", a = \"2\" }",
+            "is given twice",
+        ),
+    ] {
+        let text = format!("[servers.a]\n{lines}\n");
+        let report = toml(&text, &Env::default()).unwrap_err();
+        assert!(report.contains(reason), "{lines}: {report}");
     }
 }

@@ -5,12 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::call::{Principal, Scope};
-use bowline_wire::jsonrpc::write_notification;
-use bowline_wire::mcp::method;
 use tokio::sync::watch;
 
 use super::Edge;
-use super::session::Session;
+use super::session::{Lists, Session};
 
 /// How often quiet sessions are looked for.
 const SWEEP: Duration = Duration::from_secs(60);
@@ -21,7 +19,6 @@ const SETTLE: Duration = Duration::from_millis(20);
 /// Runs until told to stop.
 pub async fn run(edge: Arc<Edge>, mut stop: watch::Receiver<bool>) {
     let mut changes = edge.host.catalog_changes();
-    let message = message();
     let mut sweep = tokio::time::interval(SWEEP);
     loop {
         tokio::select! {
@@ -31,37 +28,37 @@ pub async fn run(edge: Arc<Edge>, mut stop: watch::Receiver<bool>) {
                 }
                 tokio::time::sleep(SETTLE).await;
                 changes.borrow_and_update();
-                tell(&edge, &message);
+                tell(&edge);
             }
-            _ = sweep.tick() => edge.sessions.sweep(edge.host.clock().now()),
+            _ = sweep.tick() => edge.sweep_sessions(),
             _ = stop.changed() => return,
         }
     }
 }
 
-/// Tells a session that has just begun to listen of a change that it could not hear before.
+/// Tells a session that has just begun to listen of changes that it could not hear before.
 pub(super) fn catch_up(edge: &Edge, session: &Session) {
-    let view = edge.host.view(&session.principal, &session.scope);
-    session.announce(view.fingerprint, &message());
+    session.announce(&lists(edge, &session.principal, &session.scope));
 }
 
-fn message() -> Vec<u8> {
-    let mut message = Vec::new();
-    write_notification(&mut message, method::TOOLS_LIST_CHANGED, None);
-    message
+/// Notes that a session begins with the lists as they are.
+pub(super) fn knows(edge: &Edge, session: &Session) {
+    session.knows_all(lists(edge, &session.principal, &session.scope));
+}
+
+fn lists(edge: &Edge, principal: &Principal, scope: &Scope) -> Lists {
+    Lists::from(|kind| edge.host.view(principal, scope, kind).fingerprint)
 }
 
 /// Tells each session whose own view is another than the one it knows. Views are computed once
 /// for each kind of caller, not for each session.
-fn tell(edge: &Edge, message: &[u8]) {
-    let mut views: HashMap<(Arc<Principal>, Scope), [u8; 32]> = HashMap::new();
+fn tell(edge: &Edge) {
+    let mut views: HashMap<(Arc<Principal>, Scope), Lists> = HashMap::new();
     for session in edge.sessions.all() {
         let key = (Arc::clone(&session.principal), session.scope.clone());
-        let fingerprint = *views.entry(key).or_insert_with(|| {
-            edge.host
-                .view(&session.principal, &session.scope)
-                .fingerprint
-        });
-        session.announce(fingerprint, message);
+        let lists = views
+            .entry(key)
+            .or_insert_with(|| lists(edge, &session.principal, &session.scope));
+        session.announce(lists);
     }
 }

@@ -99,7 +99,7 @@ impl Failure {
                     .offers()
                     .filter(|offer| server.is_none_or(|server| *offer.server == *server))
                     .flat_map(|offer| &offer.tools)
-                    .map(|tool| Arc::clone(&tool.route.tool));
+                    .map(|tool| Arc::clone(&tool.route.name));
                 nearest(tool, names.collect::<Vec<_>>())
             }
             _ => Vec::new(),

@@ -173,10 +173,10 @@ impl Door {
             };
         }
         match (place, self.auth) {
-            (Place::Mcp(_), Auth::NotForMcp) | (Place::Livez | Place::Readyz, _) => {
-                Ok(Arc::clone(&self.anonymous))
-            }
-            (Place::Mcp(_), Auth::Required) | (Place::Api, _) => Err(Refused::Unauthorized),
+            (Place::Mcp(_) | Place::Sse(_) | Place::Messages(_), Auth::NotForMcp)
+            | (Place::Livez | Place::Readyz, _) => Ok(Arc::clone(&self.anonymous)),
+            (Place::Mcp(_) | Place::Sse(_) | Place::Messages(_), Auth::Required)
+            | (Place::Api, _) => Err(Refused::Unauthorized),
         }
     }
 }

@@ -9,9 +9,15 @@ use http::StatusCode;
 use serde_json::{Map, Value, json};
 
 /// Every code word there is; each has a page in `docs/errors/`.
-pub const CODES: [&str; 16] = [
+pub const CODES: [&str; 22] = [
     "server_not_found",
     "tool_not_found",
+    "prompt_not_found",
+    "resource_not_found",
+    "task_not_found",
+    "task_ambiguous",
+    "too_many_subscriptions",
+    "server_refused",
     "policy_denied",
     "too_many_calls",
     "server_busy",
@@ -34,12 +40,21 @@ pub const CALL_FAILED: i64 = -31_000;
 /// The JSON-RPC code of a request without the right credential.
 pub const UNAUTHORIZED: i64 = -32_001;
 
+/// The JSON-RPC code of a resource that nobody has.
+pub const RESOURCE_NOT_FOUND: i64 = -32_002;
+
 /// Returns the code word of an error.
 #[must_use]
 pub const fn word(error: &CallError) -> &'static str {
     match error {
         CallError::UnknownServer { .. } => "server_not_found",
         CallError::UnknownTool { .. } => "tool_not_found",
+        CallError::UnknownPrompt { .. } => "prompt_not_found",
+        CallError::UnknownResource { .. } => "resource_not_found",
+        CallError::UnknownTask { .. } => "task_not_found",
+        CallError::AmbiguousTask { .. } => "task_ambiguous",
+        CallError::TooManySubscriptions { .. } => "too_many_subscriptions",
+        CallError::Refused { .. } => "server_refused",
         CallError::Denied { .. } => "policy_denied",
         CallError::TooManyCalls { .. } => "too_many_calls",
         CallError::ServerBusy { .. } => "server_busy",
@@ -61,11 +76,16 @@ pub const fn word(error: &CallError) -> &'static str {
 #[must_use]
 pub const fn status(error: &CallError) -> StatusCode {
     match error {
-        CallError::UnknownServer { .. } | CallError::UnknownTool { .. } => StatusCode::NOT_FOUND,
+        CallError::UnknownServer { .. }
+        | CallError::UnknownTool { .. }
+        | CallError::UnknownPrompt { .. }
+        | CallError::UnknownResource { .. }
+        | CallError::UnknownTask { .. } => StatusCode::NOT_FOUND,
+        CallError::AmbiguousTask { .. } => StatusCode::CONFLICT,
         CallError::Denied { .. } => StatusCode::FORBIDDEN,
-        CallError::TooManyCalls { .. } | CallError::ServerBusy { .. } => {
-            StatusCode::TOO_MANY_REQUESTS
-        }
+        CallError::TooManyCalls { .. }
+        | CallError::ServerBusy { .. }
+        | CallError::TooManySubscriptions { .. } => StatusCode::TOO_MANY_REQUESTS,
         CallError::Stopped { .. }
         | CallError::Ejected { .. }
         | CallError::Resting { .. }
@@ -76,7 +96,8 @@ pub const fn status(error: &CallError) -> StatusCode {
         CallError::StartTimeout { .. } | CallError::Timeout { .. } => StatusCode::GATEWAY_TIMEOUT,
         CallError::ConnectionLost { .. }
         | CallError::AnswerTooLarge { .. }
-        | CallError::BadAnswer { .. } => StatusCode::BAD_GATEWAY,
+        | CallError::BadAnswer { .. }
+        | CallError::Refused { .. } => StatusCode::BAD_GATEWAY,
     }
 }
 
@@ -86,6 +107,22 @@ pub fn advice(error: &CallError) -> String {
     match error {
         CallError::UnknownServer { .. } => "`bowline ls` shows the servers.".to_owned(),
         CallError::UnknownTool { .. } => "List the tools again; names may have changed.".to_owned(),
+        CallError::UnknownPrompt { .. } => {
+            "List the prompts again; names may have changed.".to_owned()
+        }
+        CallError::UnknownResource { .. } => {
+            "List the resources again; they may have changed.".to_owned()
+        }
+        CallError::UnknownTask { .. } => {
+            "It is over and forgotten, or was never made; do not ask again.".to_owned()
+        }
+        CallError::AmbiguousTask { server, .. } => {
+            format!("Ask for it at `/servers/{server}/mcp`, or at the other server's endpoint.")
+        }
+        CallError::TooManySubscriptions { .. } => {
+            "End subscriptions that are no longer needed, then repeat it.".to_owned()
+        }
+        CallError::Refused { .. } => "The server said why; do not repeat it as it is.".to_owned(),
         CallError::Denied { .. } => "Do not try again; ask the owner of the gateway.".to_owned(),
         CallError::TooManyCalls { .. } | CallError::ServerBusy { .. } => {
             "The call did not run; wait for some calls to end and repeat it.".to_owned()
@@ -143,14 +180,32 @@ pub fn data(error: &CallError) -> Map<String, Value> {
 #[must_use]
 pub fn answer(id: &[u8], error: &CallError) -> Bytes {
     let number = match error {
+        // What the server said is what the caller hears.
+        CallError::Refused { error, .. } => return refused(id, error),
         // What the protocol says of a name that does not exist.
-        CallError::UnknownTool { .. } | CallError::UnknownServer { .. } => code::INVALID_PARAMS,
+        CallError::UnknownTool { .. }
+        | CallError::UnknownServer { .. }
+        | CallError::UnknownPrompt { .. }
+        | CallError::UnknownTask { .. }
+        | CallError::AmbiguousTask { .. } => code::INVALID_PARAMS,
+        CallError::UnknownResource { .. } => RESOURCE_NOT_FOUND,
         _ => CALL_FAILED,
     };
     let message = format!("{}. {}", capital(&error.to_string()), advice(error));
     let data = Value::Object(data(error)).to_string();
     let mut out = Vec::with_capacity(message.len() + data.len() + 96);
     write_error(&mut out, Some(id), number, &message, Some(data.as_bytes()));
+    out.into()
+}
+
+/// Writes the error object of a server as the answer to the request `id`.
+fn refused(id: &[u8], error: &[u8]) -> Bytes {
+    let mut out = Vec::with_capacity(id.len() + error.len() + 40);
+    out.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
+    out.extend_from_slice(id);
+    out.extend_from_slice(b",\"error\":");
+    out.extend_from_slice(error);
+    out.push(b'}');
     out.into()
 }
 

@@ -1,16 +1,22 @@
 //! The MCP endpoints: one request in, one answer or stream of events out.
 
+mod batch;
 mod call;
 mod handshake;
 mod headers;
+mod list;
+mod local;
+mod old;
 mod read;
 
+pub use old::{messages, sse};
 pub(super) use read::is_json;
 
 use std::sync::Arc;
 
 use bowline_core::call::{Principal, Scope};
-use bowline_wire::jsonrpc::{write_error, write_result};
+use bowline_core::caller::CallerEnd;
+use bowline_wire::jsonrpc::{Refusal, write_error, write_result};
 use bowline_wire::mcp::{Revision, code, method};
 use bowline_wire::{Kind, Message, object};
 use bytes::Bytes;
@@ -19,8 +25,8 @@ use http::{HeaderValue, Method, StatusCode, header};
 use hyper::body::Incoming;
 
 use super::body::{self, Answer, REVISION, SESSION};
-use super::session::Session;
-use super::stream::EventBody;
+use super::session::{CallEnd, Session};
+use super::stream::{EventBody, Place};
 use super::{Edge, announce, errors};
 
 /// What every request to an MCP endpoint is answered with the help of.
@@ -56,23 +62,35 @@ pub async fn answer(
         scope,
         parts,
     };
-    if let Scope::Server(server) = scope
-        && let Err(error) = edge.host.server(server)
-    {
-        return body::json(StatusCode::NOT_FOUND, errors::answer(b"null", &error));
+    if let Some(refused) = refuse_scope(caller) {
+        return refused;
     }
     match parts.method {
         Method::POST => post(caller, incoming).await,
         Method::GET => listen(caller),
         Method::DELETE => end(caller),
-        _ => {
-            let mut answer = body::empty(StatusCode::METHOD_NOT_ALLOWED);
-            answer
-                .headers_mut()
-                .insert(header::ALLOW, HeaderValue::from_static("GET, POST, DELETE"));
-            answer
-        }
+        _ => not_allowed("GET, POST, DELETE"),
     }
+}
+
+/// Refuses an endpoint of a server that is not there.
+fn refuse_scope(caller: Caller<'_>) -> Option<Answer> {
+    let Scope::Server(server) = caller.scope else {
+        return None;
+    };
+    let error = caller.edge.host.server(server).err()?;
+    Some(body::json(
+        StatusCode::NOT_FOUND,
+        errors::answer(b"null", &error),
+    ))
+}
+
+fn not_allowed(allowed: &'static str) -> Answer {
+    let mut answer = body::empty(StatusCode::METHOD_NOT_ALLOWED);
+    answer
+        .headers_mut()
+        .insert(header::ALLOW, HeaderValue::from_static(allowed));
+    answer
 }
 
 async fn post(caller: Caller<'_>, incoming: Incoming) -> Answer {
@@ -82,6 +100,7 @@ async fn post(caller: Caller<'_>, incoming: Incoming) -> Answer {
     };
     let message = match Message::parse(text.clone()) {
         Ok(message) => message,
+        Err(Refusal::Batch) => return batch::answer(caller, text).await,
         Err(refusal) => return read::refused(&text, refusal),
     };
     if let Some(refused) = refuse_revision(caller, &message)
@@ -95,10 +114,9 @@ async fn post(caller: Caller<'_>, incoming: Incoming) -> Answer {
             Ok(session) => request(caller, &session, &message).await,
             Err(status) => no_session(status, message.id()),
         },
-        // A caller's answers belong to requests of ours; none is ever open.
         (Kind::Notification | Kind::Answer, _) => match session(caller) {
             Ok(session) => {
-                notified(&session, &message);
+                heard(&session, &message);
                 body::empty(StatusCode::ACCEPTED)
             }
             Err(status) => no_session(status, None),
@@ -106,45 +124,38 @@ async fn post(caller: Caller<'_>, incoming: Incoming) -> Answer {
     }
 }
 
-async fn request(caller: Caller<'_>, session: &Session, message: &Message) -> Answer {
-    let id = message.id().unwrap_or(b"null");
-    match message.method() {
-        Some(method::TOOLS_CALL) => call::answer(caller, session, message).await,
-        Some(method::TOOLS_LIST) => list(caller, session, id, message.params()).await,
-        Some(method::PING) => result(id, b"{}"),
-        Some(_) | None => failure(
-            StatusCode::OK,
-            Some(id),
-            code::METHOD_NOT_FOUND,
-            "this gateway does not serve that method",
-        ),
-    }
-}
-
-async fn list(caller: Caller<'_>, session: &Session, id: &[u8], params: Option<&[u8]>) -> Answer {
-    if params.is_some_and(|params| object::field(params, "cursor").is_some()) {
-        let message = "the list has one page; no cursor was given out";
-        return failure(StatusCode::OK, Some(id), code::INVALID_PARAMS, message);
-    }
-    caller.edge.host.settled().await;
-    let view = caller.edge.host.view(caller.principal, caller.scope);
-    session.knows(view.fingerprint);
-    result(id, &view.result)
-}
-
-fn notified(session: &Session, message: &Message) {
-    if message.method() != Some(method::CANCELLED) {
-        return;
-    }
-    let Some(params) = message.params() else {
-        return;
+async fn request(caller: Caller<'_>, session: &Arc<Session>, message: &Message) -> Answer {
+    let Some(ask) = message.method().and_then(call::Ask::of) else {
+        let answer = local::answer(caller, session, message).await;
+        return body::json(StatusCode::OK, answer);
     };
-    if let Some(id) = object::field(params, "requestId") {
+    // A caller that takes no stream can neither be told nor asked anything on the way.
+    let streams = read::accepts(caller.parts, "text/event-stream");
+    let end = streams.then(|| {
+        let id = Bytes::copy_from_slice(message.id().unwrap_or_default());
+        CallEnd::new(session, id, Vec::new())
+    });
+    let told = end.clone().map(|end| end as Arc<dyn CallerEnd>);
+    match call::begin(caller, session, message, ask, told) {
+        Ok(running) => call::answer(caller.edge, running, end).await,
+        Err(refused) => body::json(StatusCode::OK, refused),
+    }
+}
+
+/// Takes what needs no answer: a notification, or the caller's answer to a question.
+fn heard(session: &Session, message: &Message) {
+    if message.kind() == Kind::Answer {
+        return session.questions.answer(message);
+    }
+    let params = message.params().unwrap_or_default();
+    if message.method() == Some(method::CANCELLED)
+        && let Some(id) = object::field(params, "requestId")
+    {
         session.in_flight.cancel(id.of(params));
     }
 }
 
-/// Opens the stream on which a session hears of changes.
+/// Opens the stream on which a session hears of changes, or one that its caller has lost.
 fn listen(caller: Caller<'_>) -> Answer {
     if !read::accepts(caller.parts, "text/event-stream") {
         return body::empty(StatusCode::NOT_ACCEPTABLE);
@@ -152,22 +163,29 @@ fn listen(caller: Caller<'_>) -> Answer {
     if let Some(refused) = refuse_unknown(caller, None) {
         return refused;
     }
-    // No stream of ours gives out event ids, so there is none to resume from.
-    if caller.parts.headers.contains_key("last-event-id") {
-        return no_session(StatusCode::NOT_FOUND, None);
-    }
-    match session(caller) {
-        Ok(session) => {
-            let Some(seat) = caller.edge.sessions.seat() else {
-                return too_many_streams();
-            };
-            let (sender, events) = EventBody::open(Box::new(seat));
-            session.listen(sender);
-            announce::catch_up(caller.edge, &session);
-            body::events(events)
-        }
-        Err(status) => no_session(status, None),
-    }
+    let session = match session(caller) {
+        Ok(session) => session,
+        Err(status) => return no_session(status, None),
+    };
+    let Some(seat) = caller.edge.sessions.seat() else {
+        return too_many_streams();
+    };
+    let events = match caller.parts.headers.get("last-event-id") {
+        None => Some(session.listen()),
+        Some(id) => resume(caller, &session, id),
+    };
+    let Some(mut events) = events else {
+        let message = "there is no such event to go on from in this session";
+        return failure(StatusCode::NOT_FOUND, None, code::INVALID_REQUEST, message);
+    };
+    events.keep(Box::new(seat));
+    announce::catch_up(caller.edge, &session);
+    body::events(events)
+}
+
+fn resume(caller: Caller<'_>, session: &Arc<Session>, id: &HeaderValue) -> Option<EventBody> {
+    let place = Place::parse(id.to_str().ok()?)?;
+    session.resume(place, caller.edge.host.clock().now())
 }
 
 /// Calls must find a connection however many listen.
@@ -191,7 +209,7 @@ fn end(caller: Caller<'_>) -> Answer {
     }
     match (session(caller), session_id(caller)) {
         (Ok(_), Some(id)) => {
-            caller.edge.sessions.end(id);
+            caller.edge.end_session(id);
             body::empty(StatusCode::NO_CONTENT)
         }
         (Err(status), _) => no_session(status, None),
@@ -238,16 +256,13 @@ fn session_id<'a>(caller: Caller<'a>) -> Option<&'a str> {
 /// else looks just like one that never was.
 fn session(caller: Caller<'_>) -> Result<Arc<Session>, StatusCode> {
     let id = session_id(caller).ok_or(StatusCode::BAD_REQUEST)?;
-    caller
-        .edge
-        .sessions
-        .find(
-            id,
-            caller.principal,
-            caller.scope,
-            caller.edge.host.clock().as_ref(),
-        )
-        .ok_or(StatusCode::NOT_FOUND)
+    find(caller, id).ok_or(StatusCode::NOT_FOUND)
+}
+
+fn find(caller: Caller<'_>, id: &str) -> Option<Arc<Session>> {
+    let clock = caller.edge.host.clock().as_ref();
+    let sessions = &caller.edge.sessions;
+    sessions.find(id, caller.principal, caller.scope, clock)
 }
 
 fn no_session(status: StatusCode, id: Option<&[u8]>) -> Answer {
@@ -259,14 +274,18 @@ fn no_session(status: StatusCode, id: Option<&[u8]>) -> Answer {
     failure(status, id, code::INVALID_REQUEST, message)
 }
 
-fn result(id: &[u8], result: &[u8]) -> Answer {
+fn result(id: &[u8], result: &[u8]) -> Bytes {
     let mut out = Vec::new();
     write_result(&mut out, id, result);
-    body::json(StatusCode::OK, Bytes::from(out))
+    out.into()
+}
+
+fn error(id: Option<&[u8]>, code: i64, message: &str) -> Bytes {
+    let mut out = Vec::new();
+    write_error(&mut out, id, code, message, None);
+    out.into()
 }
 
 fn failure(status: StatusCode, id: Option<&[u8]>, code: i64, message: &str) -> Answer {
-    let mut out = Vec::new();
-    write_error(&mut out, id, code, message, None);
-    body::json(status, Bytes::from(out))
+    body::json(status, error(id, code, message))
 }

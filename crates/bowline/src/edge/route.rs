@@ -10,6 +10,10 @@ use bowline_core::name;
 pub enum Place {
     /// An MCP endpoint.
     Mcp(Scope),
+    /// Where clients of 2024-11-05 open a stream.
+    Sse(Scope),
+    /// Where they post.
+    Messages(Scope),
     /// The API.
     Api,
     /// Whether the process lives.
@@ -22,15 +26,26 @@ pub enum Place {
 #[must_use]
 pub fn place(path: &str) -> Option<Place> {
     match path {
-        "/mcp" => Some(Place::Mcp(Scope::All)),
         "/livez" => Some(Place::Livez),
         "/readyz" => Some(Place::Readyz),
         _ if path.starts_with("/api/v1/") => Some(Place::Api),
-        _ => path
-            .strip_prefix("/servers/")
-            .and_then(|rest| rest.strip_suffix("/mcp"))
-            .filter(|server| name::is_server(server))
-            .map(|server| Place::Mcp(Scope::Server(Arc::from(server)))),
+        _ => match path.strip_prefix("/servers/") {
+            None => endpoint(path.strip_prefix('/')?, Scope::All),
+            Some(rest) => {
+                let (server, rest) = rest.split_once('/')?;
+                let scope = Scope::Server(Arc::from(server));
+                endpoint(rest, scope).filter(|_| name::is_server(server))
+            }
+        },
+    }
+}
+
+fn endpoint(name: &str, scope: Scope) -> Option<Place> {
+    match name {
+        "mcp" => Some(Place::Mcp(scope)),
+        "sse" => Some(Place::Sse(scope)),
+        "messages" => Some(Place::Messages(scope)),
+        _ => None,
     }
 }
 
@@ -46,6 +61,11 @@ mod tests {
             Some(Place::Mcp(Scope::Server("files".into())))
         );
         assert_eq!(place("/api/v1/servers"), Some(Place::Api));
+        assert_eq!(place("/sse"), Some(Place::Sse(Scope::All)));
+        assert_eq!(
+            place("/servers/files/messages"),
+            Some(Place::Messages(Scope::Server("files".into())))
+        );
         for path in [
             "/",
             "/mcp/",

@@ -3,6 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bowline_core::call::Scope;
+use bowline_core::caller::Abilities;
 use bowline_wire::mcp::Revision;
 use chacha20poly1305::aead::{Aead as _, KeyInit as _, Payload};
 use chacha20poly1305::{Key, XChaCha20Poly1305, XNonce};
@@ -27,6 +28,8 @@ pub struct Sealed {
     pub revision: Revision,
     /// When it was given out, in seconds since 1970.
     pub issued_s: u64,
+    /// What the client can be asked for.
+    pub abilities: Abilities,
 }
 
 /// Makes and opens session ids.
@@ -78,37 +81,49 @@ impl Seal {
     }
 }
 
-/// Principal, scope and revision as lines: none of them holds a line break.
+/// Time, scope, revision, principal and abilities as lines: none of them holds a line break.
 fn encode(sealed: &Sealed) -> Vec<u8> {
     let scope = match &sealed.scope {
         Scope::All => "",
         Scope::Server(server) => server,
     };
     format!(
-        "{}\n{scope}\n{}\n{}",
-        sealed.issued_s, sealed.revision, sealed.principal
+        "{}\n{scope}\n{}\n{}\n{}",
+        sealed.issued_s,
+        sealed.revision,
+        sealed.principal,
+        sealed.abilities.bits()
     )
     .into_bytes()
 }
 
 fn decode(text: &[u8]) -> Option<Sealed> {
-    let mut lines = std::str::from_utf8(text).ok()?.splitn(4, '\n');
+    let mut lines = std::str::from_utf8(text).ok()?.splitn(5, '\n');
     let issued_s = lines.next()?.parse().ok()?;
     let scope = match lines.next()? {
         "" => Scope::All,
         server => Scope::Server(server.into()),
     };
     let revision = Revision::parse(lines.next()?)?;
+    let principal = lines.next()?.to_owned();
+    // Ids of before clients could be asked end here.
+    let abilities = match lines.next() {
+        Some(bits) => Abilities::from_bits(bits.parse().ok()?),
+        None => Abilities::default(),
+    };
     Some(Sealed {
-        principal: lines.next()?.to_owned(),
+        principal,
         scope,
         revision,
         issued_s,
+        abilities,
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use bowline_core::caller::Ability;
+
     use super::*;
 
     fn sealed() -> Sealed {
@@ -117,7 +132,18 @@ mod tests {
             scope: Scope::Server("files".into()),
             revision: Revision::V2025_11_25,
             issued_s: 7,
+            abilities: Abilities::default().with(Ability::Roots),
         }
+    }
+
+    #[test]
+    fn an_id_of_before_abilities_were_sealed_opens_with_none() {
+        let old = Sealed {
+            abilities: Abilities::default(),
+            ..sealed()
+        };
+        assert_eq!(decode(b"7\nfiles\n2025-11-25\nowner"), Some(old));
+        assert_eq!(decode(b"7\nfiles\n2025-11-25\nowner\nx"), None);
     }
 
     #[test]

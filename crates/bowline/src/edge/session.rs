@@ -1,42 +1,103 @@
-//! Who is here: sessions are sealed into their ids, and memory is only a cache of them.
+//! One caller's session: what it agreed on, what it has under way, and how it is told and asked.
 
+mod end;
 mod inflight;
+mod questions;
+mod streams;
+mod table;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use bowline_core::call::{Principal, Scope};
-use bowline_core::caller::SessionKey;
+use bowline_core::caller::{Abilities, Question, QuestionId, SessionKey};
+use bowline_core::level::Level;
 use bowline_core::sync::lock;
-use bowline_core::time::{Now, millis};
-use bowline_host::ports::Clock;
-use bowline_wire::mcp::Revision;
-use foldhash::fast::RandomState;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use bowline_core::time::Now;
+use bowline_host::catalog::{ListKind, PerList};
+use bowline_wire::jsonrpc::write_notification;
+use bowline_wire::mcp::{Revision, method};
+use bowline_wire::object;
+use bytes::Bytes;
 
-use super::seal::{Seal, Sealed};
-use super::stream::{EventSender, Guard};
+use super::stream::{EventBody, Kept, Label, Line, Opening, Place, Source};
+use questions::Questions;
+use streams::Streams;
 
+pub use end::{CallEnd, Home};
 pub use inflight::{Cancelled, InFlight};
+pub use table::{AGE_MAX, IDLE, SESSIONS_MAX, STREAMS_MAX, Seat, Sessions};
 
-/// Sessions held in memory; one more pushes out the one that was quiet longest.
-pub const SESSIONS_MAX: usize = 65_536;
+/// Marks the names of streams that sessions listen on; those of calls do not have it.
+const HOME: u64 = 1 << 63;
 
-/// A session that was quiet this long leaves memory. Its id still works.
-pub const IDLE: Duration = Duration::from_secs(3_600);
+/// The lists of which a session is told that they changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum News {
+    /// `notifications/tools/list_changed`.
+    Tools,
+    /// `notifications/prompts/list_changed`.
+    Prompts,
+    /// `notifications/resources/list_changed`, for resources and templates.
+    Resources,
+}
 
-/// An id older than this no longer works.
-pub const AGE_MAX: Duration = Duration::from_secs(7 * 24 * 3_600);
+impl News {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Tools, Self::Prompts, Self::Resources];
 
-/// Streams open at once. Fewer than connections, so that listeners leave room for calls.
-pub const STREAMS_MAX: usize = 8_192;
+    /// Returns the notification that tells them.
+    #[must_use]
+    pub const fn method(self) -> &'static str {
+        match self {
+            Self::Tools => method::TOOLS_LIST_CHANGED,
+            Self::Prompts => method::PROMPTS_LIST_CHANGED,
+            Self::Resources => method::RESOURCES_LIST_CHANGED,
+        }
+    }
 
-/// Ended sessions remembered, so that their ids stay dead.
-const ENDED_MAX: usize = 65_536;
+    /// Returns the lists they are about.
+    const fn lists(self) -> &'static [ListKind] {
+        match self {
+            Self::Tools => &[ListKind::Tools],
+            Self::Prompts => &[ListKind::Prompts],
+            Self::Resources => &[ListKind::Resources, ListKind::Templates],
+        }
+    }
+}
+
+/// Fingerprints of the lists that a session sees.
+pub type Lists = PerList<[u8; 32]>;
+
+/// What all sessions of this process share.
+#[derive(Debug)]
+struct Shared {
+    /// Names streams and questions; never the same twice, not even after a restart, as far as
+    /// chance allows.
+    next_serial: AtomicU64,
+    kept: Kept,
+}
+
+impl Shared {
+    fn serial(&self) -> u64 {
+        self.next_serial.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+/// What a session agreed on when it was opened.
+#[derive(Clone, Debug)]
+pub struct Terms {
+    /// Who opened it.
+    pub principal: Arc<Principal>,
+    /// The endpoint it belongs to.
+    pub scope: Scope,
+    /// The revision agreed on.
+    pub revision: Revision,
+    /// What its client can be asked for.
+    pub abilities: Abilities,
+}
 
 /// One caller's session.
 #[derive(Debug)]
@@ -51,259 +112,273 @@ pub struct Session {
     pub revision: Revision,
     /// Its calls under way, so that they can be cancelled.
     pub in_flight: InFlight,
-    /// The stream it listens on.
-    stream: Mutex<Option<EventSender>>,
-    /// The list it knows; a different one is news.
-    known: Mutex<[u8; 32]>,
+    /// What servers want to know from its caller.
+    pub questions: Questions,
+    shared: Arc<Shared>,
+    /// Bits of [`Abilities`].
+    abilities: AtomicU8,
+    /// Index of the least [`Level`] it wants to hear.
+    level: AtomicU8,
+    /// What it is told outside calls.
+    home: Line,
+    home_label: Label,
+    /// The streams of its calls.
+    streams: Streams,
+    /// The lists it knows; different ones are news.
+    known: Mutex<Lists>,
     used_ms: AtomicU64,
-}
-
-/// All sessions.
-#[derive(Debug)]
-pub struct Sessions {
-    seal: Seal,
-    next_key: AtomicU64,
-    table: Mutex<Table>,
-    /// One for each stream that may be open.
-    seats: Arc<Semaphore>,
-}
-
-/// One of the streams that may be open; free again when dropped.
-#[derive(Debug)]
-pub struct Seat(#[expect(dead_code, reason = "its drop is what counts")] OwnedSemaphorePermit);
-
-impl Guard for Seat {}
-
-#[derive(Debug, Default)]
-struct Table {
-    live: HashMap<Arc<str>, Arc<Session>, RandomState>,
-    ended: HashSet<Arc<str>>,
-    /// The same ids, oldest first.
-    ended_order: VecDeque<Arc<str>>,
-}
-
-impl Sessions {
-    /// Returns no sessions; ids are sealed with `key`.
-    #[must_use]
-    pub fn new(key: &[u8; 32]) -> Self {
-        Self {
-            seal: Seal::new(key),
-            next_key: AtomicU64::new(1),
-            table: Mutex::default(),
-            seats: Arc::new(Semaphore::new(STREAMS_MAX)),
-        }
-    }
-
-    /// Returns a seat for one more stream, unless all are taken.
-    #[must_use]
-    pub fn seat(&self) -> Option<Seat> {
-        Arc::clone(&self.seats).try_acquire_owned().ok().map(Seat)
-    }
-
-    /// Opens a session and returns its id.
-    pub fn open(
-        &self,
-        principal: &Arc<Principal>,
-        scope: &Scope,
-        revision: Revision,
-        known: [u8; 32],
-        clock: &dyn Clock,
-    ) -> Option<Arc<str>> {
-        let id: Arc<str> = self
-            .seal
-            .seal(&Sealed {
-                principal: principal.name.as_ref().to_owned(),
-                scope: scope.clone(),
-                revision,
-                issued_s: clock.unix_ms() / 1_000,
-            })?
-            .into();
-        let session = Session {
-            key: self.fresh_key(),
-            ..Session::new(principal, scope.clone(), revision, known, clock.now())
-        };
-        self.insert(Arc::clone(&id), Arc::new(session));
-        Some(id)
-    }
-
-    /// Returns the session of `id`, if it belongs to this principal and endpoint; a session this
-    /// process has not seen yet comes to life from its id.
-    #[must_use]
-    pub fn find(
-        &self,
-        id: &str,
-        principal: &Arc<Principal>,
-        scope: &Scope,
-        clock: &dyn Clock,
-    ) -> Option<Arc<Session>> {
-        let held = self.table().live.get(id).cloned();
-        let session = match held {
-            Some(session) => session,
-            None => self.revive(id, principal, clock)?,
-        };
-        if session.principal.name != principal.name || session.scope != *scope {
-            return None;
-        }
-        session.used_ms.store(clock.now().0, Ordering::Relaxed);
-        Some(session)
-    }
-
-    /// Ends a session for good.
-    pub fn end(&self, id: &str) {
-        let mut table = self.table();
-        if let Some((id, session)) = table.live.remove_entry(id) {
-            session.close_stream();
-            if table.ended.insert(Arc::clone(&id)) {
-                table.ended_order.push_back(id);
-            }
-            if table.ended_order.len() > ENDED_MAX
-                && let Some(oldest) = table.ended_order.pop_front()
-            {
-                table.ended.remove(&oldest);
-            }
-        }
-    }
-
-    /// Lets sessions go that were quiet for long.
-    pub fn sweep(&self, now: Now) {
-        self.table().live.retain(|_, session| {
-            session.is_busy()
-                || now
-                    .0
-                    .saturating_sub(session.used_ms.load(Ordering::Relaxed))
-                    < millis(IDLE)
-        });
-    }
-
-    /// Returns every session in memory.
-    #[must_use]
-    pub fn all(&self) -> Vec<Arc<Session>> {
-        self.table().live.values().cloned().collect()
-    }
-
-    /// Returns how many sessions are in memory, and how many of them listen.
-    #[must_use]
-    pub fn count(&self) -> (usize, usize) {
-        let table = self.table();
-        let listening = table
-            .live
-            .values()
-            .filter(|session| session.is_listening())
-            .count();
-        (table.live.len(), listening)
-    }
-
-    /// Ends every stream, because the gateway goes down.
-    pub fn close_streams(&self) {
-        for session in self.all() {
-            session.close_stream();
-        }
-    }
-
-    fn revive(
-        &self,
-        id: &str,
-        principal: &Arc<Principal>,
-        clock: &dyn Clock,
-    ) -> Option<Arc<Session>> {
-        let sealed = self.seal.open(id)?;
-        let age_s = (clock.unix_ms() / 1_000).saturating_sub(sealed.issued_s);
-        let ended = self.table().ended.contains(id);
-        if ended || age_s > AGE_MAX.as_secs() || *sealed.principal != *principal.name {
-            return None;
-        }
-        // What it knew of the list is not known any more: the next change is news to it.
-        let known = [0; 32];
-        let session = Arc::new(Session {
-            key: self.fresh_key(),
-            ..Session::new(principal, sealed.scope, sealed.revision, known, clock.now())
-        });
-        self.insert(id.into(), Arc::clone(&session));
-        Some(session)
-    }
-
-    fn fresh_key(&self) -> SessionKey {
-        SessionKey(self.next_key.fetch_add(1, Ordering::Relaxed))
-    }
-
-    fn insert(&self, id: Arc<str>, session: Arc<Session>) {
-        let mut table = self.table();
-        if table.live.len() >= SESSIONS_MAX {
-            let quietest = table
-                .live
-                .iter()
-                .min_by_key(|(_, session)| session.used_ms.load(Ordering::Relaxed))
-                .map(|(id, _)| Arc::clone(id));
-            if let Some(quietest) = quietest {
-                table.live.remove(&quietest);
-            }
-        }
-        table.live.insert(id, session);
-    }
-
-    fn table(&self) -> MutexGuard<'_, Table> {
-        lock(&self.table)
-    }
+    /// Whether nobody listened at the last sweep.
+    quiet: AtomicBool,
+    closed: AtomicBool,
 }
 
 impl Session {
-    fn new(
-        principal: &Arc<Principal>,
-        scope: Scope,
-        revision: Revision,
-        known: [u8; 32],
-        now: Now,
-    ) -> Self {
+    fn new(id: &str, key: SessionKey, terms: Terms, shared: &Arc<Shared>, at: Beginning) -> Self {
         Self {
-            key: SessionKey(0),
-            principal: Arc::clone(principal),
-            scope,
-            revision,
+            key,
+            principal: terms.principal,
+            scope: terms.scope,
+            revision: terms.revision,
             in_flight: InFlight::default(),
-            stream: Mutex::default(),
-            known: Mutex::new(known),
-            used_ms: AtomicU64::new(now.0),
+            questions: Questions::default(),
+            shared: Arc::clone(shared),
+            abilities: AtomicU8::new(terms.abilities.bits()),
+            level: AtomicU8::new(0),
+            // Numbers go on after a restart, so that no old place is taken for a new one.
+            home: Line::after(at.unix_ms),
+            home_label: home_label(id),
+            streams: Streams::default(),
+            known: Mutex::default(),
+            used_ms: AtomicU64::new(at.now.0),
+            quiet: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
         }
     }
 
-    /// Listens on `stream` from now on; an earlier stream ends.
-    pub fn listen(&self, stream: EventSender) {
-        *lock(&self.stream) = Some(stream);
+    /// Returns what its client can be asked for.
+    #[must_use]
+    pub fn abilities(&self) -> Abilities {
+        Abilities::from_bits(self.abilities.load(Ordering::Relaxed))
     }
 
-    /// Notes that the session was shown the list with this fingerprint.
-    pub fn knows(&self, fingerprint: [u8; 32]) {
-        *lock(&self.known) = fingerprint;
+    /// Takes what a client declared after its session was opened.
+    pub fn declare(&self, abilities: Abilities) {
+        self.abilities.store(abilities.bits(), Ordering::Relaxed);
     }
 
-    /// Sends `message` to a listening session for which this fingerprint is news.
-    pub fn announce(&self, fingerprint: [u8; 32], message: &[u8]) {
-        let mut stream = lock(&self.stream);
-        let Some(sender) = stream.as_ref() else {
-            return;
-        };
-        let mut known = lock(&self.known);
-        if *known == fingerprint {
-            return;
+    /// Hears log messages of this level and above from now on.
+    pub fn set_level(&self, level: Level) {
+        self.level.store(level as u8, Ordering::Relaxed);
+    }
+
+    /// Whether its caller may come back to a stream it lost.
+    #[must_use]
+    pub fn resumes(&self) -> bool {
+        self.revision >= Revision::V2025_03_26
+    }
+
+    /// Whether its streams begin with a place to come back to.
+    fn is_primed(&self) -> bool {
+        self.revision >= Revision::V2025_11_25
+    }
+
+    /// Opens the stream it listens on; an earlier one ends.
+    #[must_use]
+    pub fn listen(self: &Arc<Self>) -> EventBody {
+        let source = Home::of(self) as Arc<dyn Source>;
+        if !self.resumes() {
+            return EventBody::new(source, self.home.read(), None, Opening::Comment);
         }
-        if sender.send(message) {
-            *known = fingerprint;
+        self.home.keep(self.shared.kept.clone());
+        let reader = self.home.read();
+        let after = self.home.last_sent();
+        let opening = if self.is_primed() {
+            Opening::Both { after }
         } else {
-            // Gone, or so far behind that it had better come back and list anew.
-            *stream = None;
+            Opening::Comment
+        };
+        EventBody::new(source, reader, Some(self.home_label), opening)
+    }
+
+    /// Opens the stream again in which a caller has been at `place`; `None` when it is not, or no
+    /// longer, one of this session.
+    #[must_use]
+    pub fn resume(self: &Arc<Self>, place: Place, now: Now) -> Option<EventBody> {
+        if !self.resumes() {
+            return None;
+        }
+        if place.label != self.home_label {
+            return self.streams.find(place.label, now)?.resume(place.number);
+        }
+        self.home.keep(self.shared.kept.clone());
+        let Some(reader) = self.home.read_after(place.number) else {
+            return Some(self.listen());
+        };
+        let source = Home::of(self) as Arc<dyn Source>;
+        let label = Some(self.home_label);
+        Some(EventBody::new(source, reader, label, Opening::Comment))
+    }
+
+    /// Says something outside calls; `false` when it does not listen.
+    pub fn tell(&self, notification: Bytes) -> bool {
+        if self.closed.load(Ordering::Relaxed) || !self.home.was_read() {
+            return false;
+        }
+        if !self.hears(&notification) {
+            return true;
+        }
+        self.say(notification)
+    }
+
+    /// Answers a request outside any stream of its own.
+    pub fn answer_at_home(&self, answer: Bytes) -> bool {
+        self.say(answer)
+    }
+
+    /// Notes that the session was shown a list with this fingerprint.
+    pub fn knows(&self, kind: ListKind, fingerprint: [u8; 32]) {
+        *lock(&self.known).get_mut(kind) = fingerprint;
+    }
+
+    /// Notes that the session is opened while the lists are these.
+    pub fn knows_all(&self, lists: Lists) {
+        *lock(&self.known) = lists;
+    }
+
+    /// Tells a listening session which of these lists are news to it.
+    pub fn announce(&self, lists: &Lists) {
+        if !self.home.is_read() {
+            return;
+        }
+        let mut known = lock(&self.known);
+        for news in News::ALL {
+            let lists_of = news.lists().iter().copied();
+            if lists_of
+                .clone()
+                .all(|kind| known.get(kind) == lists.get(kind))
+            {
+                continue;
+            }
+            let mut message = Vec::new();
+            write_notification(&mut message, news.method(), None);
+            if !self.say(message.into()) {
+                return;
+            }
+            for kind in lists_of {
+                *known.get_mut(kind) = *lists.get(kind);
+            }
         }
     }
 
-    fn close_stream(&self) {
-        *lock(&self.stream) = None;
+    /// Ends what is under way, because the session ends.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+        self.in_flight.cancel_all();
+        self.questions.close();
+        self.streams.close();
+        self.home.interrupt();
+        self.home.clear();
+    }
+
+    /// Says something on the stream it listens on. A caller so far behind that there is no room
+    /// had better come back and list anew.
+    fn say(&self, message: Bytes) -> bool {
+        let said = self.home.push(message);
+        if !said {
+            self.home.interrupt();
+        }
+        said
+    }
+
+    /// Whether a notification is loud enough for this session.
+    fn hears(&self, notification: &[u8]) -> bool {
+        let least = self.level.load(Ordering::Relaxed);
+        if least == 0 {
+            return true;
+        }
+        level_of(notification).is_none_or(|level| level as u8 >= least)
+    }
+
+    /// Puts a question to the caller on `line`.
+    fn put(&self, line: &Line, asker: u64, question: Question) -> Option<QuestionId> {
+        if !self.abilities().has(question.ability) {
+            return None;
+        }
+        let id = QuestionId(self.shared.serial());
+        let text = questions::write(&question, id);
+        if !self.questions.open(id, asker, question) {
+            return None;
+        }
+        if line.push(text) {
+            return Some(id);
+        }
+        self.questions.withdraw(id);
+        None
+    }
+
+    /// Takes a question back and tells the caller so.
+    fn withdraw(&self, line: &Line, id: QuestionId) {
+        if !self.questions.withdraw(id) {
+            return;
+        }
+        let params = format!("{{\"requestId\":{}}}", id.0);
+        let mut text = Vec::new();
+        write_notification(&mut text, method::CANCELLED, Some(params.as_bytes()));
+        line.push(text.into());
+    }
+
+    /// Lets go of what is kept for a caller that has not come back for it.
+    fn sweep(&self, now: Now) {
+        self.streams.sweep(now);
+        let quiet = !self.home.is_read();
+        if self.quiet.swap(quiet, Ordering::Relaxed) && quiet {
+            self.home.clear();
+        }
+    }
+
+    /// Whether it was opened by a stream of 2024-11-05 that is still there.
+    #[must_use]
+    pub fn is_old(&self) -> bool {
+        self.revision == Revision::V2024_11_05 && self.is_listening()
     }
 
     fn is_listening(&self) -> bool {
-        let stream = lock(&self.stream);
-        stream.as_ref().is_some_and(|stream| !stream.is_closed())
+        self.home.is_read()
     }
 
     fn is_busy(&self) -> bool {
-        self.is_listening() || !self.in_flight.is_empty()
+        self.is_listening()
+            || !self.in_flight.is_empty()
+            || !self.streams.is_empty()
+            || !self.questions.is_empty()
     }
+}
+
+/// When a session begins, or comes back to life.
+#[derive(Clone, Copy, Debug)]
+struct Beginning {
+    now: Now,
+    unix_ms: u64,
+}
+
+/// Names the stream a session listens on: the same after a restart, another for each session.
+fn home_label(id: &str) -> Label {
+    let mut start = [0; 8];
+    for (to, from) in start.iter_mut().zip(id.bytes()) {
+        *to = from;
+    }
+    Label(HOME | u64::from_be_bytes(start))
+}
+
+/// Returns the level of a log message; nothing for any other message.
+fn level_of(notification: &[u8]) -> Option<Level> {
+    let text = |within: &[u8], key| {
+        let at = object::field(within, key)?;
+        object::string(at.of(within)).map(|text| text.into_owned())
+    };
+    if text(notification, "method")? != method::MESSAGE {
+        return None;
+    }
+    let params = object::field(notification, "params")?.of(notification);
+    Level::parse(&text(params, "level")?)
 }

@@ -1,95 +1,104 @@
-//! Event streams to callers: bounded, kept alive, ended by whoever falls behind.
+//! Event streams to callers: bounded, kept alive, and resumed by a caller that comes back.
+
+mod line;
 
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bowline_core::caller::{Abilities, CallerEnd, Question, QuestionId, SessionKey};
 use bowline_wire::sse;
 use bytes::Bytes;
-use tokio::sync::mpsc;
 use tokio::time::{Interval, MissedTickBehavior};
+
+pub use line::{EVENTS_MAX, Kept, Line, Next, Reader};
 
 /// How often an idle stream says that it is alive.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// Events that may wait for one caller; one that lets more pile up is cut off.
-pub const EVENTS_MAX: usize = 256;
+/// How long a caller that lost a stream should wait before it comes back.
+pub const RETRY_MS: u64 = 1_000;
 
-/// The sending end of a stream.
-#[derive(Clone, Debug)]
-pub struct EventSender {
-    events: mpsc::Sender<Bytes>,
+/// Where the events of a stream come from.
+pub trait Source: std::fmt::Debug + Send + Sync {
+    /// Returns the events.
+    fn line(&self) -> &Line;
+
+    /// Notes that the connection of this reader is gone.
+    fn left(&self, reader: Reader, told: Told);
 }
 
-impl EventSender {
-    /// Sends one JSON-RPC message; `false` when the stream is gone or too far behind.
+/// Whether a stream has sent anything before it was left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// Not a byte: its caller knows of no stream.
+    Nothing,
+    /// Its beginning at least.
+    Something,
+}
+
+/// Names a stream in the ids of its events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Label(pub u64);
+
+/// Where in which stream a caller was, as the id of an event says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The stream.
+    pub label: Label,
+    /// The number of the last message seen; 0 before the first.
+    pub number: u64,
+}
+
+impl Place {
+    /// Reads what [`write`](Self::write) wrote, and nothing else.
     #[must_use]
-    pub fn send(&self, message: &[u8]) -> bool {
-        self.events.try_send(frame(message)).is_ok()
+    pub fn parse(id: &str) -> Option<Self> {
+        let (label, number) = id.split_once('-')?;
+        let place = Self {
+            label: Label(u64::from_str_radix(label, 16).ok()?),
+            number: number.parse().ok()?,
+        };
+        (place.write() == id).then_some(place)
     }
 
-    /// Whether the caller is gone.
+    /// Writes the id of an event.
     #[must_use]
-    pub fn is_closed(&self) -> bool {
-        self.events.is_closed()
-    }
-
-    /// Passes on an event that is framed already; dropped when the caller is too far behind.
-    pub fn push_frame(&self, event: Bytes) {
-        let _ = self.events.try_send(event);
-    }
-
-    /// Sends the last message, waiting for room: an answer is never dropped.
-    pub async fn finish(&self, message: &[u8]) {
-        // Fails only when the caller is gone.
-        let _ = self.events.send(frame(message)).await;
+    pub fn write(self) -> String {
+        format!("{:x}-{}", self.label.0, self.number)
     }
 }
 
-/// The caller's end of one call, as the sending end of its stream.
-#[derive(Debug)]
-struct Sink {
-    session: SessionKey,
-    sender: EventSender,
-}
-
-impl CallerEnd for Sink {
-    fn session(&self) -> SessionKey {
-        self.session
-    }
-
-    fn abilities(&self) -> Abilities {
-        Abilities::default()
-    }
-
-    fn push(&self, notification: Bytes) {
-        // A caller that does not read its progress loses progress, never its answer.
-        self.sender.push_frame(frame(&notification));
-    }
-
-    fn ask(&self, _: Question) -> Option<QuestionId> {
-        None
-    }
-
-    fn withdraw(&self, _: QuestionId) {}
-
-    fn home(&self) -> Arc<dyn CallerEnd> {
-        Arc::new(Self {
-            session: self.session,
-            sender: self.sender.clone(),
-        })
-    }
+/// How a stream begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opening {
+    /// With its first event.
+    Plain,
+    /// With a comment, so that the caller sees at once that it is open.
+    Comment,
+    /// With the id of an event that says nothing: a place to come back to.
+    Primed {
+        /// The number of the message before those that follow.
+        after: u64,
+    },
+    /// With a comment and then such an event.
+    Both {
+        /// The number of the message before those that follow.
+        after: u64,
+    },
 }
 
 /// The receiving end, as the body of an answer.
 #[derive(Debug)]
 pub struct EventBody {
-    events: mpsc::Receiver<Bytes>,
+    source: Arc<dyn Source>,
+    reader: Reader,
+    /// Given to the events of a stream to which a caller may come back.
+    label: Option<Label>,
     alive: Interval,
     /// Sent before everything else.
     opening: Option<Bytes>,
+    told: Told,
     /// Dropped with the stream; whatever must end with it.
     guards: Vec<Box<dyn Guard>>,
 }
@@ -98,23 +107,31 @@ pub struct EventBody {
 pub trait Guard: std::fmt::Debug + Send {}
 
 impl EventBody {
-    /// Returns a stream that opens with a comment and keeps `guard`, and its sender.
+    /// Returns the stream of one reader.
     #[must_use]
-    pub fn open(guard: Box<dyn Guard>) -> (EventSender, Self) {
-        let (sender, receiver) = channel();
-        let mut opening = Vec::new();
-        sse::comment(&mut opening, "bowline");
-        (sender, Self::new(receiver, Some(opening.into()), guard))
+    pub fn new(
+        source: Arc<dyn Source>,
+        reader: Reader,
+        label: Option<Label>,
+        opening: Opening,
+    ) -> Self {
+        let mut alive = tokio::time::interval(KEEP_ALIVE);
+        alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        alive.reset();
+        Self {
+            source,
+            reader,
+            label,
+            alive,
+            opening: opened(label, opening),
+            told: Told::Nothing,
+            guards: Vec::new(),
+        }
     }
 
-    /// Returns the stream of a channel, which opens with `first` and keeps `guard`.
-    #[must_use]
-    pub fn of_call(
-        events: mpsc::Receiver<Bytes>,
-        first: Option<Bytes>,
-        guard: Box<dyn Guard>,
-    ) -> Self {
-        Self::new(events, first, guard)
+    /// Sends `bytes` before everything else.
+    pub fn begin_with(&mut self, bytes: Bytes) {
+        self.opening = Some(bytes);
     }
 
     /// Keeps one more thing that ends with the stream.
@@ -122,26 +139,21 @@ impl EventBody {
         self.guards.push(guard);
     }
 
-    fn new(events: mpsc::Receiver<Bytes>, opening: Option<Bytes>, guard: Box<dyn Guard>) -> Self {
-        let mut alive = tokio::time::interval(KEEP_ALIVE);
-        alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        alive.reset();
-        Self {
-            events,
-            alive,
-            opening,
-            guards: vec![guard],
-        }
-    }
-
     /// Returns the next bytes to send, `None` at the end.
     pub fn poll_bytes(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         if let Some(opening) = self.opening.take() {
+            self.told = Told::Something;
             return Poll::Ready(Some(opening));
         }
-        if let Poll::Ready(event) = self.events.poll_recv(cx) {
-            self.alive.reset();
-            return Poll::Ready(event);
+        match self.source.line().poll_next(self.reader, cx) {
+            Poll::Ready(Next::Message(number, message)) => {
+                self.alive.reset();
+                self.told = Told::Something;
+                let id = self.label.map(|label| Place { label, number }.write());
+                return Poll::Ready(Some(frame(id.as_deref(), &message)));
+            }
+            Poll::Ready(Next::End) => return Poll::Ready(None),
+            Poll::Pending => {}
         }
         if Pin::new(&mut self.alive).poll_tick(cx).is_ready() {
             let mut comment = Vec::new();
@@ -152,47 +164,81 @@ impl EventBody {
     }
 }
 
-/// Returns a bounded channel of events.
-#[must_use]
-pub fn channel() -> (EventSender, mpsc::Receiver<Bytes>) {
-    let (events, receiver) = mpsc::channel(EVENTS_MAX);
-    (EventSender { events }, receiver)
+impl Drop for EventBody {
+    fn drop(&mut self) {
+        self.source.left(self.reader, self.told);
+    }
 }
 
-/// Returns a sink for the events of one call, and where they arrive.
-#[must_use]
-pub fn sink(session: SessionKey) -> (Arc<dyn CallerEnd>, mpsc::Receiver<Bytes>) {
-    let (sender, receiver) = channel();
-    (Arc::new(Sink { session, sender }), receiver)
+fn opened(label: Option<Label>, opening: Opening) -> Option<Bytes> {
+    let mut out = Vec::new();
+    match (opening, label) {
+        (Opening::Plain, _) => return None,
+        (Opening::Primed { after }, Some(label)) => prime(&mut out, label, after),
+        (Opening::Both { after }, Some(label)) => {
+            sse::comment(&mut out, "bowline");
+            prime(&mut out, label, after);
+        }
+        (Opening::Comment, _) | (Opening::Primed { .. } | Opening::Both { .. }, None) => {
+            sse::comment(&mut out, "bowline");
+        }
+    }
+    Some(out.into())
+}
+
+fn prime(out: &mut Vec<u8>, label: Label, number: u64) {
+    sse::retry(out, RETRY_MS);
+    encode(out, Some(&Place { label, number }.write()), None, b"");
 }
 
 /// Frames one JSON-RPC message as an event.
 #[must_use]
-pub fn frame(message: &[u8]) -> Bytes {
-    let mut out = Vec::with_capacity(message.len() + 32);
-    let event = sse::Event {
-        id: None,
-        event: Some("message"),
-        data: message,
-    };
-    // Only an id or a name can be refused, and ours is a constant.
-    let _ = sse::encode(&mut out, &event);
+pub fn frame(id: Option<&str>, message: &[u8]) -> Bytes {
+    let mut out = Vec::with_capacity(message.len() + 64);
+    encode(&mut out, id, Some("message"), message);
     out.into()
+}
+
+/// Frames the event that tells an old client where to post.
+#[must_use]
+pub fn endpoint(path: &str) -> Bytes {
+    let mut out = Vec::new();
+    encode(&mut out, None, Some("endpoint"), path.as_bytes());
+    out.into()
+}
+
+fn encode(out: &mut Vec<u8>, id: Option<&str>, event: Option<&str>, data: &[u8]) {
+    // Only an id or a name can be refused, and ours hold no line breaks.
+    let _ = sse::encode(out, &sse::Event { id, event, data });
 }
 
 #[cfg(test)]
 #[expect(clippy::disallowed_methods, reason = "tests turn this clock")]
 mod tests {
     use std::future::poll_fn;
+    use std::sync::Mutex;
 
+    use bowline_core::sync::lock;
     use tokio::time::Instant;
 
     use super::*;
 
-    #[derive(Debug)]
-    struct Nothing;
+    #[derive(Debug, Default)]
+    struct Words {
+        line: Line,
+        left: Mutex<Vec<Told>>,
+    }
 
-    impl Guard for Nothing {}
+    impl Source for Words {
+        fn line(&self) -> &Line {
+            &self.line
+        }
+
+        fn left(&self, reader: Reader, told: Told) {
+            self.line.leave(reader);
+            lock(&self.left).push(told);
+        }
+    }
 
     async fn next(body: &mut EventBody) -> Option<String> {
         let bytes = poll_fn(|cx| body.poll_bytes(cx)).await?;
@@ -202,7 +248,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_get_stream_opens_with_a_comment_and_keeps_alive() {
         let started = Instant::now();
-        let (sender, mut body) = EventBody::open(Box::new(Nothing));
+        let words = Arc::new(Words::default());
+        let reader = words.line.read();
+        let source = Arc::clone(&words) as Arc<dyn Source>;
+        let mut body = EventBody::new(source, reader, None, Opening::Comment);
         assert_eq!(next(&mut body).await.unwrap(), ": bowline\n\n");
         assert_eq!(started.elapsed(), Duration::ZERO);
         for beats in 1..4 {
@@ -211,29 +260,46 @@ mod tests {
         }
         // An event is a sign of life as well.
         tokio::time::sleep(KEEP_ALIVE / 2).await;
-        assert!(sender.send(b"{}"));
+        assert!(words.line.push("{}".into()));
         let event = next(&mut body).await.unwrap();
         assert_eq!(event, "event: message\ndata: {}\n\n");
         let told = Instant::now();
         assert_eq!(next(&mut body).await.unwrap(), ": alive\n\n");
         assert_eq!(told.elapsed(), KEEP_ALIVE);
-        drop(sender);
+        words.line.interrupt();
         assert_eq!(next(&mut body).await, None);
     }
 
-    #[tokio::test]
-    async fn a_caller_that_lags_loses_progress_but_not_its_answer() {
-        let (sender, mut events) = channel();
-        for _ in 0..=EVENTS_MAX {
-            sender.push_frame(Bytes::from_static(b"progress"));
+    #[tokio::test(start_paused = true)]
+    async fn a_primed_stream_begins_with_a_place_to_come_back_to() {
+        let words = Arc::new(Words::default());
+        let label = Some(Label(0xab));
+        let source = || Arc::clone(&words) as Arc<dyn Source>;
+        let unread = EventBody::new(source(), words.line.read(), label, Opening::Plain);
+        drop(unread);
+        let opening = Opening::Primed { after: 0 };
+        let mut body = EventBody::new(source(), words.line.read(), label, opening);
+        let first = next(&mut body).await.unwrap();
+        assert_eq!(first, "retry: 1000\nid: ab-0\ndata: \n\n");
+        assert!(words.line.push("{}".into()));
+        let event = next(&mut body).await.unwrap();
+        assert_eq!(event, "id: ab-1\nevent: message\ndata: {}\n\n");
+        drop(body);
+        let left = lock(&words.left).clone();
+        assert_eq!(left, [Told::Nothing, Told::Something]);
+    }
+
+    #[test]
+    fn an_event_id_reads_back_and_nothing_else_does() {
+        let place = Place {
+            label: Label(u64::MAX),
+            number: 7,
+        };
+        assert_eq!(Place::parse(&place.write()), Some(place));
+        for id in [
+            "", "-", "1", "-1", "0-", "g-1", "A-1", "00-1", "1-01", "1-+1", " 1-1", "1-1 ", "1-1-1",
+        ] {
+            assert_eq!(Place::parse(id), None, "{id:?}");
         }
-        let last = tokio::join!(sender.finish(b"answer"), async {
-            let mut last = None;
-            for _ in 0..=EVENTS_MAX {
-                last = events.recv().await;
-            }
-            last
-        });
-        assert_eq!(last.1.unwrap(), frame(b"answer"));
     }
 }

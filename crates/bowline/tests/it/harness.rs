@@ -240,7 +240,11 @@ impl Response {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
+    /// The JSON of a body, or of the last event where the answer was a stream.
     pub(crate) fn json(&self) -> Value {
+        if self.header("content-type") == Some("text/event-stream") {
+            return self.events().pop().unwrap();
+        }
         serde_json::from_slice(&self.body)
             .unwrap_or_else(|_| panic!("not JSON: {} {}", self.status, self.text()))
     }
@@ -250,6 +254,8 @@ impl Response {
         self.text()
             .lines()
             .filter_map(|line| line.strip_prefix("data: "))
+            // The first event of a stream only says where to come back to.
+            .filter(|data| !data.is_empty())
             .map(|data| serde_json::from_str(data).unwrap())
             .collect()
     }
@@ -477,3 +483,4 @@ impl Session {
 }
 
 mod more;
+pub(crate) mod served;

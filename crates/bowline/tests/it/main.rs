@@ -9,11 +9,15 @@
     reason = "tests"
 )]
 
+mod asks;
+mod batches;
 mod command_line;
 mod door;
 mod first_call;
+mod fixture_http;
 mod harness;
 mod kill;
+mod old_sse;
 mod peers;
 mod props;
 mod robust;
@@ -21,3 +25,4 @@ mod roundtrip;
 mod sec;
 mod stdio_servers;
 mod stdio_tools;
+mod streams;

@@ -2,6 +2,7 @@
 
 mod changes;
 mod clients;
+mod conformance;
 mod equal;
 mod inspector;
 mod matrix;

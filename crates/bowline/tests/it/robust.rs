@@ -164,12 +164,15 @@ fn a_request_of_the_server_is_answered_and_never_taken_for_the_answer() {
     let answers = answer["result"]["structuredContent"]["answers"].clone();
     let answers = answers.as_array().unwrap();
     assert!(answers.len() >= 80, "{answer}");
-    for one in answers {
-        assert!(
-            one.to_string().contains("{}") && !one.to_string().contains("code"),
-            "{one}"
-        );
-    }
+    // Pings and sampling: this client declared none, and before its call there was none.
+    let pongs = answers.iter().filter(|one| one["result"] == json!({}));
+    let refused = answers.iter().filter(|one| {
+        let code = &one["error"]["code"];
+        *code == -32601 || *code == -32603
+    });
+    let (pongs, refused) = (pongs.count(), refused.count());
+    assert_eq!(pongs + refused, answers.len(), "{answer}");
+    assert!(pongs > 0 && refused > 0, "{pongs} and {refused}");
 }
 
 #[test]
@@ -214,7 +217,7 @@ fn a_server_that_stops_reading_fails_its_own_calls_in_time() {
 
 #[test]
 fn a_server_that_closes_its_output_is_started_again() {
-    let gateway = beside(&["closes-stdout=3"], "");
+    let gateway = beside(&["closes-stdout=6"], "");
     let mut session = gateway.session("/servers/odd/mcp");
     assert_eq!(session.text("echo", &json!({"message": "one"})), "one");
     eventually("it is started again", || {

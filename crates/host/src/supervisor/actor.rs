@@ -9,18 +9,18 @@ use bowline_core::error::Class;
 use bowline_core::supervision::{RestartBudget, Verdict};
 use bowline_link::stdio::ConnectError;
 use bowline_link::{BoxFuture, Exit, Link, LinkEvent};
-use bytes::Bytes;
 use thiserror::Error;
 use tokio::sync::mpsc;
 
-use super::list::{ListError, list_tools};
+use super::list::{self, ListError, Listed, list_all};
 use super::{Command, Dialled, Order, Ready, Shared, State, Surroundings, lock};
-use crate::catalog::Offer;
+use crate::catalog::{ListKind, Offer, Pages};
+use crate::spec::Isolation;
 
 /// A server that served this long has recovered from whatever ailed it before.
 const HEALTHY_AFTER: Duration = Duration::from_secs(10);
 
-/// How long a server may take to list its tools anew.
+/// How long a server may take to list anew.
 const RELIST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The task's own state.
@@ -45,8 +45,8 @@ enum Phase {
     End,
 }
 
-/// A list of tools that was asked for.
-type Relist = BoxFuture<'static, Result<Vec<Bytes>, ListError>>;
+/// Lists that were asked for.
+type Relist = BoxFuture<'static, Vec<Listed>>;
 
 /// Why a start failed.
 #[derive(Debug, Error)]
@@ -143,8 +143,8 @@ impl Actor {
             }
         };
         match outcome {
-            Ok(Ok((dialled, pages))) => {
-                self.publish(&pages);
+            Ok(Ok((dialled, lists))) => {
+                self.publish(&dialled.0, lists);
                 self.shared.ready.store(Some(Arc::new(Ready {
                     generation,
                     link: Arc::clone(&dialled.0),
@@ -161,15 +161,25 @@ impl Actor {
     async fn connect(
         shared: &Shared,
         around: &Surroundings,
-    ) -> Result<(Dialled, Vec<Bytes>), StartError> {
+    ) -> Result<(Dialled, Vec<Listed>), StartError> {
         let end = shared.clock.now().plus(shared.spec.start_timeout);
         let deadline = shared.clock.instant(end);
         let dialled = around
             .dial
-            .dial(&shared.spec, &shared.log, deadline)
+            .dial(&shared.spec, &shared.log, None, deadline)
             .await?;
-        let pages = list_tools(dialled.0.as_ref(), deadline).await?;
-        Ok((dialled, pages))
+        let others = shared.clock.now().plus(list::OTHERS_TIMEOUT);
+        let others = shared.clock.instant(others);
+        let lists = list_all(dialled.0.as_ref(), &ListKind::ALL, deadline, others).await;
+        // Without its tools a server does not serve; without another list it does.
+        let mut kept = Vec::new();
+        for (kind, listed) in lists {
+            match listed {
+                Err(error) if kind == ListKind::Tools => return Err(error.into()),
+                listed => kept.push((kind, listed)),
+            }
+        }
+        Ok((dialled, kept))
     }
 
     async fn ready(&mut self, (link, mut events): Dialled) -> Phase {
@@ -178,11 +188,10 @@ impl Actor {
         let mut relist: Option<Relist> = None;
         // A change during a list is looked at after it: a server that changes faster than it
         // lists is still heard.
-        let mut changed = false;
+        let mut changed: Vec<ListKind> = Vec::new();
         loop {
-            if changed && relist.is_none() {
-                changed = false;
-                relist = Some(self.relist(&link));
+            if !changed.is_empty() && relist.is_none() {
+                relist = Some(self.relist(&link, std::mem::take(&mut changed)));
             }
             tokio::select! {
                 biased;
@@ -193,29 +202,38 @@ impl Actor {
                     command => return self.obey_while_ready(command, &link).await,
                 },
                 exit = link.closed() => return self.lost(exit, since),
-                Some(event) = events.recv() => changed |= event == LinkEvent::ToolsChanged,
+                Some(event) = events.recv() => match event {
+                    LinkEvent::ToolsChanged => note(&mut changed, &[ListKind::Tools]),
+                    LinkEvent::PromptsChanged => note(&mut changed, &[ListKind::Prompts]),
+                    LinkEvent::ResourcesChanged => {
+                        note(&mut changed, &[ListKind::Resources, ListKind::Templates]);
+                    }
+                    LinkEvent::Ambiguous => self.interactive(),
+                    event => self.around.heard(&self.shared.spec.name, event),
+                },
                 Some(listed) = listed(&mut relist) => {
                     relist = None;
-                    self.relisted(listed);
+                    self.publish(&link, listed);
                 }
             }
         }
     }
 
-    fn relist(&self, link: &Arc<dyn Link>) -> Relist {
+    fn relist(&self, link: &Arc<dyn Link>, wanted: Vec<ListKind>) -> Relist {
         let end = self.shared.clock.now().plus(RELIST_TIMEOUT);
         let deadline = self.shared.clock.instant(end);
         let link = Arc::clone(link);
-        Box::pin(async move { list_tools(link.as_ref(), deadline).await })
+        Box::pin(async move { list_all(link.as_ref(), &wanted, deadline, deadline).await })
     }
 
-    /// A list that could not be had leaves the old one in place.
-    fn relisted(&self, listed: Result<Vec<Bytes>, ListError>) {
-        match listed {
-            Ok(pages) => self.publish(&pages),
-            Err(error) => self
-                .shared
-                .remember(Class::ProtocolError, reason_of(&error)),
+    /// The server asked a client for something while nobody could say which one it meant. From
+    /// now on each session that can answer gets a link of its own.
+    fn interactive(&self) {
+        let server = &self.shared.spec.name;
+        if self.shared.spec.isolation != Isolation::Auto {
+            tracing::warn!(%server, "asked while several sessions had calls in flight; refused");
+        } else if !self.shared.interactive.swap(true, Ordering::Relaxed) {
+            tracing::info!(%server, "asks clients; sessions get links of their own");
         }
     }
 
@@ -264,11 +282,13 @@ impl Actor {
         };
         let phase = match order {
             Order::Start | Order::Restart => {
+                self.shared.own.clear();
                 self.forgive();
                 self.tell(State::Starting);
                 Phase::Starting
             }
             Order::Stop => {
+                self.shared.own.clear();
                 self.around.catalog.withdraw(&self.shared.spec.name);
                 self.tell(State::Stopped);
                 Phase::Stopped
@@ -282,6 +302,7 @@ impl Actor {
         self.tell(State::Draining);
         self.shared.ready.store(None);
         let exit = link.close().await;
+        self.shared.own.close_all().await;
         tracing::info!(server = %self.shared.spec.name, %exit, "stopped");
         self.obey_at_rest(command)
     }
@@ -294,14 +315,34 @@ impl Actor {
         lock(&self.shared.breaker).reset();
     }
 
-    fn publish(&self, pages: &[Bytes]) {
-        let offer = Offer::new(&self.shared.spec.name, pages, &self.shared.spec.effects);
-        if offer.withheld > 0 {
-            tracing::warn!(
-                server = %offer.server,
-                withheld = offer.withheld,
-                "tool definitions without a usable name are left out"
-            );
+    /// Shows what was listed. A list that could not be had leaves the old one in place.
+    fn publish(&self, link: &Arc<dyn Link>, lists: Vec<Listed>) {
+        let server = &self.shared.spec.name;
+        let mut pages = Pages::default();
+        for (kind, listed) in lists {
+            match listed {
+                Ok(read) => *pages.get_mut(kind) = Some(read),
+                Err(error) => {
+                    let reason = reason_of(&error);
+                    tracing::warn!(%server, %reason, "a list could not be read");
+                    self.shared.remember(Class::ProtocolError, reason);
+                }
+            }
+        }
+        let before = self.around.catalog.current();
+        let offer = Offer::new(
+            server,
+            &link.server().initialize,
+            &pages,
+            &self.shared.spec.effects,
+            before.offer(server).map(AsRef::as_ref),
+        );
+        for kind in ListKind::ALL {
+            let withheld = offer.shelf(kind).withheld;
+            if withheld > 0 && pages.get(kind).is_some() {
+                let list = kind.member();
+                tracing::warn!(%server, list, withheld, "definitions without a usable name");
+            }
         }
         self.around.catalog.publish(offer);
     }
@@ -315,8 +356,16 @@ impl Actor {
     }
 }
 
+fn note(changed: &mut Vec<ListKind>, kinds: &[ListKind]) {
+    for kind in kinds {
+        if !changed.contains(kind) {
+            changed.push(*kind);
+        }
+    }
+}
+
 /// Resolves when a list that was asked for arrives; never while none was.
-async fn listed(relist: &mut Option<Relist>) -> Option<Result<Vec<Bytes>, ListError>> {
+async fn listed(relist: &mut Option<Relist>) -> Option<Vec<Listed>> {
     match relist {
         Some(relist) => Some(relist.await),
         None => std::future::pending().await,
@@ -324,7 +373,7 @@ async fn listed(relist: &mut Option<Relist>) -> Option<Result<Vec<Bytes>, ListEr
 }
 
 /// Writes an error and its causes as one line for people.
-fn reason_of(error: &dyn std::error::Error) -> Arc<str> {
+pub(super) fn reason_of(error: &dyn std::error::Error) -> Arc<str> {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

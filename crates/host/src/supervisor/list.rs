@@ -1,89 +1,148 @@
-//! Asks a server for its tools, all pages, within bounds.
+//! Asks a server for its lists, all pages, within bounds.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
+use std::time::Duration;
 
 use bowline_core::call::Body;
 use bowline_link::{Link, LinkError, Request};
+use bowline_wire::mcp::code;
 use bowline_wire::object;
 use bowline_wire::splice::write_string;
 use bytes::Bytes;
 use thiserror::Error;
 use tokio::time::Instant;
 
-use crate::catalog::read_tools;
+use crate::catalog::introduction::declares;
+use crate::catalog::{ListKind, listing};
 
 /// Pages read of one list.
 const PAGES_MAX: usize = 100;
 
-/// Tools read of one server.
-const TOOLS_MAX: usize = 2_048;
+/// Entries read of one list.
+const ITEMS_MAX: usize = 2_048;
 
 /// Bytes of a cursor.
 const CURSOR_BYTES_MAX: usize = 64 * 1024;
 
-/// Why a server's tools are not known.
+/// How much of the time for all lists is kept for the tools: no other list holds up a start for
+/// longer.
+pub(super) const OTHERS_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Why a list of a server is not known.
 #[derive(Debug, Error)]
 pub enum ListError {
     /// The server could not be asked.
-    #[error("tools/list failed")]
-    Link(#[from] LinkError),
+    #[error("{method} failed")]
+    Link {
+        /// What was asked.
+        method: &'static str,
+        /// Why there is no answer.
+        source: LinkError,
+    },
     /// It answered with an error.
-    #[error("tools/list was refused: {0}")]
-    Refused(String),
+    #[error("{method} was refused: {}", String::from_utf8_lossy(error))]
+    Refused {
+        /// What was asked.
+        method: &'static str,
+        /// The error object.
+        error: Bytes,
+    },
     /// It never ends.
-    #[error("tools/list has more than {PAGES_MAX} pages")]
-    TooManyPages,
+    #[error("{0} has more than {PAGES_MAX} pages")]
+    TooManyPages(&'static str),
     /// It is too much.
-    #[error("tools/list has more than {TOOLS_MAX} tools")]
-    TooManyTools,
+    #[error("{0} has more than {ITEMS_MAX} entries")]
+    TooManyItems(&'static str),
     /// It goes round in circles.
-    #[error("tools/list repeats a cursor")]
-    RepeatedCursor,
+    #[error("{0} repeats a cursor")]
+    RepeatedCursor(&'static str),
     /// A cursor is too large.
-    #[error("tools/list has a cursor of more than {CURSOR_BYTES_MAX} bytes")]
-    CursorTooLarge,
+    #[error("{0} has a cursor of more than {CURSOR_BYTES_MAX} bytes")]
+    CursorTooLarge(&'static str),
 }
 
-/// Returns the `tools/list` results of `link`, page by page; none when it offers no tools.
-pub(super) async fn list_tools(
+/// A list and what came of asking for it.
+pub(super) type Listed = (ListKind, Result<Vec<Bytes>, ListError>);
+
+/// Asks for those lists that are `wanted`, all at once; a server is not asked for one that it
+/// does not declare, and has then none.
+pub(super) async fn list_all(
     link: &dyn Link,
+    wanted: &[ListKind],
     deadline: Instant,
-) -> Result<Vec<Bytes>, ListError> {
-    if !offers_tools(&link.server().initialize) {
+    others: Instant,
+) -> Vec<Listed> {
+    let one = async |kind: ListKind| {
+        let until = match kind {
+            ListKind::Tools => deadline,
+            ListKind::Prompts | ListKind::Resources | ListKind::Templates => others.min(deadline),
+        };
+        match wanted.contains(&kind) {
+            true => Some((kind, list(link, kind, until).await)),
+            false => None,
+        }
+    };
+    let (tools, prompts, resources, templates) = tokio::join!(
+        one(ListKind::Tools),
+        one(ListKind::Prompts),
+        one(ListKind::Resources),
+        one(ListKind::Templates),
+    );
+    let all = [tools, prompts, resources, templates];
+    all.into_iter().flatten().collect()
+}
+
+async fn list(link: &dyn Link, kind: ListKind, end: Instant) -> Result<Vec<Bytes>, ListError> {
+    if !declares(&link.server().initialize, kind.capability()) {
         return Ok(Vec::new());
     }
+    match pages(link, kind.method(), kind.member(), end).await {
+        // It declares one half of a capability and does not know the other.
+        Err(ListError::Refused { error, .. }) if is_unknown_method(&error) => Ok(Vec::new()),
+        pages => pages,
+    }
+}
+
+/// Returns the results of a listing `method`, page by page; `member` holds the entries.
+pub(crate) async fn pages(
+    link: &dyn Link,
+    method: &'static str,
+    member: &str,
+    deadline: Instant,
+) -> Result<Vec<Bytes>, ListError> {
     let mut pages = Vec::new();
-    let mut tools = 0;
+    let mut items = 0;
     let mut cursors: HashSet<String> = HashSet::new();
     let mut cursor: Option<String> = None;
     loop {
-        let page = list_page(link, cursor.as_deref(), deadline).await?;
-        tools += read_tools(&page).count();
+        let page = page(link, method, cursor.as_deref(), deadline).await?;
+        items += listing::read_member(member, &page).count();
         let next = object::field(&page, "nextCursor")
             .and_then(|at| object::string(at.of(&page)).map(Cow::into_owned));
         pages.push(page);
-        if tools > TOOLS_MAX {
-            return Err(ListError::TooManyTools);
+        if items > ITEMS_MAX {
+            return Err(ListError::TooManyItems(method));
         }
         let Some(next) = next else {
             return Ok(pages);
         };
         if next.len() > CURSOR_BYTES_MAX {
-            return Err(ListError::CursorTooLarge);
+            return Err(ListError::CursorTooLarge(method));
         }
         if pages.len() >= PAGES_MAX {
-            return Err(ListError::TooManyPages);
+            return Err(ListError::TooManyPages(method));
         }
         if !cursors.insert(next.clone()) {
-            return Err(ListError::RepeatedCursor);
+            return Err(ListError::RepeatedCursor(method));
         }
         cursor = Some(next);
     }
 }
 
-async fn list_page(
+async fn page(
     link: &dyn Link,
+    method: &'static str,
     cursor: Option<&str>,
     deadline: Instant,
 ) -> Result<Bytes, ListError> {
@@ -95,7 +154,7 @@ async fn list_page(
     });
     let answer = link
         .request(Request {
-            method: Cow::Borrowed("tools/list"),
+            method: Cow::Borrowed(method),
             params,
             rename: None,
             progress_at: None,
@@ -103,17 +162,19 @@ async fn list_page(
             deadline,
             caller: None,
         })
-        .await?;
+        .await
+        .map_err(|source| ListError::Link { method, source })?;
     let body = answer.bytes.slice(answer.body_at);
     match answer.body {
         Body::Result => Ok(body),
-        Body::Error => Err(ListError::Refused(
-            String::from_utf8_lossy(&body).into_owned(),
-        )),
+        Body::Error => Err(ListError::Refused {
+            method,
+            error: body,
+        }),
     }
 }
 
-fn offers_tools(initialize: &[u8]) -> bool {
-    object::field(initialize, "capabilities")
-        .is_some_and(|at| object::field(at.of(initialize), "tools").is_some())
+fn is_unknown_method(error: &[u8]) -> bool {
+    let code = object::field(error, "code").map(|at| at.of(error));
+    code == Some(code::METHOD_NOT_FOUND.to_string().as_bytes())
 }

@@ -42,6 +42,12 @@ pub struct ServerStatus {
     pub restart_count: u64,
     /// Failures in a row that the breaker has seen.
     pub consecutive_failures: u32,
+    /// Who shares a link to it.
+    pub isolation: &'static str,
+    /// Links of single sessions or principals, beside the shared one.
+    pub own_links: usize,
+    /// Why sessions have links of their own, where the server itself was the reason.
+    pub isolated_because: Option<&'static str>,
     /// The breaker.
     pub circuit: &'static str,
     /// Whether it was restarted too often.
@@ -51,6 +57,10 @@ pub struct ServerStatus {
     /// What it failed with last.
     pub last_error: Option<LastError>,
 }
+
+/// Why a server that all shared is shared no longer.
+const INTERACTIVE: &str = "it asked a client for something while calls of several sessions were \
+                           in flight";
 
 /// A failure that is over.
 #[derive(Clone, Debug, Serialize)]
@@ -87,17 +97,21 @@ impl Supervisor {
             state: state.as_str(),
             active: state == State::Ready,
             lazy: shared.spec.lazy,
-            transport: "stdio",
-            command: shared.spec.command_line(),
+            transport: shared.spec.reach.transport(),
+            command: shared.spec.reach.shown(),
             generation: shared.counts.generation.load(Ordering::Relaxed),
             pid: ready.as_ref().and_then(|ready| ready.link.pid()),
             uptime_ms: ready.as_ref().map(|ready| now.millis_since(ready.since)),
             tools,
-            in_flight: ready.as_ref().map_or(0, |ready| ready.link.in_flight()),
+            in_flight: ready.as_ref().map_or(0, |ready| ready.link.in_flight())
+                + shared.own.in_flight(),
             calls: shared.counts.calls.load(Ordering::Relaxed),
             errors: shared.counts.errors.load(Ordering::Relaxed),
             restart_count: shared.counts.restarts.load(Ordering::Relaxed),
             consecutive_failures,
+            isolation: shared.spec.isolation.as_str(),
+            own_links: shared.own.len(),
+            isolated_because: shared.is_interactive().then_some(INTERACTIVE),
             circuit: match circuit {
                 Circuit::Closed => "closed",
                 Circuit::Open => "open",

@@ -1,8 +1,8 @@
 //! Messages to a server as whole lines.
 
 use bowline_wire::Span;
-use bowline_wire::jsonrpc::{write_error, write_notification, write_request, write_result};
-use bowline_wire::mcp::{code, method};
+use bowline_wire::jsonrpc::{write_notification, write_request};
+use bowline_wire::mcp::method;
 use bowline_wire::splice::{Edit, Edited, write_string};
 
 use crate::link::Request;
@@ -10,11 +10,8 @@ use crate::link::Request;
 /// What an envelope needs beside method and parameters.
 const ENVELOPE_BYTES: usize = 80;
 
-/// Of the method of a refused request, as many characters are repeated.
-const METHOD_CHARS_MAX: usize = 64;
-
 /// Returns a request under the link's own id.
-pub(super) fn request(id: u64, request: &Request) -> Vec<u8> {
+pub(crate) fn request(id: u64, request: &Request) -> Vec<u8> {
     let params = request.params.as_deref().unwrap_or_default();
     let mut out = Vec::with_capacity(params.len() + request.method.len() + ENVELOPE_BYTES);
     let mut number = itoa::Buffer::new();
@@ -50,7 +47,7 @@ pub(super) fn request(id: u64, request: &Request) -> Vec<u8> {
 }
 
 /// Returns a notification.
-pub(super) fn notification(method: &str, params: Option<&[u8]>) -> Vec<u8> {
+pub(crate) fn notification(method: &str, params: Option<&[u8]>) -> Vec<u8> {
     let room = params.unwrap_or_default().len() + method.len() + ENVELOPE_BYTES;
     let mut out = Vec::with_capacity(room);
     write_notification(&mut out, method, params);
@@ -59,7 +56,7 @@ pub(super) fn notification(method: &str, params: Option<&[u8]>) -> Vec<u8> {
 }
 
 /// Appends the news that nobody waits for a request any more.
-pub(super) fn write_cancelled(out: &mut Vec<u8>, id: u64, reason: &str) {
+pub(crate) fn write_cancelled(out: &mut Vec<u8>, id: u64, reason: &str) {
     let mut params = br#"{"requestId":"#.to_vec();
     params.extend_from_slice(itoa::Buffer::new().format(id).as_bytes());
     params.extend_from_slice(br#","reason":"#);
@@ -69,18 +66,14 @@ pub(super) fn write_cancelled(out: &mut Vec<u8>, id: u64, reason: &str) {
     out.push(b'\n');
 }
 
-/// Returns the answer to a request of the server: we are there, and can do nothing for it.
-pub(super) fn reply(id: &[u8], asked: &str) -> Vec<u8> {
-    let mut out = Vec::new();
-    if asked == method::PING {
-        write_result(&mut out, id, b"{}");
-    } else {
-        let asked: String = asked.chars().take(METHOD_CHARS_MAX).collect();
-        let message = format!("this client has not declared the capability for `{asked}`");
-        write_error(&mut out, Some(id), code::METHOD_NOT_FOUND, &message, None);
+/// Ends a message: on a pipe, one line is one message, whatever white space it was written with.
+pub(super) fn end(message: &mut Vec<u8>) {
+    for byte in message.iter_mut() {
+        if matches!(byte, b'\n' | b'\r') {
+            *byte = b' ';
+        }
     }
-    out.push(b'\n');
-    out
+    message.push(b'\n');
 }
 
 fn span(range: &std::ops::Range<usize>) -> Span {

@@ -1,6 +1,6 @@
 //! Finds out which request a line answers that is too long to be kept.
 
-use super::reader::own_id;
+use crate::desk::own_id;
 
 /// The longest key and the longest id that matter to us.
 const CAPTURE_BYTES_MAX: usize = 32;

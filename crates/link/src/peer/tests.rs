@@ -5,7 +5,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bowline_core::caller::{Abilities, CallerEnd, Question, QuestionId, SessionKey};
+use bowline_core::caller::{Abilities, Ability, CallerEnd, Question, QuestionId, SessionKey};
 use bytes::Bytes;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream};
 use tokio::sync::mpsc;
@@ -18,6 +18,7 @@ use crate::stderr::Stamps;
 
 mod answers;
 mod limits;
+mod questions;
 mod sending;
 mod server_side;
 
@@ -42,7 +43,12 @@ impl Scene {
 
     /// A pipe of so many bytes leads to the server.
     fn with(limits: StdioLimits, pipe_bytes: usize) -> Self {
-        let peer = Peer::new("s".into(), limits);
+        Self::owned(limits, pipe_bytes, None)
+    }
+
+    /// A link that belongs to one session.
+    fn owned(limits: StdioLimits, pipe_bytes: usize, owner: Option<Arc<dyn CallerEnd>>) -> Self {
+        let peer = Peer::new("s".into(), limits, owner);
         let (to_server, heard) = tokio::io::duplex(pipe_bytes);
         let (voice, from_server) = tokio::io::duplex(64 * 1024);
         let (sender, events) = mpsc::channel(limits.events_max);
@@ -149,29 +155,52 @@ fn ok(id: u64) -> String {
     format!(r#"{{"jsonrpc":"2.0","id":"a","result":"ok {id}"}}"#)
 }
 
+/// A caller that keeps what it is told and asked.
 #[derive(Debug, Default)]
-struct Heard(Mutex<Vec<Bytes>>);
+struct Heard {
+    session: u64,
+    abilities: Abilities,
+    told: Mutex<Vec<Bytes>>,
+    asked: Mutex<Vec<Question>>,
+    withdrawn: Mutex<Vec<QuestionId>>,
+}
+
+impl Heard {
+    /// A caller of this session that can be asked anything.
+    fn able(session: u64) -> Arc<Self> {
+        let all = Ability::ALL.into_iter();
+        Arc::new(Self {
+            session,
+            abilities: all.fold(Abilities::default(), Abilities::with),
+            ..Self::default()
+        })
+    }
+}
 
 impl CallerEnd for Heard {
     fn session(&self) -> SessionKey {
-        SessionKey(1)
+        SessionKey(self.session)
     }
 
     fn abilities(&self) -> Abilities {
-        Abilities::default()
+        self.abilities
     }
 
     fn push(&self, notification: Bytes) {
-        self.0.lock().unwrap().push(notification);
+        self.told.lock().unwrap().push(notification);
     }
 
-    fn ask(&self, _: Question) -> Option<QuestionId> {
-        None
+    fn ask(&self, question: Question) -> Option<QuestionId> {
+        let mut asked = self.asked.lock().unwrap();
+        asked.push(question);
+        Some(QuestionId(asked.len() as u64))
     }
 
-    fn withdraw(&self, _: QuestionId) {}
+    fn withdraw(&self, question: QuestionId) {
+        self.withdrawn.lock().unwrap().push(question);
+    }
 
     fn home(&self) -> Arc<dyn CallerEnd> {
-        Arc::new(Self::default())
+        Self::able(self.session)
     }
 }

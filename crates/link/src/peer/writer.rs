@@ -73,7 +73,10 @@ impl Peer {
             };
             taken = true;
             state.queue_bytes -= next.bytes.len();
-            if next.id.is_some_and(|id| !state.pending.mark_sent(id)) {
+            if next
+                .id
+                .is_some_and(|id| !state.waiters.pending.mark_sent(id))
+            {
                 continue;
             }
             if batch.is_empty() {

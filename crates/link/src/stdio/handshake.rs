@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use bowline_core::call::Body;
+use bowline_core::caller::{Abilities, Ability};
 use bowline_wire::mcp::{Revision, method};
 use bowline_wire::object::{field, string};
 use bowline_wire::splice::write_string;
@@ -11,12 +12,12 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::{ClientInfo, ConnectError};
-use crate::link::{Exit, LinkError, Request, ServerInfo};
+use crate::link::{Answer, Exit, LinkError, Request, ServerInfo};
 use crate::peer::Peer;
 
 /// Why a handshake failed, before it is known how the process ended.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(crate) enum Failure {
     Link(LinkError),
     Refused { code: i64, message: String },
     Revision(String),
@@ -27,18 +28,32 @@ pub(super) enum Failure {
 pub(super) async fn shake(
     peer: &Peer,
     client: &ClientInfo,
+    abilities: Abilities,
     deadline: Instant,
 ) -> Result<ServerInfo, Failure> {
-    let request = Request {
+    let request = request(client, abilities, deadline);
+    let answer = peer.request(request).await.map_err(Failure::Link)?;
+    let info = read(&answer)?;
+    peer.notify(method::INITIALIZED, None)
+        .map_err(Failure::Link)?;
+    Ok(info)
+}
+
+/// Returns `initialize`.
+pub(crate) fn request(client: &ClientInfo, abilities: Abilities, deadline: Instant) -> Request {
+    Request {
         method: Cow::Borrowed(method::INITIALIZE),
-        params: Some(offer(client)),
+        params: Some(offer(client, abilities)),
         rename: None,
         progress_at: None,
         reply_id: Bytes::from_static(b"0"),
         deadline,
         caller: None,
-    };
-    let answer = peer.request(request).await.map_err(Failure::Link)?;
+    }
+}
+
+/// Reads the answer to `initialize`.
+pub(crate) fn read(answer: &Answer) -> Result<ServerInfo, Failure> {
     let body = answer.body_bytes();
     if answer.body == Body::Error {
         let code = field(body, "code").and_then(|at| {
@@ -63,16 +78,16 @@ pub(super) async fn shake(
         version: text(itself, "version").unwrap_or_default().into(),
         initialize: answer.bytes.slice(answer.body_at.clone()),
     };
-    peer.notify(method::INITIALIZED, None)
-        .map_err(Failure::Link)?;
     Ok(info)
 }
 
-/// Returns the parameters of `initialize`: the newest revision, and no capabilities.
-fn offer(client: &ClientInfo) -> Bytes {
+/// Returns the parameters of `initialize`: the newest revision, and what clients can do.
+fn offer(client: &ClientInfo, abilities: Abilities) -> Bytes {
     let mut out = br#"{"protocolVersion":"#.to_vec();
     write_string(&mut out, Revision::LATEST_LEGACY.as_str());
-    out.extend_from_slice(br#","capabilities":{},"clientInfo":{"name":"#);
+    out.extend_from_slice(br#","capabilities":"#);
+    write_capabilities(&mut out, abilities);
+    out.extend_from_slice(br#","clientInfo":{"name":"#);
     write_string(&mut out, &client.name);
     out.extend_from_slice(br#","version":"#);
     write_string(&mut out, &client.version);
@@ -80,13 +95,47 @@ fn offer(client: &ClientInfo) -> Bytes {
     out.into()
 }
 
+/// Writes client capabilities as an object.
+fn write_capabilities(out: &mut Vec<u8>, abilities: Abilities) {
+    let mut members: Vec<&str> = Vec::new();
+    if abilities.has(Ability::Roots) {
+        members.push(r#""roots":{"listChanged":true}"#);
+    }
+    if abilities.has(Ability::SamplingTools) {
+        members.push(r#""sampling":{"tools":{}}"#);
+    } else if abilities.has(Ability::Sampling) {
+        members.push(r#""sampling":{}"#);
+    }
+    let form = abilities.has(Ability::ElicitationForm);
+    match (form, abilities.has(Ability::ElicitationUrl)) {
+        (true, true) => members.push(r#""elicitation":{"form":{},"url":{}}"#),
+        // What an empty object meant before there were two modes.
+        (true, false) => members.push(r#""elicitation":{}"#),
+        (false, true) => members.push(r#""elicitation":{"url":{}}"#),
+        (false, false) => {}
+    }
+    out.push(b'{');
+    out.extend_from_slice(members.join(",").as_bytes());
+    out.push(b'}');
+}
+
 fn text<'a>(object: &'a [u8], key: &str) -> Option<Cow<'a, str>> {
     string(field(object, key)?.of(object))
 }
 
 impl Failure {
+    /// Returns what went wrong as one clause.
+    pub(crate) fn reason(&self) -> Arc<str> {
+        match self {
+            Self::Link(error) => error.to_string().into(),
+            Self::Refused { code, message } => format!("code {code}: {message}").into(),
+            Self::Revision(revision) => format!("unknown revision `{revision}`").into(),
+            Self::Bad(reason) => (*reason).into(),
+        }
+    }
+
     /// Adds what is known once the process is gone.
-    pub(super) fn explain(
+    pub(crate) fn explain(
         self,
         server: Arc<str>,
         exit: Exit,

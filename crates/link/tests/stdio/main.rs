@@ -82,6 +82,7 @@ impl Scene {
                 Behind::Nothing => None,
                 Behind::Reaper => Some(reaper),
             },
+            owner: None,
             limits: StdioLimits::default(),
         };
         let limits = StderrLimits::default();

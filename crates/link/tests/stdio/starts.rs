@@ -21,7 +21,9 @@ async fn the_servers_revision_is_taken_and_ours_is_offered() {
             [
                 concat!(
                     r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":"#,
-                    r#"{"protocolVersion":"2025-11-25","capabilities":{},"#,
+                    r#"{"protocolVersion":"2025-11-25","capabilities":{"#,
+                    r#""roots":{"listChanged":true},"sampling":{"tools":{}},"#,
+                    r#""elicitation":{"form":{},"url":{}}},"#,
                     r#""clientInfo":{"name":"probe","version":"9"}}}"#
                 ),
                 r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#,

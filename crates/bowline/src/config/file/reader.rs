@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use http::HeaderName;
+
 use super::Text;
 use crate::config::duration;
 use crate::config::frame::Problem;
@@ -11,6 +13,22 @@ use crate::config::tree::{Entry, Node, Value};
 
 /// Most addresses a gateway listens on.
 const LISTEN_MAX: usize = 16;
+
+/// Most headers one server gets.
+const HEADERS_MAX: usize = 64;
+
+/// Headers that say what the gateway itself knows better.
+const OUR_HEADERS: [&str; 9] = [
+    "accept",
+    "connection",
+    "content-length",
+    "content-type",
+    "host",
+    "last-event-id",
+    "mcp-protocol-version",
+    "mcp-session-id",
+    "transfer-encoding",
+];
 
 /// The keys of one table: those that work, and those that are promised.
 #[derive(Clone, Copy, Debug)]
@@ -139,6 +157,25 @@ impl Reader {
             }
         }
         variables
+    }
+
+    pub(super) fn headers(&mut self, entry: &Entry) -> Vec<(HeaderName, Text)> {
+        let mut headers: Vec<(HeaderName, Text)> = Vec::new();
+        for pair in self.names(&entry.node, "headers", HEADERS_MAX) {
+            let fault = match HeaderName::from_bytes(pair.key.as_bytes()) {
+                Err(_) => "is no header name",
+                Ok(name) if OUR_HEADERS.contains(&name.as_str()) => "is set by the gateway",
+                Ok(name) if headers.iter().any(|(known, _)| *known == name) => "is given twice",
+                Ok(name) => {
+                    headers.extend(self.text(pair).map(|text| (name, text)));
+                    continue;
+                }
+            };
+            let message = format!("`{}` {fault}", pair.key.escape_debug());
+            self.problems
+                .push(Problem::new(pair.span.clone(), message, "in `headers`"));
+        }
+        headers
     }
 
     pub(super) fn names_of_variables(&mut self, entry: &Entry) -> Vec<Text> {

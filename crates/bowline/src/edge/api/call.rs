@@ -7,7 +7,8 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::StatusCode;
-use bowline_core::call::{Body, Call, Principal, Reply, Role, Scope};
+use bowline_core::call::{Body, Call, Principal, Reply, Role, Scope, Subject};
+use bowline_core::caller::{Deaf, SessionKey};
 use bowline_core::error::CallError;
 use bowline_wire::scan::{self, Keys};
 use bowline_wire::splice::write_string;
@@ -80,15 +81,16 @@ fn to_call(edge: &Edge, asked: &Asked<'_>) -> Call {
     Call {
         principal: Arc::new(Principal::new("owner", Role::Owner)),
         scope: Scope::Server(asked.server.into()),
-        tool: asked.tool.as_str().into(),
+        subject: Subject::Tool(asked.tool.as_str().into()),
         params: params.into(),
         name_at,
+        makes_task: false,
         progress_at: None,
         id: Bytes::from_static(b"1"),
         deadline: asked
             .timeout_ms
             .map(|wait| edge.host.clock().now().plus(Duration::from_millis(wait))),
-        caller: None,
+        caller: Some(Arc::new(Deaf(SessionKey(0)))),
     }
 }
 

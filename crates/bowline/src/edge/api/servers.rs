@@ -125,7 +125,7 @@ pub(super) async fn tools(
             let definition = String::from_utf8(tool.definition.to_vec()).ok()?;
             Some(ToolEntry {
                 server: tool.route.server.as_ref().to_owned(),
-                tool: tool.route.tool.as_ref().to_owned(),
+                tool: tool.route.name.as_ref().to_owned(),
                 name: tool.visible.as_ref().to_owned(),
                 effect: tool.route.effect.as_str(),
                 definition: RawValue::from_string(definition).ok()?,

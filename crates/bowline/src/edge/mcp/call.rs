@@ -1,77 +1,109 @@
-//! `tools/call`: from the caller's bytes to the host, and back as JSON or as a stream.
+//! Calls: from the caller's bytes to the host, and back as JSON or as a stream.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::ops::Range;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
 
-use bowline_core::call::{Call, Reply};
+use bowline_core::call::{Call, Reply, Subject, TaskVerb};
+use bowline_core::caller::CallerEnd;
 use bowline_core::error::{CallError, Execution};
-use bowline_wire::mcp::code;
+use bowline_wire::mcp::{code, method};
 use bowline_wire::{Message, Span, object};
 use bytes::Bytes;
 use http::StatusCode;
-use tokio::sync::mpsc;
 
-use super::{Caller, failure, read};
+use super::{Caller, error};
 use crate::edge::Edge;
 use crate::edge::body::{self, Answer};
 use crate::edge::errors;
-use crate::edge::session::{Cancelled, Session};
-use crate::edge::stream::{self, EventBody, Guard};
+use crate::edge::session::{CallEnd, Cancelled, Session};
+use crate::edge::stream::Source as _;
 
-/// What a call needs from its parameters.
-struct Asked {
-    tool: Arc<str>,
-    name_at: Range<usize>,
-    progress_at: Option<Range<usize>>,
+/// A call that takes longer is answered with a stream, which keeps the connection alive and can
+/// be resumed.
+const STREAM_AFTER: Duration = Duration::from_secs(5);
+
+/// A call under way that owns all it needs, so that it can move into a task.
+pub(super) type Running = Pin<Box<dyn Future<Output = Bytes> + Send>>;
+
+/// The requests that a server answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ask {
+    Tool,
+    Prompt,
+    Resource,
+    Complete,
+    Task(TaskVerb),
 }
 
-/// A call under way that owns all it needs, so that it can move into a stream.
-type Running = Pin<Box<dyn Future<Output = Bytes> + Send>>;
+impl Ask {
+    /// Returns what this method asks for, if servers answer it.
+    pub(super) fn of(method: &str) -> Option<Self> {
+        match method {
+            method::TOOLS_CALL => Some(Self::Tool),
+            method::PROMPTS_GET => Some(Self::Prompt),
+            method::RESOURCES_READ => Some(Self::Resource),
+            method::COMPLETION_COMPLETE => Some(Self::Complete),
+            method::TASKS_GET => Some(Self::Task(TaskVerb::Get)),
+            method::TASKS_RESULT => Some(Self::Task(TaskVerb::Result)),
+            method::TASKS_CANCEL => Some(Self::Task(TaskVerb::Cancel)),
+            _ => None,
+        }
+    }
 
-/// Answers `tools/call`.
-pub(super) async fn answer(caller: Caller<'_>, session: &Session, message: &Message) -> Answer {
+    /// Returns what is wrong with parameters that name nothing.
+    const fn missing(self) -> &'static str {
+        match self {
+            Self::Tool => "tools/call needs the name of a tool",
+            Self::Prompt => "prompts/get needs the name of a prompt",
+            Self::Resource => "resources/read needs a uri",
+            Self::Complete => "completion/complete needs a ref to a prompt or a resource",
+            Self::Task(_) => "a task is asked for by its taskId",
+        }
+    }
+}
+
+/// Gives a request to the host; the answer that refuses it when it is not one.
+pub(super) fn begin(
+    caller: Caller<'_>,
+    session: &Session,
+    message: &Message,
+    ask: Ask,
+    end: Option<Arc<dyn CallerEnd>>,
+) -> Result<Running, Bytes> {
     let id = Bytes::copy_from_slice(message.id().unwrap_or(b"null"));
-    let invalid = |text| failure(StatusCode::OK, message.id(), code::INVALID_PARAMS, text);
+    let invalid = |text| error(Some(&id), code::INVALID_PARAMS, text);
     let Some(params_at) = message.params_span() else {
-        return invalid("tools/call needs params");
+        return Err(invalid(ask.missing()));
     };
     let params = message.bytes().slice(params_at.start..params_at.end);
-    let Some(asked) = read_params(&params) else {
-        return invalid("tools/call needs the name of a tool");
+    let Some(asked) = read_params(&params, ask) else {
+        return Err(invalid(ask.missing()));
     };
     let Some(cancelled) = session.in_flight.enter(&id) else {
         let text = "a request with this id is under way in this session";
-        return failure(StatusCode::OK, message.id(), code::INVALID_REQUEST, text);
-    };
-    // Only progress can come before the answer, and only to a caller that asked for it.
-    let streams = asked.progress_at.is_some() && read::accepts(caller.parts, "text/event-stream");
-    let (sink, events) = if streams {
-        let (sink, events) = stream::sink(session.key);
-        (Some(sink), Some(events))
-    } else {
-        (None, None)
+        return Err(error(Some(&id), code::INVALID_REQUEST, text));
     };
     let call = Call {
         principal: Arc::clone(caller.principal),
         scope: caller.scope.clone(),
-        tool: asked.tool,
+        subject: asked.subject,
         params,
         name_at: asked.name_at,
+        makes_task: asked.makes_task,
         progress_at: asked.progress_at,
         id,
         deadline: None,
-        caller: sink,
+        caller: end,
     };
-    match events {
-        None => body::json(StatusCode::OK, run(caller.edge, call, cancelled).await),
-        Some(events) => with_progress(caller.edge, call, cancelled, events).await,
-    }
+    Ok(Box::pin(run(Arc::clone(caller.edge), call, cancelled)))
 }
 
 /// Runs a call to its one end.
-async fn run(edge: &Arc<Edge>, call: Call, mut cancelled: Cancelled) -> Bytes {
+async fn run(edge: Arc<Edge>, call: Call, mut cancelled: Cancelled) -> Bytes {
     let id = call.id.clone();
     let outcome = tokio::select! {
         biased;
@@ -83,66 +115,6 @@ async fn run(edge: &Arc<Edge>, call: Call, mut cancelled: Cancelled) -> Bytes {
     written(&id, outcome)
 }
 
-/// Answers with plain JSON if the answer comes first, with a stream if progress does.
-async fn with_progress(
-    edge: &Arc<Edge>,
-    call: Call,
-    cancelled: Cancelled,
-    mut events: mpsc::Receiver<Bytes>,
-) -> Answer {
-    let owned = Arc::clone(edge);
-    let mut running: Running = Box::pin(async move { run(&owned, call, cancelled).await });
-    let first = tokio::select! {
-        biased;
-        Some(first) = events.recv() => Some(first),
-        answer = &mut running => {
-            // Progress that came just before the answer is still told before it.
-            let Ok(first) = events.try_recv() else {
-                return body::json(StatusCode::OK, answer);
-            };
-            running = Box::pin(std::future::ready(answer));
-            Some(first)
-        }
-        () = tokio::time::sleep(stream::KEEP_ALIVE) => None,
-    };
-    let (sender, outgoing) = stream::channel();
-    let (alive, ended) = tokio::sync::oneshot::channel();
-    let pump = pump(running, events, sender, ended);
-    edge.host.tasks().spawn("call stream", pump);
-    body::events(EventBody::of_call(outgoing, first, Box::new(Alive(alive))))
-}
-
-/// Lives as long as the caller's stream does.
-#[derive(Debug)]
-struct Alive(
-    #[expect(dead_code, reason = "its drop is what counts")] tokio::sync::oneshot::Sender<()>,
-);
-
-impl Guard for Alive {}
-
-/// Carries progress and then the answer to the caller; a caller that left ends the call.
-async fn pump(
-    mut running: Running,
-    mut events: mpsc::Receiver<Bytes>,
-    sender: stream::EventSender,
-    mut ended: tokio::sync::oneshot::Receiver<()>,
-) {
-    loop {
-        tokio::select! {
-            biased;
-            Some(event) = events.recv() => sender.push_frame(event),
-            answer = &mut running => {
-                while let Ok(event) = events.try_recv() {
-                    sender.push_frame(event);
-                }
-                sender.finish(&answer).await;
-                return;
-            }
-            _ = &mut ended => return,
-        }
-    }
-}
-
 fn written(id: &[u8], outcome: Result<Reply, CallError>) -> Bytes {
     match outcome {
         Ok(reply) => reply.answer,
@@ -150,26 +122,200 @@ fn written(id: &[u8], outcome: Result<Reply, CallError>) -> Bytes {
     }
 }
 
-fn read_params(params: &[u8]) -> Option<Asked> {
-    let mut name = None;
-    let mut meta = None;
-    for (key, at) in object::fields(params) {
-        match key.as_ref() {
-            "name" => name = Some(at),
-            "_meta" => meta = Some(at),
-            _ => {}
+/// Answers with plain JSON if the answer comes first, with a stream if anything else does.
+pub(super) async fn answer(
+    edge: &Arc<Edge>,
+    mut running: Running,
+    end: Option<Arc<CallEnd>>,
+) -> Answer {
+    let Some(end) = end else {
+        return body::json(StatusCode::OK, running.await);
+    };
+    let mut patience = pin!(tokio::time::sleep(STREAM_AFTER));
+    let answer = poll_fn(|cx| {
+        if let Poll::Ready(answer) = running.as_mut().poll(cx) {
+            return Poll::Ready(Some(answer));
+        }
+        if end.line().poll_waiting(cx).is_ready() || patience.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(None);
+        }
+        Poll::Pending
+    })
+    .await;
+    match answer {
+        Some(answer) if end.line().is_empty() => body::json(StatusCode::OK, answer),
+        Some(answer) => {
+            // What came just before the answer is still told before it.
+            let events = end.open();
+            end.finish(answer, edge.host.clock().now());
+            body::events(events)
+        }
+        None => {
+            let events = end.open();
+            let clock = Arc::clone(edge.host.clock());
+            edge.host.tasks().spawn("call stream", async move {
+                let answer = running.await;
+                end.finish(answer, clock.now());
+            });
+            body::events(events)
         }
     }
-    let name: Span = name?;
-    let tool = object::string(name.of(params))?;
-    let progress_at = meta.and_then(|meta: Span| {
+}
+
+/// What a call needs from its parameters.
+#[derive(Debug, PartialEq, Eq)]
+struct Asked {
+    subject: Subject,
+    name_at: Range<usize>,
+    makes_task: bool,
+    progress_at: Option<Range<usize>>,
+}
+
+/// The members of the parameters that we act on.
+#[derive(Debug, Default)]
+struct Members {
+    name: Option<Span>,
+    uri: Option<Span>,
+    task_id: Option<Span>,
+    reference: Option<Span>,
+    task: Option<Span>,
+    meta: Option<Span>,
+}
+
+fn read_params(params: &[u8], ask: Ask) -> Option<Asked> {
+    let members = members(params);
+    let (subject, name_at) = match ask {
+        Ask::Tool => named(params, members.name, Subject::Tool)?,
+        Ask::Prompt => named(params, members.name, Subject::Prompt)?,
+        Ask::Resource => named(params, members.uri, Subject::Resource)?,
+        Ask::Task(verb) => named(params, members.task_id, |id| Subject::Task { id, verb })?,
+        Ask::Complete => completed(params, members.reference?)?,
+    };
+    let progress_at = members.meta.and_then(|meta| {
         let token = object::field(meta.of(params), "progressToken")?;
         let token = token.shift(meta.start);
         Some(token.start..token.end)
     });
     Some(Asked {
-        tool: tool.into(),
-        name_at: name.start..name.end,
+        subject,
+        name_at,
+        makes_task: members.task.is_some(),
         progress_at,
     })
+}
+
+fn members(params: &[u8]) -> Members {
+    let mut members = Members::default();
+    for (key, at) in object::fields(params) {
+        let slot = match key.as_ref() {
+            "name" => &mut members.name,
+            "uri" => &mut members.uri,
+            "taskId" => &mut members.task_id,
+            "ref" => &mut members.reference,
+            "task" => &mut members.task,
+            "_meta" => &mut members.meta,
+            _ => continue,
+        };
+        *slot = Some(at);
+    }
+    members
+}
+
+fn named(
+    params: &[u8],
+    at: Option<Span>,
+    subject: impl FnOnce(Arc<str>) -> Subject,
+) -> Option<(Subject, Range<usize>)> {
+    let at = at?;
+    let name = object::string(at.of(params))?;
+    Some((subject(name.into()), at.start..at.end))
+}
+
+/// Reads what an argument is to be completed of.
+fn completed(params: &[u8], reference: Span) -> Option<(Subject, Range<usize>)> {
+    let inside = reference.of(params);
+    let kind = object::field(inside, "type")?;
+    let at = |key| object::field(inside, key).map(|at| at.shift(reference.start));
+    match object::string(kind.of(inside))?.as_ref() {
+        "ref/prompt" => named(params, at("name"), Subject::CompletePrompt),
+        "ref/resource" => named(params, at("uri"), Subject::CompleteResource),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_request_names_its_subject_in_its_own_way() {
+        let get = TaskVerb::Get;
+        for (ask, params, want, literal) in [
+            (
+                Ask::Tool,
+                r#"{"name":"a\u0062","arguments":{"uri":"no"}}"#,
+                Subject::Tool("ab".into()),
+                r#""a\u0062""#,
+            ),
+            (
+                Ask::Prompt,
+                r#"{"uri":"no","name":"p"}"#,
+                Subject::Prompt("p".into()),
+                "\"p\"",
+            ),
+            (
+                Ask::Resource,
+                r#"{"name":"no","uri":"x://y"}"#,
+                Subject::Resource("x://y".into()),
+                "\"x://y\"",
+            ),
+            (
+                Ask::Task(get),
+                r#"{"taskId":"t"}"#,
+                Subject::Task {
+                    id: "t".into(),
+                    verb: get,
+                },
+                "\"t\"",
+            ),
+            (
+                Ask::Complete,
+                r#"{"name":"no","ref": {"type":"ref/prompt","uri":"no","name":"p"}}"#,
+                Subject::CompletePrompt("p".into()),
+                "\"p\"",
+            ),
+            (
+                Ask::Complete,
+                r#"{"ref":{"uri":"x://{y}","type":"ref/resource"}}"#,
+                Subject::CompleteResource("x://{y}".into()),
+                "\"x://{y}\"",
+            ),
+        ] {
+            let asked = read_params(params.as_bytes(), ask).unwrap();
+            assert_eq!(asked.subject, want, "{params}");
+            assert_eq!(&params[asked.name_at], literal, "{params}");
+            assert!(!asked.makes_task);
+            assert_eq!(asked.progress_at, None);
+        }
+        let params = r#"{"name":"a","task":{},"_meta":{"x":1,"progressToken": 7}}"#;
+        let asked = read_params(params.as_bytes(), Ask::Tool).unwrap();
+        assert!(asked.makes_task);
+        assert_eq!(&params[asked.progress_at.unwrap()], "7");
+    }
+
+    #[test]
+    fn parameters_that_name_nothing_are_refused() {
+        for (ask, params) in [
+            (Ask::Tool, "{}"),
+            (Ask::Tool, r#"{"name":1}"#),
+            (Ask::Tool, r#"{"uri":"a"}"#),
+            (Ask::Resource, r#"{"name":"a"}"#),
+            (Ask::Complete, r#"{"name":"a"}"#),
+            (Ask::Complete, r#"{"ref":{"type":"ref/other","name":"a"}}"#),
+            (Ask::Complete, r#"{"ref":{"type":"ref/prompt","uri":"a"}}"#),
+            (Ask::Task(TaskVerb::Cancel), "[]"),
+        ] {
+            assert_eq!(read_params(params.as_bytes(), ask), None, "{params}");
+        }
+    }
 }

@@ -150,6 +150,11 @@ fn data<E>(frame: Option<Result<Frame<Bytes>, E>>) -> Result<Bytes, Unread> {
 
 /// Answers a body that is not a message.
 pub(crate) fn refused(text: &[u8], refusal: Refusal) -> Answer {
+    body::json(StatusCode::OK, refusal_of(text, refusal))
+}
+
+/// Writes the answer to what is not a message.
+pub(crate) fn refusal_of(text: &[u8], refusal: Refusal) -> Bytes {
     let number = match refusal {
         Refusal::Json(_) => code::PARSE,
         _ => code::INVALID_REQUEST,
@@ -165,7 +170,7 @@ pub(crate) fn refused(text: &[u8], refusal: Refusal) -> Answer {
     };
     let mut out = Vec::new();
     write_error(&mut out, id, number, &message, None);
-    body::json(StatusCode::OK, Bytes::from(out))
+    out.into()
 }
 
 /// Whether the caller takes this kind of answer; one that does not say takes all.

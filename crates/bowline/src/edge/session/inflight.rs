@@ -50,6 +50,14 @@ impl InFlight {
         }
     }
 
+    /// Takes back every call, because the session ends.
+    pub fn cancel_all(&self) {
+        let calls = std::mem::take(&mut *self.lock());
+        for cancel in calls.into_values() {
+            let _ = cancel.send(());
+        }
+    }
+
     /// Whether no call is under way.
     #[must_use]
     pub fn is_empty(&self) -> bool {

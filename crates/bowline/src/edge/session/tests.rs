@@ -1,13 +1,20 @@
 //! Sessions and their streams, without a socket.
 
+use bowline_core::call::Role;
 use std::collections::HashSet;
 
-use bowline_core::call::Role;
+use std::future::poll_fn;
+use std::sync::mpsc;
+use std::task::{Context, Poll, Waker};
 
+use bowline_core::caller::{Ability, CallerEnd as _};
+use bowline_core::time::millis;
+use bowline_host::ports::{Audience as _, Clock};
+use bowline_wire::Message;
+
+use super::streams::{ENDED_STREAMS_MAX, KEPT};
 use super::*;
-use crate::edge::stream::{self, EVENTS_MAX, EventBody};
-
-const CHANGED: &[u8] = b"{}";
+use crate::edge::stream::EVENTS_MAX;
 
 /// A clock that stands.
 #[derive(Debug)]
@@ -35,45 +42,77 @@ fn owner() -> Arc<Principal> {
     Arc::new(Principal::new("owner", Role::Owner))
 }
 
-fn open(sessions: &Sessions) -> (Arc<str>, Arc<Session>) {
-    let revision = Revision::LATEST_LEGACY;
-    let id = sessions.open(&owner(), &Scope::All, revision, [0; 32], &at(0));
-    let id = id.unwrap();
-    let session = sessions.find(&id, &owner(), &Scope::All, &at(0)).unwrap();
-    (id, session)
+fn terms(revision: Revision) -> Terms {
+    Terms {
+        principal: owner(),
+        scope: Scope::All,
+        revision,
+        abilities: Abilities::default().with(Ability::Roots),
+    }
 }
 
-#[test]
-fn a_slow_stream_is_dropped_at_its_bound() {
+fn open(sessions: &Sessions) -> (Arc<str>, Arc<Session>) {
+    sessions
+        .open(terms(Revision::LATEST_LEGACY), &at(0))
+        .unwrap()
+}
+
+fn changed(change: u8) -> Lists {
+    Lists::from(|kind| match kind {
+        ListKind::Tools => [change; 32],
+        _ => [0; 32],
+    })
+}
+
+/// Reads what a stream holds at this moment; `None` at its end.
+fn read(body: &mut EventBody) -> Option<String> {
+    let mut cx = Context::from_waker(Waker::noop());
+    let mut all = String::new();
+    loop {
+        match body.poll_bytes(&mut cx) {
+            Poll::Ready(Some(bytes)) => all.push_str(std::str::from_utf8(&bytes).unwrap()),
+            Poll::Ready(None) if all.is_empty() => return None,
+            Poll::Ready(None) | Poll::Pending => return Some(all),
+        }
+    }
+}
+
+/// Returns the last id in the text of a stream.
+fn last_place(text: &str) -> Place {
+    let mut ids = text.lines().rev();
+    let id = ids.find_map(|line| line.strip_prefix("id: "));
+    Place::parse(id.unwrap()).unwrap()
+}
+
+#[tokio::test]
+async fn a_slow_stream_is_dropped_at_its_bound() {
     let sessions = Sessions::new(&[1; 32]);
     let (_, slow) = open(&sessions);
     let (_, quick) = open(&sessions);
-    let (sender, mut unread) = stream::channel();
-    slow.listen(sender);
-    let (sender, mut read) = stream::channel();
-    quick.listen(sender);
+    let mut unread = slow.listen();
+    let mut quickly = quick.listen();
     for change in 1..=u8::MAX {
         for session in [&slow, &quick] {
-            session.announce([change; 32], CHANGED);
+            session.announce(&changed(change));
         }
-        assert!(read.try_recv().is_ok());
+        assert!(read(&mut quickly).is_some());
     }
     // Every announcement has been taken so far; the queue has room for one more, not for two.
     assert_eq!(sessions.count(), (2, 2));
     for change in 0..2 {
         for session in [&slow, &quick] {
-            session.announce([change; 32], CHANGED);
+            session.announce(&changed(change));
         }
-        assert!(read.try_recv().is_ok());
+        assert!(read(&mut quickly).is_some());
     }
     assert_eq!(sessions.count(), (2, 1), "the slow one was let go");
-    let mut held = 0;
-    while unread.try_recv().is_ok() {
-        held += 1;
-    }
-    assert_eq!(held, EVENTS_MAX);
-    assert!(unread.is_closed(), "its connection ends");
-    assert!(!read.is_closed());
+    let opening = poll_fn(|cx| unread.poll_bytes(cx)).await;
+    assert!(opening.is_some());
+    assert_eq!(read(&mut unread), None, "its connection ends");
+    // What waited is not lost to a caller that comes back.
+    let mut back = slow.listen();
+    let told = read(&mut back).unwrap();
+    assert_eq!(told.matches("list_changed").count(), EVENTS_MAX);
 }
 
 #[tokio::test]
@@ -81,39 +120,263 @@ async fn streams_beyond_the_cap_are_refused() {
     let sessions = Sessions::new(&[1; 32]);
     let (_, session) = open(&sessions);
     let mut bodies: Vec<_> = (0..STREAMS_MAX)
-        .map(|_| EventBody::open(Box::new(sessions.seat().unwrap())))
+        .map(|_| {
+            let mut body = session.listen();
+            body.keep(Box::new(sessions.seat().unwrap()));
+            body
+        })
         .collect();
     assert!(sessions.seat().is_none());
     // A stream that ends makes room, and only the connection's end counts.
-    let (sender, body) = bodies.pop().unwrap();
-    session.listen(sender);
+    let body = bodies.pop().unwrap();
+    let _newer = session.listen();
     assert!(sessions.seat().is_none());
     drop(body);
     assert!(sessions.seat().is_some());
 }
 
-#[test]
-fn a_newer_stream_of_a_session_ends_the_older() {
+#[tokio::test]
+async fn a_newer_stream_of_a_session_ends_the_older() {
     let sessions = Sessions::new(&[1; 32]);
     let (_, session) = open(&sessions);
-    let (sender, mut older) = stream::channel();
-    session.listen(sender);
-    let (sender, mut newer) = stream::channel();
-    session.listen(sender);
-    session.announce([1; 32], CHANGED);
-    assert_eq!(
-        older.try_recv(),
-        Err(tokio::sync::mpsc::error::TryRecvError::Disconnected)
-    );
-    assert!(newer.try_recv().is_ok());
+    let mut older = session.listen();
+    read(&mut older);
+    let mut newer = session.listen();
+    session.announce(&changed(1));
+    assert_eq!(read(&mut older), None);
+    assert!(read(&mut newer).unwrap().contains("list_changed"));
+    drop(older);
+    assert_eq!(sessions.count(), (1, 1), "the newer one is still there");
 }
 
-#[test]
-fn a_session_whose_caller_left_is_neither_counted_nor_kept() {
+#[tokio::test]
+async fn a_session_is_told_of_each_list_by_itself() {
+    let sessions = Sessions::new(&[1; 32]);
+    let (_, session) = open(&sessions);
+    let mut stream = session.listen();
+    read(&mut stream);
+    for (kind, told) in [
+        (ListKind::Tools, News::Tools),
+        (ListKind::Prompts, News::Prompts),
+        (ListKind::Resources, News::Resources),
+        (ListKind::Templates, News::Resources),
+    ] {
+        session.knows_all(Lists::default());
+        let lists = Lists::from(|other| [u8::from(kind == other); 32]);
+        session.announce(&lists);
+        let text = read(&mut stream).unwrap();
+        assert_eq!(text.matches("list_changed").count(), 1, "{text}");
+        assert!(text.contains(told.method()), "{text}");
+        session.announce(&lists);
+        assert_eq!(read(&mut stream).unwrap(), "", "told twice");
+        session.knows_all(Lists::default());
+        session.knows(kind, [1; 32]);
+        session.announce(&lists);
+        assert_eq!(read(&mut stream).unwrap(), "", "shown already");
+    }
+}
+
+#[tokio::test]
+async fn a_listener_that_comes_back_hears_what_it_missed() {
+    let sessions = Sessions::new(&[1; 32]);
+    let (_, session) = open(&sessions);
+    assert!(!sessions.tell(session.key, "{}".into()), "nobody listens");
+    let mut stream = session.listen();
+    let opening = read(&mut stream).unwrap();
+    assert!(opening.contains("retry: ") && opening.contains("data: \n\n"));
+    assert!(sessions.tell(session.key, "{\"a\":1}".into()));
+    let before = last_place(&opening);
+    let heard = read(&mut stream).unwrap();
+    drop(stream);
+    assert!(sessions.tell(session.key, "{\"a\":2}".into()));
+    let mut back = session.resume(last_place(&heard), Now(0)).unwrap();
+    let text = read(&mut back).unwrap();
+    assert!(
+        text.contains("{\"a\":2}") && !text.contains("{\"a\":1}"),
+        "{text}"
+    );
+    drop(back);
+    let mut again = session.resume(before, Now(0)).unwrap();
+    let text = read(&mut again).unwrap();
+    assert!(
+        text.contains("{\"a\":1}") && text.contains("{\"a\":2}"),
+        "{text}"
+    );
+    // A place in the stream of another session is no place here.
+    let (_, other) = open(&sessions);
+    assert!(other.resume(before, Now(0)).is_none());
+    // What nobody came back for is let go.
+    drop(again);
+    sessions.sweep(Now(0));
+    sessions.sweep(Now(0));
+    assert_eq!(session.shared.kept.bytes(), 0);
+}
+
+#[tokio::test]
+async fn the_stream_of_a_call_is_kept_a_while_for_its_caller_only() {
+    let sessions = Sessions::new(&[1; 32]);
+    let (_, session) = open(&sessions);
+    let (_, other) = open(&sessions);
+    let end = CallEnd::new(&session, Bytes::from_static(b"1"), Vec::new());
+    end.push("{\"p\":1}".into());
+    let mut stream = end.open();
+    let text = read(&mut stream).unwrap();
+    assert!(text.contains("{\"p\":1}"), "{text}");
+    let place = last_place(&text);
+    let cancelled = session.in_flight.enter(&Bytes::from_static(b"1"));
+    drop(stream);
+    assert!(!session.in_flight.is_empty(), "the call goes on");
+    drop(cancelled);
+    end.finish("{\"answer\":1}".into(), Now(0));
+    assert!(other.resume(place, Now(0)).is_none());
+    let late = Now(millis(KEPT) + 1);
+    assert!(session.resume(place, late).is_none());
+    let mut back = session.resume(place, Now(0)).unwrap();
+    let text = read(&mut back).unwrap();
+    assert!(text.contains("{\"answer\":1}") && !text.contains("{\"p\":1}"));
+    assert_eq!(read(&mut back), None);
+    for id in 0..ENDED_STREAMS_MAX {
+        let end = CallEnd::new(&session, id.to_string().into(), Vec::new());
+        let _stream = end.open();
+        end.finish("{}".into(), Now(0));
+    }
+    assert!(session.resume(place, Now(0)).is_none(), "others came after");
+    sessions.sweep(late);
+    drop((back, end));
+    assert_eq!(session.shared.kept.bytes(), 0);
+    assert!(session.streams.is_empty());
+}
+
+#[tokio::test]
+async fn a_caller_that_leaves_before_it_was_told_anything_takes_its_call_back() {
+    let sessions = Sessions::new(&[1; 32]);
+    let id = Bytes::from_static(b"1");
+    for (revision, reads, goes_on) in [
+        (Revision::V2025_11_25, false, false),
+        (Revision::V2025_11_25, true, true),
+        (Revision::V2025_03_26, true, true),
+        (Revision::V2024_11_05, true, false),
+    ] {
+        let (_, session) = sessions.open(terms(revision), &at(0)).unwrap();
+        let cancelled = session.in_flight.enter(&id).unwrap();
+        let end = CallEnd::new(&session, id.clone(), Vec::new());
+        end.push("{}".into());
+        let mut stream = end.open();
+        if reads {
+            read(&mut stream).unwrap();
+        }
+        drop(stream);
+        assert_eq!(!session.in_flight.is_empty(), goes_on, "{revision} {reads}");
+        drop(cancelled);
+    }
+}
+
+/// Puts a question to a call's end and returns the text of the stream, and who hears the answer.
+fn ask(end: &Arc<CallEnd>) -> (Option<QuestionId>, mpsc::Receiver<Option<Bytes>>) {
+    let (told, heard) = mpsc::channel();
+    let request = Bytes::from_static(br#"{"id":"s","method":"roots/list"}"#);
+    let question = Question::new(request, 6..9, Ability::Roots, move |answer| {
+        // Nobody may listen any more.
+        let _ = told.send(answer);
+    });
+    (end.ask(question), heard)
+}
+
+#[tokio::test]
+async fn a_question_is_answered_by_its_own_session_only() {
+    let sessions = Sessions::new(&[1; 32]);
+    let (_, session) = open(&sessions);
+    let (_, other) = open(&sessions);
+    let end = CallEnd::new(&session, Bytes::from_static(b"1"), Vec::new());
+    let (id, heard) = ask(&end);
+    let id = id.unwrap().0;
+    let mut stream = end.open();
+    let text = read(&mut stream).unwrap();
+    assert!(text.contains(&format!("{{\"id\":{id},")), "{text}");
+    let answer = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"roots":[]}}}}"#);
+    let answer = Message::parse(answer.into()).unwrap();
+    other.questions.answer(&answer);
+    assert!(heard.try_recv().is_err());
+    session.questions.answer(&answer);
+    let want = r#"{"jsonrpc":"2.0","id":"s","result":{"roots":[]}}"#;
+    assert_eq!(heard.try_recv().unwrap().unwrap(), want);
+    // A question that its server takes back is taken back from the caller as well.
+    let (id, heard) = ask(&end);
+    end.withdraw(id.unwrap());
+    assert_eq!(heard.try_recv(), Ok(None));
+    let text = read(&mut stream).unwrap();
+    let params = format!("{{\"requestId\":{}}}", id.unwrap().0);
+    assert!(text.contains("notifications/cancelled") && text.contains(&params));
+}
+
+#[tokio::test]
+async fn questions_end_with_their_call_and_their_session() {
     let sessions = Sessions::new(&[1; 32]);
     let (id, session) = open(&sessions);
-    let (sender, body) = stream::channel();
-    session.listen(sender);
+    let end = CallEnd::new(&session, Bytes::from_static(b"1"), Vec::new());
+    let (_, with_call) = ask(&end);
+    end.finish("{}".into(), Now(0));
+    assert_eq!(with_call.try_recv(), Ok(None));
+    let end = CallEnd::new(&session, Bytes::from_static(b"2"), Vec::new());
+    let (_, dropped) = ask(&end);
+    drop(end);
+    assert_eq!(dropped.try_recv(), Ok(None));
+    let end = CallEnd::new(&session, Bytes::from_static(b"3"), Vec::new());
+    let (_, with_session) = ask(&end);
+    let mut stream = end.open();
+    read(&mut stream);
+    let mut cancelled = session.in_flight.enter(&Bytes::from_static(b"3")).unwrap();
+    sessions.end(&id).unwrap();
+    assert_eq!(with_session.try_recv(), Ok(None));
+    assert_eq!(cancelled.signal.try_recv(), Ok(()));
+    assert_eq!(read(&mut stream), None);
+    let (refused, heard) = ask(&end);
+    assert_eq!((refused, heard.try_recv()), (None, Ok(None)));
+    // Nobody is asked for what the client cannot do, nor where nobody listens.
+    let (_, session) = open(&sessions);
+    session.declare(Abilities::default().with(Ability::Sampling));
+    let end = CallEnd::new(&session, Bytes::from_static(b"1"), Vec::new());
+    assert_eq!(ask(&end).0, None);
+    let (told, heard) = mpsc::channel();
+    let question = Question::new(Bytes::new(), 0..0, Ability::Sampling, move |answer| {
+        told.send(answer).unwrap();
+    });
+    assert_eq!(end.home().ask(question), None);
+    assert_eq!(heard.try_recv(), Ok(None));
+}
+
+#[tokio::test]
+async fn log_messages_below_the_level_of_a_session_are_dropped() {
+    let sessions = Sessions::new(&[1; 32]);
+    let (_, session) = open(&sessions);
+    let mut stream = session.listen();
+    let end = CallEnd::new(&session, Bytes::from_static(b"1"), Vec::new());
+    let say = |level: &str| -> Bytes {
+        format!(r#"{{"method":"notifications/message","params":{{"level":"{level}"}}}}"#).into()
+    };
+    session.set_level(Level::Warning);
+    for level in ["info", "warning", "error", "odd"] {
+        end.push(say(level));
+        assert!(sessions.tell(session.key, say(level)));
+    }
+    end.push(r#"{"method":"notifications/progress"}"#.into());
+    let mut called = end.open();
+    for text in [read(&mut stream).unwrap(), read(&mut called).unwrap()] {
+        assert!(!text.contains("info"), "{text}");
+        for level in ["warning", "error", "odd"] {
+            assert!(text.contains(level), "{text}");
+        }
+    }
+    session.set_level(Level::Debug);
+    sessions.tell(session.key, say("info"));
+    assert!(read(&mut stream).unwrap().contains("info"));
+}
+
+#[tokio::test]
+async fn a_session_whose_caller_left_is_neither_counted_nor_kept() {
+    let sessions = Sessions::new(&[1; 32]);
+    let (id, session) = open(&sessions);
+    let body = session.listen();
     let late = millis(IDLE) + 1;
     sessions.sweep(Now(late));
     assert_eq!(sessions.count(), (1, 1), "a listener is not idle");
@@ -146,6 +409,6 @@ fn an_id_dies_with_its_session_its_age_and_for_everybody_else() {
     sessions.sweep(Now(millis(IDLE) * 3));
     assert!(!found(&owner(), &Scope::All, millis(AGE_MAX) + 2_000));
     assert!(found(&owner(), &Scope::All, 0));
-    sessions.end(&id);
+    sessions.end(&id).unwrap();
     assert!(!found(&owner(), &Scope::All, 0));
 }

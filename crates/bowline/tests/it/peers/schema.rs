@@ -127,9 +127,16 @@ fn check_session(schema: &Schema, gateway: &Gateway, path: &'static str) {
         "ListToolsResult",
         &session.request("tools/list", &json!({})),
     );
+    for (method, result) in [
+        ("prompts/list", "ListPromptsResult"),
+        ("resources/list", "ListResourcesResult"),
+        ("resources/templates/list", "ListResourceTemplatesResult"),
+    ] {
+        schema.check_result(result, &session.request(method, &json!({})));
+    }
     let refused = [
         session.request("tools/list", &json!({"cursor": "x"})),
-        session.request("resources/list", &json!({})),
+        session.request("resources/read", &json!({"uri": "no://where"})),
         session.request("server/discover", &json!({})),
         session.request("tools/call", &json!({"name": "nobody"})),
         session.request("tools/call", &json!({"name": "gone__x", "arguments": {}})),

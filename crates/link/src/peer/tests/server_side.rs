@@ -19,8 +19,8 @@ async fn a_server_request_with_a_colliding_id_is_not_taken_for_the_answer() {
     assert_eq!(
         scene.hears().await,
         concat!(
-            r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"this client has not "#,
-            r#"declared the capability for `sampling/createMessage`"}}"#
+            r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"no call is in flight, "#,
+            r#"so there is nobody to ask"}}"#
         )
     );
     // Even one that poses as an answer.
@@ -91,7 +91,7 @@ async fn progress_comes_back_under_the_callers_token_and_late_progress_is_droppe
     scene.says(&progress("1")).await;
     scene.settles().await;
     let want = progress("\"tok\"");
-    assert_eq!(*heard.0.lock().unwrap(), [want.clone(), want]);
+    assert_eq!(*heard.told.lock().unwrap(), [want.clone(), want]);
     assert_eq!(scene.peer.counts.late.load(Ordering::Relaxed), 3);
 }
 
@@ -142,9 +142,30 @@ async fn nobody_who_listens_is_no_reason_to_stop() {
 #[tokio::test]
 async fn other_notifications_are_passed_on_whole() {
     let mut scene = Scene::new();
-    let line =
-        r#"{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"u"}}"#;
-    scene.says(line).await;
-    let event = scene.events.recv().await.unwrap();
-    assert_eq!(event, LinkEvent::Other(Bytes::from_static(line.as_bytes())));
+    let said = |method: &str, params: &str| {
+        let method = format!("notifications/{method}");
+        Bytes::from(format!(
+            r#"{{"jsonrpc":"2.0","method":"{method}","params":{params}}}"#
+        ))
+    };
+    let updated = said("resources/updated", r#"{"uri":"u","x":1}"#);
+    let status = said("tasks/status", r#"{"taskId":"t"}"#);
+    let other = said("vendor/thing", "[1]");
+    for line in [&updated, &status, &other] {
+        scene.says(std::str::from_utf8(line).unwrap()).await;
+    }
+    let expected = [
+        LinkEvent::ResourceUpdated {
+            uri: "u".into(),
+            notification: updated,
+        },
+        LinkEvent::TaskStatus {
+            task: "t".into(),
+            notification: status,
+        },
+        LinkEvent::Other(other),
+    ];
+    for event in expected {
+        assert_eq!(scene.events.recv().await, Some(event));
+    }
 }

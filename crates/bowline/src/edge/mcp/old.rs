@@ -1,0 +1,166 @@
+//! The endpoints of 2024-11-05: a stream that tells where to post, and answers on that stream.
+
+use std::sync::Arc;
+
+use bowline_core::call::{Principal, Scope};
+use bowline_core::caller::{Abilities, CallerEnd};
+use bowline_wire::mcp::{Revision, method};
+use bowline_wire::{Kind, Message};
+use http::request::Parts;
+use http::{Method, StatusCode};
+use hyper::body::Incoming;
+
+use super::call::{self, Ask, Running};
+use super::{
+    Caller, find, handshake, heard, local, no_session, not_allowed, read, refuse_scope,
+    too_many_streams,
+};
+use crate::edge::Edge;
+use crate::edge::body::{self, Answer};
+use crate::edge::session::{Home, Session, Terms};
+use crate::edge::stream::{self, Guard};
+
+/// Ends a session with its stream.
+#[derive(Debug)]
+struct Leaving {
+    edge: Arc<Edge>,
+    id: Arc<str>,
+}
+
+impl Guard for Leaving {}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        self.edge.end_session(&self.id);
+    }
+}
+
+/// Opens a session and its stream.
+pub fn sse(edge: &Arc<Edge>, principal: &Arc<Principal>, scope: &Scope, parts: &Parts) -> Answer {
+    let caller = Caller {
+        edge,
+        principal,
+        scope,
+        parts,
+    };
+    if let Some(refused) = refuse_scope(caller) {
+        return refused;
+    }
+    if parts.method != Method::GET {
+        return not_allowed("GET");
+    }
+    if !read::accepts(parts, "text/event-stream") {
+        return body::empty(StatusCode::NOT_ACCEPTABLE);
+    }
+    let Some(seat) = edge.sessions.seat() else {
+        return too_many_streams();
+    };
+    let terms = Terms {
+        principal: Arc::clone(principal),
+        scope: scope.clone(),
+        revision: Revision::V2024_11_05,
+        abilities: Abilities::default(),
+    };
+    let Some((id, session)) = edge.open_session(terms) else {
+        return body::empty(StatusCode::INTERNAL_SERVER_ERROR);
+    };
+    let mut events = session.listen();
+    let path = match scope {
+        Scope::All => format!("/messages?sessionId={id}"),
+        Scope::Server(server) => format!("/servers/{server}/messages?sessionId={id}"),
+    };
+    events.begin_with(stream::endpoint(&path));
+    events.keep(Box::new(seat));
+    events.keep(Box::new(Leaving {
+        edge: Arc::clone(edge),
+        id,
+    }));
+    body::events(events)
+}
+
+/// Takes a message of such a session; its answer goes to the stream.
+pub async fn messages(
+    edge: &Arc<Edge>,
+    principal: &Arc<Principal>,
+    scope: &Scope,
+    parts: &Parts,
+    incoming: Incoming,
+) -> Answer {
+    let caller = Caller {
+        edge,
+        principal,
+        scope,
+        parts,
+    };
+    if let Some(refused) = refuse_scope(caller) {
+        return refused;
+    }
+    if parts.method != Method::POST {
+        return not_allowed("POST");
+    }
+    let text = match read::body(parts, incoming).await {
+        Ok(text) => text,
+        Err(refused) => return refused.answer(),
+    };
+    let Some(id) = session_id(parts.uri.query().unwrap_or_default()) else {
+        return no_session(StatusCode::BAD_REQUEST, None);
+    };
+    let session = find(caller, id).filter(|session| session.is_old());
+    let Some(session) = session else {
+        return no_session(StatusCode::NOT_FOUND, None);
+    };
+    let message = match Message::parse(text.clone()) {
+        Ok(message) => message,
+        Err(refusal) => return read::refused(&text, refusal),
+    };
+    if message.kind() == Kind::Request {
+        request(caller, &session, &message).await;
+    } else {
+        heard(&session, &message);
+    }
+    body::empty(StatusCode::ACCEPTED)
+}
+
+fn session_id(query: &str) -> Option<&str> {
+    let mut ids = query
+        .split('&')
+        .filter_map(|pair| pair.strip_prefix("sessionId="));
+    ids.next().filter(|_| ids.next().is_none())
+}
+
+async fn request(caller: Caller<'_>, session: &Arc<Session>, message: &Message) {
+    let answer = if message.method() == Some(method::INITIALIZE) {
+        handshake::greet(caller, session, message).await
+    } else if let Some(ask) = message.method().and_then(Ask::of) {
+        let end = Home::of(session) as Arc<dyn CallerEnd>;
+        match call::begin(caller, session, message, ask, Some(end)) {
+            Ok(running) => return later(caller.edge, session, running),
+            Err(refused) => refused,
+        }
+    } else {
+        local::answer(caller, session, message).await
+    };
+    session.answer_at_home(answer);
+}
+
+/// Answers when the server does; the end of the session ends the call.
+fn later(edge: &Edge, session: &Arc<Session>, running: Running) {
+    let session = Arc::clone(session);
+    edge.host.tasks().spawn("old call", async move {
+        session.answer_at_home(running.await);
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_is_named_once_in_the_query() {
+        assert_eq!(session_id("sessionId=a"), Some("a"));
+        assert_eq!(session_id("x=1&sessionId=a&y"), Some("a"));
+        for query in ["", "sessionid=a", "xsessionId=a", "sessionId=a&sessionId=b"] {
+            assert_eq!(session_id(query), None, "{query}");
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! Who is here: sessions are sealed into their ids, and memory is only a cache of them.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use bowline_core::call::{Principal, Scope};
+use bowline_core::caller::SessionKey;
+use bowline_core::sync::lock;
+use bowline_core::time::{Now, millis};
+use bowline_host::ports::{Audience, Clock};
+use bytes::Bytes;
+use foldhash::fast::RandomState;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::{Beginning, Session, Shared, Terms};
+use crate::edge::seal::{Seal, Sealed};
+use crate::edge::stream::{Guard, Kept};
+
+/// Sessions held in memory; one more pushes out the one that was quiet longest.
+pub const SESSIONS_MAX: usize = 65_536;
+
+/// A session that was quiet this long leaves memory. Its id still works.
+pub const IDLE: Duration = Duration::from_secs(3_600);
+
+/// An id older than this no longer works.
+pub const AGE_MAX: Duration = Duration::from_secs(7 * 24 * 3_600);
+
+/// Streams open at once. Fewer than connections, so that listeners leave room for calls.
+pub const STREAMS_MAX: usize = 8_192;
+
+/// Sessions that had to go and wait to be told to the host; the host is told at every opening.
+const GONE_MAX: usize = 4_096;
+
+/// Ended sessions remembered, so that their ids stay dead.
+const ENDED_MAX: usize = 65_536;
+
+/// All sessions.
+#[derive(Debug)]
+pub struct Sessions {
+    seal: Seal,
+    next_key: AtomicU64,
+    shared: Arc<Shared>,
+    table: Mutex<Table>,
+    /// One for each stream that may be open.
+    seats: Arc<Semaphore>,
+}
+
+/// One of the streams that may be open; free again when dropped.
+#[derive(Debug)]
+pub struct Seat(#[expect(dead_code, reason = "its drop is what counts")] OwnedSemaphorePermit);
+
+impl Guard for Seat {}
+
+#[derive(Debug, Default)]
+struct Table {
+    live: HashMap<Arc<str>, Arc<Session>, RandomState>,
+    /// The ids of the same sessions.
+    ids: HashMap<SessionKey, Arc<str>, RandomState>,
+    ended: HashSet<Arc<str>>,
+    /// The same ids, oldest first.
+    ended_order: VecDeque<Arc<str>>,
+    /// Sessions that had to go and that the host was not told of yet.
+    gone: Vec<SessionKey>,
+}
+
+impl Table {
+    fn remove(&mut self, id: &str) -> Option<(Arc<str>, Arc<Session>)> {
+        let (id, session) = self.live.remove_entry(id)?;
+        self.ids.remove(&session.key);
+        Some((id, session))
+    }
+
+    fn by_key(&self, key: SessionKey) -> Option<Arc<Session>> {
+        self.live.get(self.ids.get(&key)?).cloned()
+    }
+}
+
+impl Sessions {
+    /// Returns no sessions; ids are sealed with `key`.
+    #[must_use]
+    pub fn new(key: &[u8; 32]) -> Self {
+        let mut start = [0; 4];
+        // Without randomness ids of events could repeat after a restart; nothing else could.
+        let _ = getrandom::fill(&mut start);
+        let first = (u64::from(u32::from_ne_bytes(start)) << 16) + 1;
+        Self {
+            seal: Seal::new(key),
+            next_key: AtomicU64::new(1),
+            shared: Arc::new(Shared {
+                next_serial: AtomicU64::new(first),
+                kept: Kept::default(),
+            }),
+            table: Mutex::default(),
+            seats: Arc::new(Semaphore::new(STREAMS_MAX)),
+        }
+    }
+
+    /// Returns a seat for one more stream, unless all are taken.
+    #[must_use]
+    pub fn seat(&self) -> Option<Seat> {
+        Arc::clone(&self.seats).try_acquire_owned().ok().map(Seat)
+    }
+
+    /// Opens a session and returns it with its id.
+    pub fn open(&self, terms: Terms, clock: &dyn Clock) -> Option<(Arc<str>, Arc<Session>)> {
+        let id: Arc<str> = self
+            .seal
+            .seal(&Sealed {
+                principal: terms.principal.name.as_ref().to_owned(),
+                scope: terms.scope.clone(),
+                revision: terms.revision,
+                issued_s: clock.unix_ms() / 1_000,
+                abilities: terms.abilities,
+            })?
+            .into();
+        let session = self.begin(&id, terms, clock);
+        Some((id, session))
+    }
+
+    /// Returns the session of `id`, if it belongs to this principal and endpoint; a session this
+    /// process has not seen yet comes to life from its id.
+    #[must_use]
+    pub fn find(
+        &self,
+        id: &str,
+        principal: &Arc<Principal>,
+        scope: &Scope,
+        clock: &dyn Clock,
+    ) -> Option<Arc<Session>> {
+        let held = self.table().live.get(id).cloned();
+        let session = match held {
+            Some(session) => session,
+            None => self.revive(id, principal, clock)?,
+        };
+        if session.principal.name != principal.name || session.scope != *scope {
+            return None;
+        }
+        session.used_ms.store(clock.now().0, Ordering::Relaxed);
+        Some(session)
+    }
+
+    /// Ends a session for good, and returns it.
+    pub fn end(&self, id: &str) -> Option<Arc<Session>> {
+        let session = {
+            let mut table = self.table();
+            let (id, session) = table.remove(id)?;
+            if table.ended.insert(Arc::clone(&id)) {
+                table.ended_order.push_back(id);
+            }
+            if table.ended_order.len() > ENDED_MAX
+                && let Some(oldest) = table.ended_order.pop_front()
+            {
+                table.ended.remove(&oldest);
+            }
+            session
+        };
+        session.close();
+        Some(session)
+    }
+
+    /// Returns the sessions that had to go since the last time, for whoever else knows them.
+    #[must_use]
+    pub fn gone(&self) -> Vec<SessionKey> {
+        std::mem::take(&mut self.table().gone)
+    }
+
+    /// Lets sessions go that were quiet for long; [`gone`](Self::gone) names them.
+    pub fn sweep(&self, now: Now) {
+        for session in self.all() {
+            session.sweep(now);
+        }
+        let quiet: Vec<_> = {
+            let mut table = self.table();
+            let quiet = table.live.iter().filter(|(_, session)| {
+                let used = Now(session.used_ms.load(Ordering::Relaxed));
+                now.millis_since(used) >= millis(IDLE) && !session.is_busy()
+            });
+            let quiet: Vec<_> = quiet.map(|(id, _)| Arc::clone(id)).collect();
+            let quiet: Vec<_> = quiet.iter().filter_map(|id| table.remove(id)).collect();
+            table
+                .gone
+                .extend(quiet.iter().map(|(_, session)| session.key));
+            quiet
+        };
+        for (_, session) in quiet {
+            session.close();
+        }
+    }
+
+    /// Returns every session in memory.
+    #[must_use]
+    pub fn all(&self) -> Vec<Arc<Session>> {
+        self.table().live.values().cloned().collect()
+    }
+
+    /// Returns how many sessions are in memory, and how many of them listen.
+    #[must_use]
+    pub fn count(&self) -> (usize, usize) {
+        let table = self.table();
+        let listening = table
+            .live
+            .values()
+            .filter(|session| session.is_listening())
+            .count();
+        (table.live.len(), listening)
+    }
+
+    /// Ends every stream on which a session listens, because the gateway goes down. The streams
+    /// of calls end with their answers.
+    pub fn close_streams(&self) {
+        for session in self.all() {
+            session.home.interrupt();
+        }
+    }
+
+    fn revive(
+        &self,
+        id: &str,
+        principal: &Arc<Principal>,
+        clock: &dyn Clock,
+    ) -> Option<Arc<Session>> {
+        let sealed = self.seal.open(id)?;
+        let age_s = (clock.unix_ms() / 1_000).saturating_sub(sealed.issued_s);
+        let ended = self.table().ended.contains(id);
+        if ended || age_s > AGE_MAX.as_secs() || *sealed.principal != *principal.name {
+            return None;
+        }
+        // What it knew of the lists is not known any more: the next change is news to it.
+        let terms = Terms {
+            principal: Arc::clone(principal),
+            scope: sealed.scope,
+            revision: sealed.revision,
+            abilities: sealed.abilities,
+        };
+        Some(self.begin(&id.into(), terms, clock))
+    }
+
+    fn begin(&self, id: &Arc<str>, terms: Terms, clock: &dyn Clock) -> Arc<Session> {
+        let key = SessionKey(self.next_key.fetch_add(1, Ordering::Relaxed));
+        let at = Beginning {
+            now: clock.now(),
+            unix_ms: clock.unix_ms(),
+        };
+        let session = Arc::new(Session::new(id, key, terms, &self.shared, at));
+        let (session, pushed_out) = self.table().insert(Arc::clone(id), session);
+        if let Some(pushed_out) = pushed_out {
+            pushed_out.close();
+        }
+        session
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        lock(&self.table)
+    }
+}
+
+impl Table {
+    /// Inserts a session, unless another request has just done so; returns the one that counts,
+    /// and the one that had to go.
+    fn insert(
+        &mut self,
+        id: Arc<str>,
+        session: Arc<Session>,
+    ) -> (Arc<Session>, Option<Arc<Session>>) {
+        if let Some(first) = self.live.get(&id) {
+            return (Arc::clone(first), None);
+        }
+        let mut pushed_out = None;
+        if self.live.len() >= SESSIONS_MAX {
+            let quietest = self
+                .live
+                .iter()
+                .min_by_key(|(_, session)| session.used_ms.load(Ordering::Relaxed))
+                .map(|(id, _)| Arc::clone(id));
+            pushed_out = quietest.and_then(|id| self.remove(&id));
+        }
+        if let Some((_, session)) = &pushed_out
+            && self.gone.len() < GONE_MAX
+        {
+            self.gone.push(session.key);
+        }
+        self.ids.insert(session.key, Arc::clone(&id));
+        self.live.insert(id, Arc::clone(&session));
+        (session, pushed_out.map(|(_, session)| session))
+    }
+}
+
+/// What a server says outside calls goes to the stream its session listens on.
+impl Audience for Sessions {
+    fn tell(&self, session: SessionKey, notification: Bytes) -> bool {
+        let session = self.table().by_key(session);
+        session.is_some_and(|session| session.tell(notification))
+    }
+}

@@ -1,0 +1,139 @@
+//! How much a server says of what it does, and how much sessions want to hear.
+
+use std::collections::HashMap;
+
+use crate::call::Scope;
+use crate::caller::SessionKey;
+
+/// A log level of the protocol, the most verbose first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Level {
+    /// For those who look for a fault.
+    Debug,
+    /// What goes on.
+    Info,
+    /// What is normal but worth a look.
+    Notice,
+    /// What may become a fault.
+    Warning,
+    /// A fault.
+    Error,
+    /// A fault of something that others need.
+    Critical,
+    /// Something must be done at once.
+    Alert,
+    /// Nothing works.
+    Emergency,
+}
+
+impl Level {
+    /// Every level, the most verbose first.
+    pub const ALL: [Self; 8] = [
+        Self::Debug,
+        Self::Info,
+        Self::Notice,
+        Self::Warning,
+        Self::Error,
+        Self::Critical,
+        Self::Alert,
+        Self::Emergency,
+    ];
+
+    /// Returns the level of that name.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|level| level.as_str() == name)
+    }
+
+    /// Returns its name on the wire.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Debug => "debug",
+            Self::Info => "info",
+            Self::Notice => "notice",
+            Self::Warning => "warning",
+            Self::Error => "error",
+            Self::Critical => "critical",
+            Self::Alert => "alert",
+            Self::Emergency => "emergency",
+        }
+    }
+}
+
+/// What each session asked for; a server is asked for the most verbose of them.
+#[derive(Debug, Default)]
+pub struct Levels {
+    sessions: HashMap<SessionKey, (Scope, Level)>,
+    /// How many sessions of a scope asked for each level, so that no session need be looked at.
+    counts: HashMap<Scope, [u32; Level::ALL.len()]>,
+}
+
+impl Levels {
+    /// Notes what a session asks for from now on.
+    pub fn set(&mut self, session: SessionKey, scope: &Scope, level: Level) {
+        self.end(session);
+        self.sessions.insert(session, (scope.clone(), level));
+        self.count(scope, level, |count| count.saturating_add(1));
+    }
+
+    /// Forgets a session.
+    pub fn end(&mut self, session: SessionKey) {
+        if let Some((scope, level)) = self.sessions.remove(&session) {
+            self.count(&scope, level, |count| count.saturating_sub(1));
+        }
+        self.counts
+            .retain(|_, counts| counts.iter().any(|count| *count > 0));
+    }
+
+    /// Returns the most verbose level that anybody wants of `server`.
+    #[must_use]
+    pub fn of(&self, server: &Scope) -> Option<Level> {
+        Level::ALL.into_iter().find(|level| {
+            [&Scope::All, server].into_iter().any(|scope| {
+                let counts = self.counts.get(scope);
+                counts.and_then(|counts| counts.get(*level as usize)) > Some(&0)
+            })
+        })
+    }
+
+    fn count(&mut self, scope: &Scope, level: Level, change: impl Fn(u32) -> u32) {
+        let counts = self.counts.entry(scope.clone()).or_default();
+        if let Some(count) = counts.get_mut(level as usize) {
+            *count = change(*count);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_most_verbose_wish_counts_and_goes_with_its_session() {
+        let server = Scope::Server("s".into());
+        let other = Scope::Server("t".into());
+        let mut levels = Levels::default();
+        assert_eq!(levels.of(&server), None);
+        levels.set(SessionKey(1), &Scope::All, Level::Error);
+        levels.set(SessionKey(2), &server, Level::Debug);
+        assert_eq!(levels.of(&server), Some(Level::Debug));
+        assert_eq!(levels.of(&other), Some(Level::Error));
+        levels.set(SessionKey(2), &server, Level::Alert);
+        assert_eq!(levels.of(&server), Some(Level::Error));
+        levels.end(SessionKey(1));
+        levels.end(SessionKey(1));
+        assert_eq!(levels.of(&server), Some(Level::Alert));
+        levels.end(SessionKey(2));
+        assert!(levels.counts.is_empty());
+    }
+
+    #[test]
+    fn levels_read_back_from_their_names_and_are_ordered_by_what_they_leave_out() {
+        for level in Level::ALL {
+            assert_eq!(Level::parse(level.as_str()), Some(level));
+        }
+        assert!(Level::ALL.is_sorted());
+        assert_eq!(Level::parse("Debug"), None);
+    }
+}

@@ -1,0 +1,181 @@
+//! From a name to a server: the catalog first, then what sessions and principals are remembered
+//! for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bowline_core::call::{Call, Effect, Principal, Route, Scope, Subject};
+use bowline_core::caller::SessionKey;
+use bowline_core::error::CallError;
+use bowline_core::policy::Decision;
+use bowline_core::sync::lock;
+use bowline_core::tasks::Owner;
+use bowline_core::time::Now;
+
+use super::{CallPath, Servers};
+use crate::catalog::Found;
+use crate::supervisor::{State, Supervisor};
+
+/// How long a URI that nobody is known to have waits for servers that are starting.
+const STARTING_WAIT: Duration = Duration::from_millis(1_500);
+
+/// Who asks for what.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ask<'a> {
+    pub(crate) principal: &'a Principal,
+    pub(crate) scope: &'a Scope,
+    pub(crate) subject: &'a Subject,
+    pub(crate) session: Option<SessionKey>,
+    pub(crate) deadline: Option<Now>,
+}
+
+impl<'a> From<&'a Call> for Ask<'a> {
+    fn from(call: &'a Call) -> Self {
+        Self {
+            principal: &call.principal,
+            scope: &call.scope,
+            subject: &call.subject,
+            session: call.caller.as_ref().map(|caller| caller.session()),
+            deadline: call.deadline,
+        }
+    }
+}
+
+impl CallPath {
+    /// Returns where the answer to `ask` is to be had. Waits for a server that is still starting.
+    pub(crate) async fn resolve(
+        &self,
+        ask: Ask<'_>,
+        started: Now,
+    ) -> Result<(Arc<Route>, Supervisor), CallError> {
+        let unknown = || unknown(ask.subject);
+        let servers = self.servers.load();
+        let route = match self.look_up(ask)? {
+            Found::Route(route) => route,
+            // A URI does not say whose it is; a server that is still starting may list it.
+            Found::Nothing => {
+                let waits = matches!(ask.subject, Subject::Resource(_)) && *ask.scope == Scope::All;
+                if !waits || !settle(&servers).await {
+                    return Err(unknown());
+                }
+                match self.look_up(ask)? {
+                    Found::Route(route) => route,
+                    Found::Nothing | Found::Unlisted(_) => return Err(unknown()),
+                }
+            }
+            Found::Unlisted(name) => {
+                let server = servers
+                    .get(&name)
+                    .ok_or(CallError::UnknownServer { server: name })?;
+                let limit = started.plus(server.spec().call_timeout);
+                let end = ask.deadline.map_or(limit, |asked| asked.min(limit));
+                server.listed(end).await?;
+                match self.look_up(ask)? {
+                    Found::Route(route) => route,
+                    Found::Nothing | Found::Unlisted(_) => return Err(unknown()),
+                }
+            }
+        };
+        let server = servers.get(&route.server).cloned();
+        let server = server.ok_or_else(|| match ask.scope {
+            Scope::All => unknown(),
+            Scope::Server(server) => CallError::UnknownServer {
+                server: Arc::clone(server),
+            },
+        })?;
+        Ok((route, server))
+    }
+
+    fn look_up(&self, ask: Ask<'_>) -> Result<Found, CallError> {
+        if let Subject::Task { id, .. } = ask.subject {
+            return self.task(ask, id).map(Found::Route);
+        }
+        let found = self.catalog.current().find(ask.scope, ask.subject);
+        Ok(match (found, ask.subject) {
+            (Found::Nothing, Subject::Resource(uri) | Subject::CompleteResource(uri)) => {
+                self.shown(ask, uri).map_or(Found::Nothing, Found::Route)
+            }
+            (found, _) => found,
+        })
+    }
+
+    /// Finds the server that showed a link to this session.
+    fn shown(&self, ask: Ask<'_>, uri: &Arc<str>) -> Option<Arc<Route>> {
+        let server = lock(&self.memory.seen).server(ask.session?, uri)?;
+        Some(route(server, uri))
+    }
+
+    /// Finds the server of a task that this principal made.
+    fn task(&self, ask: Ask<'_>, id: &Arc<str>) -> Result<Arc<Route>, CallError> {
+        let wanted = |server: &str| match ask.scope {
+            Scope::All => true,
+            Scope::Server(only) => **only == *server,
+        };
+        let now = self.clock.now();
+        let owner = lock(&self.memory.tasks).owner(&ask.principal.name, id, now, wanted);
+        match owner {
+            Owner::One(server) => Ok(route(server, id)),
+            Owner::Several(server) => Err(CallError::AmbiguousTask {
+                task: Arc::clone(id),
+                server,
+            }),
+            Owner::Unknown => Err(unknown(ask.subject)),
+        }
+    }
+
+    /// Asks the policy, as listing does.
+    pub(crate) fn permit(&self, ask: Ask<'_>, route: &Route) -> Result<(), CallError> {
+        let policy = self.policy.load();
+        let kind = ask.subject.kind();
+        match policy.decide(ask.principal, &route.server, kind, &route.name) {
+            Decision::Allow => Ok(()),
+            Decision::Deny => Err(CallError::Denied {
+                principal: Arc::clone(&ask.principal.name),
+                server: Arc::clone(&route.server),
+                name: Arc::clone(&route.name),
+            }),
+        }
+    }
+}
+
+/// Waits until no server is starting any more, but not long; `false` when none was.
+async fn settle(servers: &Servers) -> bool {
+    let starting = servers.values().map(Supervisor::state);
+    let starting: Vec<_> = starting
+        .filter(|state| *state.borrow() == State::Starting)
+        .collect();
+    if starting.is_empty() {
+        return false;
+    }
+    let all = async {
+        for mut state in starting {
+            // The sender lives as long as the supervisor does.
+            let _ = state.wait_for(|state| *state != State::Starting).await;
+        }
+    };
+    let _ = tokio::time::timeout(STARTING_WAIT, all).await;
+    true
+}
+
+fn route(server: Arc<str>, name: &Arc<str>) -> Arc<Route> {
+    Arc::new(Route {
+        server,
+        name: Arc::clone(name),
+        effect: Effect::Read,
+    })
+}
+
+/// Says that there is nothing of that name.
+fn unknown(subject: &Subject) -> CallError {
+    let name = Arc::clone(subject.name());
+    match subject {
+        Subject::Tool(_) => CallError::UnknownTool { tool: name },
+        Subject::Prompt(_) | Subject::CompletePrompt(_) => {
+            CallError::UnknownPrompt { prompt: name }
+        }
+        Subject::Resource(_) | Subject::CompleteResource(_) => {
+            CallError::UnknownResource { uri: name }
+        }
+        Subject::Task { .. } => CallError::UnknownTask { task: name },
+    }
+}

@@ -1,0 +1,273 @@
+//! What sessions want besides calls: news of resources, a log level, the list of their tasks.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bowline_core::call::{Kind, Principal, Scope, Subject};
+use bowline_core::caller::{CallerEnd, SessionKey};
+use bowline_core::error::CallError;
+use bowline_core::level::Level;
+use bowline_core::policy::Decision;
+use bowline_core::sync::lock;
+use bowline_wire::mcp::method;
+use bowline_wire::object;
+use bytes::Bytes;
+
+use super::Host;
+use crate::callpath::resolve::Ask;
+use crate::callpath::{explain, health};
+use crate::catalog::introduction::declares;
+use crate::catalog::{Introduction, listing};
+use crate::supervisor::list::{self, ListError};
+use crate::supervisor::{Ready, Supervisor};
+
+/// How long a caller waits for servers to hear of what it no longer wants, or of its level.
+const TOLD_WAIT: Duration = Duration::from_secs(5);
+
+/// How long a server may take to list its tasks.
+const TASKS_TIMEOUT: Duration = Duration::from_secs(30);
+
+impl Host {
+    /// Returns what the endpoint of `scope` says of itself.
+    #[must_use]
+    pub fn introduction(&self, scope: &Scope) -> Introduction {
+        let catalog = self.catalog();
+        match scope {
+            Scope::Server(server) => match catalog.offer(server) {
+                Some(offer) => Introduction::of_one(&offer.initialize),
+                None => Introduction::unknown(),
+            },
+            Scope::All => {
+                let servers = self.path.servers.load();
+                if servers.keys().all(|name| catalog.offer(name).is_some()) {
+                    catalog.introduction().clone()
+                } else {
+                    catalog.introduction().open()
+                }
+            }
+        }
+    }
+
+    /// Has the session of `caller` told of changes of a resource. The server is asked when nobody
+    /// else wants to know of that resource already.
+    pub async fn subscribe(
+        &self,
+        principal: &Principal,
+        scope: &Scope,
+        caller: &Arc<dyn CallerEnd>,
+        uri: &str,
+    ) -> Result<(), CallError> {
+        let session = caller.session();
+        let known_as: Arc<str> = uri.into();
+        let subject = Subject::Resource(Arc::clone(&known_as));
+        let ask = Ask {
+            principal,
+            scope,
+            subject: &subject,
+            session: Some(session),
+            deadline: None,
+        };
+        let started = self.path.clock.now();
+        let (route, server) = self.path.resolve(ask, started).await?;
+        self.path.permit(ask, &route)?;
+        let deadline = started.plus(server.spec().call_timeout);
+        server.link(deadline).await?;
+        lock(&self.path.memory.subscriptions)
+            .add(session, &route.server, &route.name, &known_as)
+            .map_err(|limit| CallError::TooManySubscriptions { limit })?;
+        let undo = Unsubscribe {
+            host: self,
+            session,
+            known_as: &known_as,
+            server: &server,
+        };
+        self.standing
+            .subscribed(&server, &route.name, deadline)
+            .await?;
+        undo.keep();
+        Ok(())
+    }
+
+    /// Ends what [`subscribe`](Self::subscribe) began; the server is told when nobody else wants
+    /// to know of that resource. What a session ends is its own, so there is nothing to decide.
+    pub async fn unsubscribe(
+        &self,
+        _principal: &Principal,
+        _scope: &Scope,
+        session: SessionKey,
+        uri: &str,
+    ) -> Result<(), CallError> {
+        let left = lock(&self.path.memory.subscriptions).remove(session, uri);
+        let Some((server, own)) = left else {
+            return Ok(());
+        };
+        if let Ok(server) = self.server(&server) {
+            let deadline = self.path.clock.now().plus(TOLD_WAIT);
+            self.standing.unsubscribed(&server, &own, deadline).await;
+        }
+        Ok(())
+    }
+
+    /// Notes from which level on a session wants to hear of `scope`. Servers are told the most
+    /// verbose level that anybody wants.
+    pub async fn set_level(
+        &self,
+        scope: &Scope,
+        session: SessionKey,
+        level: Level,
+    ) -> Result<(), CallError> {
+        let servers: Vec<Supervisor> = match scope {
+            Scope::All => self.path.servers.load().values().cloned().collect(),
+            Scope::Server(server) => vec![self.server(server)?],
+        };
+        lock(&self.path.memory.levels).set(session, scope, level);
+        let deadline = self.path.clock.now().plus(TOLD_WAIT);
+        // All hear of it before the first is waited for.
+        for server in &servers {
+            self.standing.poke(server);
+        }
+        for server in &servers {
+            self.standing.levelled(server, deadline).await;
+        }
+        Ok(())
+    }
+
+    /// Returns the result of `tasks/list`: the tasks that this principal made, as the servers
+    /// that have them describe them.
+    pub async fn tasks_of(&self, principal: &Principal, scope: &Scope) -> Result<Bytes, CallError> {
+        let mut own: BTreeMap<Arc<str>, HashSet<Arc<str>>> = BTreeMap::new();
+        {
+            let table = lock(&self.path.memory.tasks);
+            for made in table.of(&principal.name, self.path.clock.now()) {
+                if matches!(scope, Scope::Server(only) if *only != made.server) {
+                    continue;
+                }
+                let ids = own.entry(Arc::clone(&made.server)).or_default();
+                ids.insert(Arc::clone(&made.id));
+            }
+        }
+        let mut result = Vec::from(&b"{\"tasks\":["[..]);
+        let mut failed = None;
+        let mut answered = 0_usize;
+        for (server, ids) in own {
+            match self.tasks_at(&server).await {
+                Ok(pages) => {
+                    answered += 1;
+                    self.keep_own(principal, &server, &ids, &pages, &mut result);
+                }
+                Err(error) => {
+                    tracing::warn!(%server, %error, "tasks could not be listed");
+                    failed = Some(error);
+                }
+            }
+        }
+        result.extend_from_slice(b"]}");
+        match failed {
+            Some(error) if answered == 0 => Err(error),
+            Some(_) | None => Ok(result.into()),
+        }
+    }
+
+    /// Asks one server for all tasks it has, whoever made them.
+    async fn tasks_at(&self, name: &str) -> Result<Vec<Bytes>, CallError> {
+        let server = self.server(name)?;
+        let ticket = server.admit()?;
+        let end = self.path.clock.now().plus(TASKS_TIMEOUT);
+        let ready = server.link(end).await?;
+        if !declares(&ready.link.server().initialize, "tasks.list") {
+            return Ok(Vec::new());
+        }
+        let until = self.path.clock.instant(end);
+        let pages = list::pages(ready.link.as_ref(), method::TASKS_LIST, "tasks", until).await;
+        let pages = pages.map_err(|error| unlisted(error, &server, &ready));
+        ticket.report(health(pages.as_ref().err()));
+        pages
+    }
+
+    /// Writes those tasks that are `ids` and that policy allows.
+    fn keep_own(
+        &self,
+        principal: &Principal,
+        server: &str,
+        ids: &HashSet<Arc<str>>,
+        pages: &[Bytes],
+        out: &mut Vec<u8>,
+    ) {
+        let policy = self.path.policy.load();
+        for task in pages
+            .iter()
+            .flat_map(|page| listing::read_member("tasks", page))
+        {
+            let id = object::field(&task, "taskId").map(|at| at.of(&task));
+            let Some(id) = id.and_then(object::string) else {
+                continue;
+            };
+            let allowed = policy.decide(principal, server, Kind::Task, &id) == Decision::Allow;
+            if allowed && ids.contains(id.as_ref()) {
+                if out.last() != Some(&b'[') {
+                    out.push(b',');
+                }
+                out.extend_from_slice(&task);
+            }
+        }
+    }
+
+    /// Lets go of what was kept for a session that is over.
+    pub fn session_ended(&self, session: SessionKey) {
+        let memory = &self.path.memory;
+        lock(&memory.seen).end(session);
+        lock(&memory.levels).end(session);
+        let left = lock(&memory.subscriptions).end(session);
+        let servers = self.path.servers.load();
+        for server in left.iter().filter_map(|name| servers.get(name)) {
+            self.standing.poke(server);
+        }
+        for server in servers.values() {
+            server.session_ended(session);
+        }
+    }
+}
+
+/// Takes a subscription back that was not made, also when its caller went away.
+struct Unsubscribe<'a> {
+    host: &'a Host,
+    session: SessionKey,
+    known_as: &'a str,
+    server: &'a Supervisor,
+}
+
+impl Unsubscribe<'_> {
+    fn keep(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Unsubscribe<'_> {
+    fn drop(&mut self) {
+        lock(&self.host.path.memory.subscriptions).remove(self.session, self.known_as);
+        self.host.standing.poke(self.server);
+    }
+}
+
+/// Says why a server's tasks are not known.
+fn unlisted(error: ListError, server: &Supervisor, ready: &Ready) -> CallError {
+    let server = &server.spec().name;
+    match error {
+        ListError::Link { source, .. } => {
+            let timeout = bowline_core::time::millis(TASKS_TIMEOUT);
+            explain(&source, server, ready.generation, timeout)
+        }
+        ListError::Refused { error, .. } => CallError::Refused {
+            server: Arc::clone(server),
+            error,
+        },
+        error @ (ListError::TooManyPages(_)
+        | ListError::TooManyItems(_)
+        | ListError::RepeatedCursor(_)
+        | ListError::CursorTooLarge(_)) => CallError::BadAnswer {
+            server: Arc::clone(server),
+            reason: error.to_string().into(),
+        },
+    }
+}

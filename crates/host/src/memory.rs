@@ -1,0 +1,135 @@
+//! What is remembered for sessions and principals, and who is told what a server says outside
+//! calls.
+
+use std::sync::{Arc, Mutex};
+
+use bowline_core::call::{Body, Call, Reply, Route, Scope, Subject};
+use bowline_core::level::Levels;
+use bowline_core::seen::Seen;
+use bowline_core::subscriptions::Subscriptions;
+use bowline_core::sync::lock;
+use bowline_core::tasks::TaskTable;
+use bowline_core::time::Now;
+use bowline_link::LinkEvent;
+use bowline_wire::object;
+use bowline_wire::splice::{Edit, Edited, write_string};
+use bytes::Bytes;
+
+use crate::ports::Audience;
+
+/// Machines that outlive calls, each behind its own lock.
+#[derive(Debug, Default)]
+pub struct Memory {
+    /// Links that tools showed to a session.
+    pub(crate) seen: Mutex<Seen>,
+    /// Tasks, and who made them.
+    pub(crate) tasks: Mutex<TaskTable>,
+    /// Resources of which sessions want news.
+    pub(crate) subscriptions: Mutex<Subscriptions>,
+    /// How much sessions want to hear.
+    pub(crate) levels: Mutex<Levels>,
+}
+
+impl Memory {
+    /// Remembers what an answer gave out that later requests will name.
+    pub(crate) fn learn(&self, call: &Call, route: &Route, reply: &Reply, now: Now) {
+        if !matches!(call.subject, Subject::Tool(_)) || reply.body != Body::Result {
+            return;
+        }
+        let result = reply.answer.get(reply.body_at.clone()).unwrap_or_default();
+        let session = call.caller.as_ref().map(|caller| caller.session());
+        if call.makes_task
+            && let Some(id) = task_of(result)
+        {
+            let mut tasks = lock(&self.tasks);
+            tasks.note(&call.principal.name, session, &route.server, &id, now);
+        }
+        if let Some(session) = session
+            && call.scope == Scope::All
+            && memchr::memmem::find(result, b"\"uri\"").is_some()
+        {
+            let mut seen = lock(&self.seen);
+            for uri in links_of(result) {
+                seen.note(session, &route.server, &uri);
+            }
+        }
+    }
+
+    /// Brings what a server said outside calls to those whom it is for.
+    pub(crate) fn heard(&self, audience: &dyn Audience, server: &Arc<str>, event: LinkEvent) {
+        match event {
+            LinkEvent::ResourceUpdated { uri, notification } => {
+                let wanting = lock(&self.subscriptions).sessions(server, &uri);
+                for (session, known_as) in wanting {
+                    audience.tell(session, renamed(&notification, &uri, &known_as));
+                }
+            }
+            LinkEvent::TaskStatus { task, notification } => {
+                let session = lock(&self.tasks).session(server, &task);
+                if let Some(session) = session {
+                    audience.tell(session, notification);
+                }
+            }
+            LinkEvent::Told {
+                session,
+                notification,
+            } => {
+                audience.tell(session, notification);
+            }
+            LinkEvent::Log(line) => {
+                tracing::debug!(%server, line = %String::from_utf8_lossy(&line), "said");
+            }
+            LinkEvent::ToolsChanged
+            | LinkEvent::PromptsChanged
+            | LinkEvent::ResourcesChanged
+            | LinkEvent::Ambiguous
+            | LinkEvent::Other(_) => {}
+        }
+    }
+}
+
+/// Reads the id of a task that was made.
+fn task_of(result: &[u8]) -> Option<String> {
+    let task = object::field(result, "task")?.of(result);
+    let id = object::field(task, "taskId")?.of(task);
+    object::string(id).map(Into::into)
+}
+
+/// Reads the addresses of resources in the content of an answer.
+fn links_of(result: &[u8]) -> impl Iterator<Item = String> + '_ {
+    let content = object::field(result, "content").map_or(&b""[..], |at| at.of(result));
+    object::items(content).filter_map(move |item| {
+        let block = item.of(content);
+        let kind = object::field(block, "type")?.of(block);
+        let holder = match object::string(kind)?.as_ref() {
+            "resource_link" => block,
+            "resource" => object::field(block, "resource")?.of(block),
+            _ => return None,
+        };
+        let uri = object::field(holder, "uri")?.of(holder);
+        object::string(uri).map(Into::into)
+    })
+}
+
+/// Writes news of a resource under the URI by which its hearer knows it.
+fn renamed(notification: &Bytes, uri: &str, known_as: &str) -> Bytes {
+    if uri == known_as {
+        return notification.clone();
+    }
+    let params = object::field(notification, "params");
+    let at = params.and_then(|params| {
+        let at = object::field(params.of(notification), "uri")?;
+        Some(at.shift(params.start))
+    });
+    let Some(at) = at else {
+        return notification.clone();
+    };
+    let mut with = Vec::new();
+    write_string(&mut with, known_as);
+    let edits = [Edit { at, with: &with }];
+    let edited = Edited {
+        source: notification,
+        edits: &edits,
+    };
+    edited.to_vec().into()
+}

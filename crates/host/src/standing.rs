@@ -1,0 +1,318 @@
+//! Keeps each server told of what sessions want of it between calls: news of resources, and a log
+//! level. What is wanted is compared with what the link was told, so that a server that was
+//! started anew hears it again.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bowline_core::call::{Body, Scope};
+use bowline_core::error::CallError;
+use bowline_core::level::Level;
+use bowline_core::sync::lock;
+use bowline_core::time::Now;
+use bowline_link::Request;
+use bowline_wire::mcp::method;
+use bowline_wire::splice::write_string;
+use bytes::Bytes;
+use tokio::sync::{Notify, watch};
+
+use crate::callpath::explain;
+use crate::catalog::introduction::declares;
+use crate::memory::Memory;
+use crate::ports::Clock;
+use crate::supervisor::{Ready, Supervisor};
+use crate::tasks::Tasks;
+
+/// How long a server may take to answer one of these requests.
+const STEP_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The keepers of all servers of which anything is wanted.
+#[derive(Debug)]
+pub(crate) struct Standing {
+    memory: Arc<Memory>,
+    clock: Arc<dyn Clock>,
+    tasks: Tasks,
+    keepers: Mutex<HashMap<Arc<str>, Arc<Keeper>>>,
+    closing: watch::Sender<bool>,
+}
+
+/// One server's keeper: a task that lives while anything is wanted of the server.
+#[derive(Debug, Default)]
+struct Keeper {
+    told: watch::Sender<Told>,
+    poke: Notify,
+}
+
+/// What the link of one generation was told.
+#[derive(Debug, Default)]
+struct Told {
+    generation: u64,
+    resources: HashMap<Arc<str>, Result<(), CallError>>,
+    level: Option<Level>,
+}
+
+/// What a server is to be told next.
+#[derive(Debug)]
+enum Step {
+    Subscribe(Arc<str>),
+    Unsubscribe(Arc<str>),
+    Level(Level),
+}
+
+impl Standing {
+    pub(crate) fn new(memory: Arc<Memory>, clock: Arc<dyn Clock>, tasks: Tasks) -> Arc<Self> {
+        Arc::new(Self {
+            memory,
+            clock,
+            tasks,
+            keepers: Mutex::default(),
+            closing: watch::Sender::new(false),
+        })
+    }
+
+    /// Lets every keeper go, because the host goes down.
+    pub(crate) fn close(&self) {
+        self.closing.send_replace(true);
+    }
+
+    /// Has the keeper of `server` look at what is wanted now.
+    pub(crate) fn poke(self: &Arc<Self>, server: &Supervisor) {
+        self.keeper(server).poke.notify_one();
+    }
+
+    /// Waits until the server has taken a subscription that was noted before, or says why not.
+    pub(crate) async fn subscribed(
+        self: &Arc<Self>,
+        server: &Supervisor,
+        uri: &Arc<str>,
+        deadline: Now,
+    ) -> Result<(), CallError> {
+        let keeper = self.keeper(server);
+        // A refusal of before says nothing of today.
+        keeper.told.send_if_modified(|told| {
+            let refused = told.resources.get(uri).is_some_and(Result::is_err);
+            refused.then(|| told.resources.remove(uri)).is_some()
+        });
+        keeper.poke.notify_one();
+        let outcome = self.wait(&keeper, deadline, |told| told.resources.get(uri).cloned());
+        outcome.await.unwrap_or_else(|| {
+            Err(CallError::Timeout {
+                server: Arc::clone(&server.spec().name),
+                after_ms: bowline_core::time::millis(server.spec().call_timeout),
+                execution: bowline_core::error::Execution::Unknown,
+            })
+        })
+    }
+
+    /// Waits until a server that serves was told that nobody wants news of a resource; not long.
+    pub(crate) async fn unsubscribed(
+        self: &Arc<Self>,
+        server: &Supervisor,
+        uri: &Arc<str>,
+        deadline: Now,
+    ) {
+        let keeper = self.keeper(server);
+        keeper.poke.notify_one();
+        let name = &server.spec().name;
+        let told = self.wait(&keeper, deadline, |told| {
+            let wanted = lock(&self.memory.subscriptions).wants(name, uri);
+            (wanted || !told.resources.contains_key(uri)).then_some(())
+        });
+        if server.open_link().is_some() {
+            told.await;
+        }
+    }
+
+    /// Waits until a server that serves was told the level that is wanted; not long.
+    pub(crate) async fn levelled(self: &Arc<Self>, server: &Supervisor, deadline: Now) {
+        let keeper = self.keeper(server);
+        keeper.poke.notify_one();
+        let scope = Scope::Server(Arc::clone(&server.spec().name));
+        let told = self.wait(&keeper, deadline, |told| {
+            let wanted = lock(&self.memory.levels).of(&scope);
+            (wanted.is_none() || told.level == wanted).then_some(())
+        });
+        if takes_level(server) {
+            told.await;
+        }
+    }
+
+    async fn wait<T>(
+        &self,
+        keeper: &Keeper,
+        deadline: Now,
+        look: impl Fn(&Told) -> Option<T>,
+    ) -> Option<T> {
+        let mut told = keeper.told.subscribe();
+        let until = self.clock.instant(deadline);
+        loop {
+            let found = look(&told.borrow_and_update());
+            if found.is_some() {
+                return found;
+            }
+            match tokio::time::timeout_at(until, told.changed()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) | Err(_) => return None,
+            }
+        }
+    }
+
+    /// Returns the keeper of a server, which is started if there is none.
+    ///
+    /// What is wanted is noted before this is called: a keeper leaves only when, under the same
+    /// lock, nothing is wanted.
+    fn keeper(self: &Arc<Self>, server: &Supervisor) -> Arc<Keeper> {
+        let mut keepers = lock(&self.keepers);
+        let name = &server.spec().name;
+        if let Some(keeper) = keepers.get(name) {
+            return Arc::clone(keeper);
+        }
+        let keeper = Arc::new(Keeper::default());
+        keepers.insert(Arc::clone(name), Arc::clone(&keeper));
+        let keeping = Arc::clone(self).keep(server.clone(), Arc::clone(&keeper));
+        self.tasks.spawn("keeper", keeping);
+        keeper
+    }
+
+    async fn keep(self: Arc<Self>, server: Supervisor, keeper: Arc<Keeper>) {
+        let mut states = server.state();
+        let mut closing = self.closing.subscribe();
+        loop {
+            states.borrow_and_update();
+            let ready = server.open_link();
+            let step = ready.and_then(|ready| Some((self.next(&server, &keeper, &ready)?, ready)));
+            let done = async {
+                if let Some((step, ready)) = &step {
+                    self.take(&server, &keeper, step, ready).await;
+                    return;
+                }
+                tokio::select! {
+                    () = keeper.poke.notified() => {}
+                    _ = states.changed() => {}
+                }
+            };
+            if step.is_none() && self.leave(&server) {
+                return;
+            }
+            tokio::select! {
+                biased;
+                _ = closing.wait_for(|closing| *closing) => return,
+                () = done => {}
+            }
+        }
+    }
+
+    /// Ends a keeper that is not needed any more.
+    fn leave(&self, server: &Supervisor) -> bool {
+        let mut keepers = lock(&self.keepers);
+        let name = &server.spec().name;
+        let level = lock(&self.memory.levels).of(&Scope::Server(Arc::clone(name)));
+        let needed = level.is_some()
+            || lock(&self.memory.subscriptions)
+                .wanted(name)
+                .next()
+                .is_some();
+        if !needed {
+            keepers.remove(name);
+        }
+        !needed
+    }
+
+    /// Compares what is wanted with what the link was told.
+    fn next(&self, server: &Supervisor, keeper: &Keeper, ready: &Ready) -> Option<Step> {
+        keeper.told.send_if_modified(|told| {
+            let anew = told.generation != ready.generation;
+            if anew {
+                *told = Told {
+                    generation: ready.generation,
+                    ..Told::default()
+                };
+            }
+            anew
+        });
+        let name = &server.spec().name;
+        let level = lock(&self.memory.levels).of(&Scope::Server(Arc::clone(name)));
+        let told = keeper.told.borrow();
+        if let Some(level) = level
+            && told.level != Some(level)
+            && declares(&ready.link.server().initialize, "logging")
+        {
+            return Some(Step::Level(level));
+        }
+        let wanted = lock(&self.memory.subscriptions);
+        let mut known = told.resources.keys();
+        if let Some(uri) = known.find(|uri| !wanted.wants(name, uri)) {
+            return Some(Step::Unsubscribe(Arc::clone(uri)));
+        }
+        let mut wanted = wanted.wanted(name);
+        let missing = wanted.find(|uri| !told.resources.contains_key(*uri));
+        missing.map(|uri| Step::Subscribe(Arc::clone(uri)))
+    }
+
+    async fn take(&self, server: &Supervisor, keeper: &Keeper, step: &Step, ready: &Ready) {
+        // What the server refused need not be taken back.
+        let refused = match step {
+            Step::Unsubscribe(uri) => {
+                let told = keeper.told.borrow();
+                told.resources.get(uri).is_some_and(Result::is_err)
+            }
+            Step::Subscribe(_) | Step::Level(_) => false,
+        };
+        let outcome = match refused {
+            true => Ok(()),
+            false => self.ask(server, step, ready).await,
+        };
+        if let Err(error) = &outcome {
+            tracing::warn!(server = %server.spec().name, ?step, %error, "was not taken");
+        }
+        keeper.told.send_modify(|told| match step {
+            Step::Subscribe(uri) => {
+                told.resources.insert(Arc::clone(uri), outcome);
+            }
+            Step::Unsubscribe(uri) => {
+                told.resources.remove(uri);
+            }
+            Step::Level(level) => told.level = Some(*level),
+        });
+    }
+
+    async fn ask(&self, server: &Supervisor, step: &Step, ready: &Ready) -> Result<(), CallError> {
+        let (method, key, value) = match step {
+            Step::Subscribe(uri) => (method::RESOURCES_SUBSCRIBE, "uri", &**uri),
+            Step::Unsubscribe(uri) => (method::RESOURCES_UNSUBSCRIBE, "uri", &**uri),
+            Step::Level(level) => (method::LOGGING_SET_LEVEL, "level", level.as_str()),
+        };
+        let mut params = format!("{{\"{key}\":").into_bytes();
+        write_string(&mut params, value);
+        params.push(b'}');
+        let end = self.clock.now().plus(STEP_TIMEOUT);
+        let request = Request {
+            method: Cow::Borrowed(method),
+            params: Some(params.into()),
+            rename: None,
+            progress_at: None,
+            reply_id: Bytes::from_static(b"0"),
+            deadline: self.clock.instant(end),
+            caller: None,
+        };
+        let server = &server.spec().name;
+        let timeout = bowline_core::time::millis(STEP_TIMEOUT);
+        let answer = ready.link.request(request).await;
+        let answer = answer.map_err(|error| explain(&error, server, ready.generation, timeout))?;
+        match answer.body {
+            Body::Result => Ok(()),
+            Body::Error => Err(CallError::Refused {
+                server: Arc::clone(server),
+                error: answer.bytes.slice(answer.body_at),
+            }),
+        }
+    }
+}
+
+/// Whether a server serves and takes a log level.
+fn takes_level(server: &Supervisor) -> bool {
+    let ready = server.open_link();
+    ready.is_some_and(|ready| declares(&ready.link.server().initialize, "logging"))
+}

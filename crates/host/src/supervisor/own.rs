@@ -1,0 +1,313 @@
+//! Links that belong to one session or one principal, beside the one that all share.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bowline_core::call::Call;
+use bowline_core::caller::{CallerEnd, SessionKey};
+use bowline_core::error::CallError;
+use bowline_core::sync::lock;
+use bowline_core::time::{Now, millis};
+use bowline_link::{Link, LinkEvent};
+use foldhash::fast::RandomState;
+use tokio::sync::{OnceCell, mpsc};
+
+use super::{Ready, Shared, Surroundings};
+use crate::spec::Isolation;
+
+/// Links of their own that one server has at most; one more takes the place of one that is idle.
+pub(super) const OWN_LINKS_MAX: usize = 32;
+
+/// A link of its own that no call used for this long is closed.
+const IDLE_MAX: Duration = Duration::from_secs(15 * 60);
+
+/// After a failure to connect, the next try waits this long.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// Own links are numbered from here on, so that no number is also one of the shared links.
+const GENERATION_BASE: u64 = 1 << 32;
+
+/// Whose a link is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Key {
+    Principal(Arc<str>),
+    Session(SessionKey),
+}
+
+/// The links of one server that are not shared by all.
+#[derive(Debug)]
+pub(super) struct OwnLinks {
+    around: Surroundings,
+    slots: Mutex<HashMap<Key, Arc<Slot>, RandomState>>,
+    made: AtomicU64,
+    /// Why, and when, the last try to connect failed.
+    failed: Mutex<Option<(Now, Arc<str>)>>,
+}
+
+/// The place of one link: connected once for all who wait for it.
+#[derive(Debug, Default)]
+struct Slot {
+    link: OnceCell<Arc<Ready>>,
+    used_ms: AtomicU64,
+}
+
+impl Slot {
+    fn is_idle(&self) -> bool {
+        self.link
+            .get()
+            .is_some_and(|ready| ready.link.in_flight() == 0)
+    }
+}
+
+impl OwnLinks {
+    pub(super) fn new(around: &Surroundings) -> Self {
+        Self {
+            around: around.clone(),
+            slots: Mutex::default(),
+            made: AtomicU64::new(GENERATION_BASE),
+            failed: Mutex::default(),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        lock(&self.slots).len()
+    }
+
+    pub(super) fn in_flight(&self) -> usize {
+        let slots = lock(&self.slots);
+        let links = slots.values().filter_map(|slot| slot.link.get());
+        links.map(|ready| ready.link.in_flight()).sum()
+    }
+
+    /// Closes the links of a session that is over.
+    pub(super) fn forget(self: &Arc<Self>, session: SessionKey) {
+        let slot = lock(&self.slots).remove(&Key::Session(session));
+        if let Some(slot) = slot {
+            self.close_later(slot);
+        }
+    }
+
+    /// Closes every link, without waiting.
+    pub(super) fn clear(&self) {
+        let slots: Vec<_> = lock(&self.slots).drain().collect();
+        for (_, slot) in slots {
+            self.close_later(slot);
+        }
+    }
+
+    /// Closes every link and waits for their end.
+    pub(super) async fn close_all(&self) {
+        let slots: Vec<_> = lock(&self.slots).drain().map(|(_, slot)| slot).collect();
+        let links: Vec<_> = slots.iter().filter_map(|slot| slot.link.get()).collect();
+        // All are told before the first is waited for.
+        let ends: Vec<_> = links.iter().map(|ready| ready.link.close()).collect();
+        for end in ends {
+            end.await;
+        }
+    }
+
+    /// Returns the link of `call`'s own session or principal, connecting it if need be.
+    async fn link(
+        self: &Arc<Self>,
+        shared: &Arc<Shared>,
+        key: Key,
+        caller: &Arc<dyn CallerEnd>,
+        deadline: Now,
+    ) -> Result<Arc<Ready>, CallError> {
+        let slot = self.slot(shared, &key)?;
+        let connect = self.connect(shared, &key, &slot, caller, deadline);
+        let ready = slot.link.get_or_try_init(|| connect).await.cloned();
+        let now = shared.clock.now();
+        slot.used_ms.store(now.0, Ordering::Relaxed);
+        if let Err(CallError::StartFailed { reason, .. }) = &ready {
+            *lock(&self.failed) = Some((now, Arc::clone(reason)));
+            self.remove(&key, &slot);
+        }
+        ready
+    }
+
+    /// Returns the place for a key; a link in it that ended is left behind.
+    fn slot(self: &Arc<Self>, shared: &Shared, key: &Key) -> Result<Arc<Slot>, CallError> {
+        let mut slots = lock(&self.slots);
+        if let Some(slot) = slots.get(key)
+            && slot.link.get().is_none_or(|ready| ready.link.is_open())
+        {
+            return Ok(Arc::clone(slot));
+        }
+        slots.remove(key);
+        self.refuse_haste(shared)?;
+        if slots.len() >= OWN_LINKS_MAX {
+            let idle = slots.iter().filter(|(_, slot)| slot.is_idle());
+            let quietest = idle
+                .min_by_key(|(_, slot)| slot.used_ms.load(Ordering::Relaxed))
+                .map(|(key, _)| key.clone());
+            let freed = quietest.and_then(|key| slots.remove(&key));
+            match freed {
+                Some(slot) => self.close_later(slot),
+                None => {
+                    return Err(CallError::ServerBusy {
+                        server: Arc::clone(&shared.spec.name),
+                        limit: OWN_LINKS_MAX,
+                    });
+                }
+            }
+        }
+        let slot = Arc::new(Slot::default());
+        slots.insert(key.clone(), Arc::clone(&slot));
+        Ok(slot)
+    }
+
+    /// A server that cannot be connected is not tried again by every call.
+    fn refuse_haste(&self, shared: &Shared) -> Result<(), CallError> {
+        let failed = lock(&self.failed).clone();
+        let Some((at, reason)) = failed else {
+            return Ok(());
+        };
+        let next = shared.clock.now().until(at.plus(RETRY_AFTER));
+        if next.is_zero() {
+            *lock(&self.failed) = None;
+            return Ok(());
+        }
+        Err(CallError::StartFailed {
+            server: Arc::clone(&shared.spec.name),
+            reason,
+            next,
+        })
+    }
+
+    async fn connect(
+        self: &Arc<Self>,
+        shared: &Arc<Shared>,
+        key: &Key,
+        slot: &Arc<Slot>,
+        caller: &Arc<dyn CallerEnd>,
+        deadline: Now,
+    ) -> Result<Arc<Ready>, CallError> {
+        let now = shared.clock.now();
+        let until = now.plus(shared.spec.start_timeout).min(deadline);
+        // Several sessions share the link of a principal, so it is nobody's own outside calls.
+        let owner = matches!(key, Key::Session(_)).then(|| caller.home());
+        let dialled = self
+            .around
+            .dial
+            .dial(
+                &shared.spec,
+                &shared.log,
+                owner,
+                shared.clock.instant(until),
+            )
+            .await;
+        let (link, events) = dialled.map_err(|error| CallError::StartFailed {
+            server: Arc::clone(&shared.spec.name),
+            reason: super::actor::reason_of(&error),
+            next: RETRY_AFTER,
+        })?;
+        let ready = Arc::new(Ready {
+            generation: self.made.fetch_add(1, Ordering::Relaxed),
+            link: Arc::clone(&link),
+            since: shared.clock.now(),
+        });
+        slot.used_ms.store(now.0, Ordering::Relaxed);
+        let keeping = Self::keep(
+            Arc::clone(self),
+            Arc::clone(shared),
+            key.clone(),
+            Arc::clone(slot),
+            (link, events),
+        );
+        self.around.tasks.spawn("own link", keeping);
+        Ok(ready)
+    }
+
+    /// Listens to a link until it ends or was idle for long.
+    async fn keep(
+        self: Arc<Self>,
+        shared: Arc<Shared>,
+        key: Key,
+        slot: Arc<Slot>,
+        (link, mut events): (Arc<dyn Link>, mpsc::Receiver<LinkEvent>),
+    ) {
+        loop {
+            tokio::select! {
+                biased;
+                _ = link.closed() => break,
+                event = events.recv() => match event {
+                    // The lists are those of the shared link.
+                    Some(LinkEvent::ToolsChanged
+                        | LinkEvent::PromptsChanged
+                        | LinkEvent::ResourcesChanged
+                        | LinkEvent::Ambiguous) => {}
+                    Some(event) => self.around.heard(&shared.spec.name, event),
+                    None => {
+                        link.closed().await;
+                        break;
+                    }
+                },
+                () = tokio::time::sleep(IDLE_MAX) => {
+                    let used = slot.used_ms.load(Ordering::Relaxed);
+                    let idle = shared.clock.now().0.saturating_sub(used) >= millis(IDLE_MAX);
+                    if idle && slot.is_idle() {
+                        break;
+                    }
+                }
+            }
+        }
+        self.remove(&key, &slot);
+        link.close().await;
+    }
+
+    fn remove(&self, key: &Key, slot: &Arc<Slot>) {
+        let mut slots = lock(&self.slots);
+        if slots.get(key).is_some_and(|now| Arc::ptr_eq(now, slot)) {
+            slots.remove(key);
+        }
+    }
+
+    fn close_later(&self, slot: Arc<Slot>) {
+        let closing = async move {
+            if let Some(ready) = slot.link.get() {
+                ready.link.close().await;
+            }
+        };
+        self.around.tasks.spawn("own link's end", closing);
+    }
+}
+
+impl super::Supervisor {
+    /// Returns the link that carries `call`: the shared one, or one of its session or principal.
+    pub async fn link_for(&self, call: &Call, deadline: Now) -> Result<Arc<Ready>, CallError> {
+        // Also where the call has its own: a server that does not start is told of once.
+        let common = self.link(deadline).await?;
+        let Some((key, caller)) = self.key_of(call) else {
+            return Ok(common);
+        };
+        let own = &self.shared.own;
+        own.link(&self.shared, key, caller, deadline).await
+    }
+
+    /// Says whose link a call needs; `None` for the shared one.
+    fn key_of<'a>(&self, call: &'a Call) -> Option<(Key, &'a Arc<dyn CallerEnd>)> {
+        let caller = call.caller.as_ref()?;
+        let session = || {
+            let session = caller.session();
+            (session != SessionKey(0)).then_some(Key::Session(session))
+        };
+        let key = match self.shared.spec.isolation {
+            Isolation::Shared => None,
+            Isolation::Principal => Some(Key::Principal(Arc::clone(&call.principal.name))),
+            Isolation::Session => session(),
+            Isolation::Auto => {
+                let apart = self.shared.is_interactive() && caller.abilities().any();
+                apart.then(session).flatten()
+            }
+        };
+        key.map(|key| (key, caller))
+    }
+
+    /// Closes what was kept for a session that is over.
+    pub fn session_ended(&self, session: SessionKey) {
+        self.shared.own.forget(session);
+    }
+}

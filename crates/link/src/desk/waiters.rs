@@ -1,0 +1,247 @@
+//! Who waits for a server's answers, and whose a word of the server can be.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bowline_core::caller::{CallerEnd, QuestionId, SessionKey};
+use bowline_core::pending::{Pending, Sent};
+use bytes::Bytes;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::questions::{Open, Questions};
+use crate::link::{Answer, LinkError, Request};
+
+/// How long a call may wait for a person in all, before its own time runs on.
+const ASKED_MAX: Duration = Duration::from_secs(3_600);
+
+/// A question that is open when the time is up gives the call at least this much more.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// Where an answer arrives.
+pub(crate) type Receiver = oneshot::Receiver<Result<Answer, LinkError>>;
+
+/// One caller that waits.
+#[derive(Debug)]
+pub(crate) struct Waiter {
+    pub(crate) answer: oneshot::Sender<Result<Answer, LinkError>>,
+    /// The caller's id.
+    pub(crate) reply_id: Bytes,
+    /// Absent for requests of the gateway's own.
+    pub(crate) caller: Option<Arc<dyn CallerEnd>>,
+    /// The caller's progress token, as it wrote it.
+    token: Option<Bytes>,
+    asked: Asked,
+}
+
+/// The time a call has spent waiting for its own caller.
+#[derive(Clone, Copy, Debug, Default)]
+struct Asked {
+    /// Questions that are open.
+    open: u32,
+    /// Since when at least one is.
+    since: Option<Instant>,
+    /// How long earlier ones took.
+    before: Duration,
+}
+
+impl Asked {
+    fn begin(&mut self, now: Instant) {
+        self.open += 1;
+        self.since.get_or_insert(now);
+    }
+
+    fn end(&mut self, now: Instant) {
+        self.open = self.open.saturating_sub(1);
+        if self.open == 0
+            && let Some(since) = self.since.take()
+        {
+            self.before += now.saturating_duration_since(since);
+        }
+    }
+
+    fn in_all(&self, now: Instant) -> Duration {
+        let running = self.since.map(|since| now.saturating_duration_since(since));
+        (self.before + running.unwrap_or_default()).min(ASKED_MAX)
+    }
+}
+
+impl Waiter {
+    /// Returns the waiter of a request, and where its answer arrives.
+    pub(crate) fn new(request: &Request) -> (Self, Receiver) {
+        let (answer, receiver) = oneshot::channel();
+        let token = request.caller.as_ref().and_then(|_| {
+            let at = request.progress_at.clone()?;
+            // Copied: the parameters can be large, and the wait long.
+            Some(Bytes::copy_from_slice(request.params.as_ref()?.get(at)?))
+        });
+        let waiter = Self {
+            answer,
+            reply_id: request.reply_id.clone(),
+            caller: request.caller.clone(),
+            token,
+            asked: Asked::default(),
+        };
+        (waiter, receiver)
+    }
+}
+
+/// Everyone who waits on one link.
+#[derive(Debug)]
+pub(crate) struct Waiters {
+    pub(crate) pending: Pending<Waiter>,
+    pub(crate) questions: Questions,
+    /// The one session that the link belongs to, where it is not shared.
+    owner: Option<Arc<dyn CallerEnd>>,
+}
+
+/// Whose a word of the server can be.
+#[derive(Debug)]
+pub(super) enum Whose {
+    /// Only this caller's.
+    Of {
+        caller: Arc<dyn CallerEnd>,
+        /// The call it came with.
+        call: Option<u64>,
+    },
+    /// Calls of several sessions are in flight.
+    Several,
+    /// No call is in flight.
+    Nobody,
+}
+
+impl Waiters {
+    pub(crate) fn new(in_flight_max: usize, owner: Option<Arc<dyn CallerEnd>>) -> Self {
+        Self {
+            pending: Pending::new(in_flight_max),
+            questions: Questions::default(),
+            owner,
+        }
+    }
+
+    /// Says whose a word is that came on the stream of `via`, or on one that all share.
+    pub(super) fn whose(&self, via: Option<u64>) -> Whose {
+        let of = |call: u64, caller: &Arc<dyn CallerEnd>| Whose::Of {
+            caller: Arc::clone(caller),
+            call: Some(call),
+        };
+        if let Some(id) = via {
+            let waiter = self.pending.get(id);
+            return match waiter.and_then(|waiter| waiter.caller.as_ref()) {
+                Some(caller) => of(id, caller),
+                None => self.owned(),
+            };
+        }
+        let mut newest: Option<(u64, &Arc<dyn CallerEnd>)> = None;
+        for (id, waiter) in self.pending.iter() {
+            let Some(caller) = &waiter.caller else {
+                continue;
+            };
+            match newest {
+                Some((_, seen)) if seen.session() != caller.session() => return Whose::Several,
+                Some((seen, _)) if seen > id => {}
+                _ => newest = Some((id, caller)),
+            }
+        }
+        newest.map_or_else(|| self.owned(), |(id, caller)| of(id, caller))
+    }
+
+    fn owned(&self) -> Whose {
+        match &self.owner {
+            Some(owner) => Whose::Of {
+                caller: Arc::clone(owner),
+                call: None,
+            },
+            None => Whose::Nobody,
+        }
+    }
+
+    /// Returns a caller of this session that waits.
+    pub(super) fn newest_of(&self, session: SessionKey) -> Option<Arc<dyn CallerEnd>> {
+        let of_session = self.pending.iter().filter_map(|(id, waiter)| {
+            let caller = waiter.caller.as_ref()?;
+            (caller.session() == session).then_some((id, caller))
+        });
+        of_session
+            .max_by_key(|(id, _)| *id)
+            .map(|(_, caller)| Arc::clone(caller))
+    }
+
+    /// Returns where the progress of a request goes, and under which token.
+    pub(super) fn progress(&self, id: u64) -> Option<(Arc<dyn CallerEnd>, Bytes)> {
+        let waiter = self.pending.get(id)?;
+        Some((Arc::clone(waiter.caller.as_ref()?), waiter.token.clone()?))
+    }
+
+    /// Enters a question to a caller; `false` when there is no room for it.
+    pub(super) fn open(
+        &mut self,
+        id: &Bytes,
+        caller: &Arc<dyn CallerEnd>,
+        call: Option<u64>,
+    ) -> bool {
+        let open = Open {
+            caller: Arc::clone(caller),
+            number: None,
+            call,
+        };
+        let opened = self.questions.open(id, open);
+        if opened && let Some(waiter) = call.and_then(|call| self.pending.get_mut(call)) {
+            waiter.asked.begin(now());
+        }
+        opened
+    }
+
+    /// Closes a question, because it is answered or taken back.
+    pub(super) fn close(&mut self, id: &[u8]) -> Option<(Arc<dyn CallerEnd>, Option<QuestionId>)> {
+        let open = self.questions.close(id)?;
+        if let Some(waiter) = open.call.and_then(|call| self.pending.get_mut(call)) {
+            waiter.asked.end(now());
+        }
+        Some((open.caller, open.number))
+    }
+
+    /// Ends the wait of a caller that gave up. Returns whether its request may have left, and the
+    /// questions that it will not answer: they are to be withdrawn, outside the lock.
+    pub(crate) fn give_up(&mut self, id: u64) -> Option<(Sent, Vec<Unasked>)> {
+        let (_, sent) = self.pending.take(id)?;
+        let unasked = self.questions.close_of(id);
+        Some((sent, unasked.into_iter().map(Unasked).collect()))
+    }
+
+    /// Returns until when a wait that began with `deadline` goes on, after it lasted `until` some
+    /// moment; `None` when its time is up.
+    pub(super) fn patience(&self, id: u64, deadline: Instant, until: Instant) -> Option<Instant> {
+        let asked = self.pending.get(id)?.asked;
+        let now = now();
+        let more = deadline.checked_add(asked.in_all(now))?;
+        if more > until {
+            // While a question is open the end moves on with the clock.
+            let least = if asked.open > 0 { now + GRACE } else { more };
+            Some(more.max(least))
+        } else {
+            None
+        }
+    }
+}
+
+/// A question whose call is over.
+#[derive(Debug)]
+pub(crate) struct Unasked(Open);
+
+impl Unasked {
+    /// Tells the caller that nobody waits for its answer any more.
+    pub(crate) fn withdraw(self) {
+        if let Some(number) = self.0.number {
+            self.0.caller.withdraw(number);
+        }
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "how long a person takes is measured on the clock that deadlines go by"
+)]
+fn now() -> Instant {
+    Instant::now()
+}

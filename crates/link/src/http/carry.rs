@@ -1,0 +1,264 @@
+//! Brings a request to the server and reads what comes back with it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::StatusCode;
+use tokio::time::{Instant, sleep};
+
+use super::client::{Response, Wait};
+use super::refusal::{self, Content};
+use super::road::{Parcel, Verb, trouble};
+use super::session::Held;
+use super::stream::{Ended, Resume, Stream};
+use super::talk::{Again, Form, Talk};
+use crate::desk::{Desk, own_id};
+use crate::link::{Exit, LinkError};
+
+/// How long to wait before each further try of what failed by chance.
+pub(super) const TRIES_AFTER: [Duration; 2] =
+    [Duration::from_millis(250), Duration::from_millis(1_000)];
+
+/// How often in a row a stream may fail to be opened again.
+const RESUMES_MAX: usize = 5;
+
+/// Why a request was not carried.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// The server does not know the session any more.
+    Expired,
+    Link(LinkError),
+}
+
+impl From<LinkError> for Trouble {
+    fn from(error: LinkError) -> Self {
+        Self::Link(error)
+    }
+}
+
+impl Talk {
+    /// Carries a request until its answer has been taken, or comes another way.
+    pub(super) async fn carry(
+        self: &Arc<Self>,
+        id: u64,
+        body: Bytes,
+        again: Again,
+        deadline: Instant,
+    ) -> Result<(), LinkError> {
+        let mut renewed = false;
+        let mut delays = TRIES_AFTER.iter();
+        loop {
+            let held = Arc::clone(&self.session.borrow());
+            let error = match self.post(&held, id, body.clone(), deadline).await {
+                Ok(()) => return Ok(()),
+                Err(Trouble::Expired) if !renewed => {
+                    self.renew(&held, deadline).await?;
+                    renewed = true;
+                    continue;
+                }
+                Err(Trouble::Expired) => LinkError::Http {
+                    status: StatusCode::NOT_FOUND.as_u16(),
+                    preview: "the session is not known, though it is new".into(),
+                },
+                Err(Trouble::Link(error)) => error,
+            };
+            if again == Again::Transient
+                && refusal::is_transient(&error)
+                && let Some(delay) = delays.next()
+            {
+                sleep(*delay).await;
+                continue;
+            }
+            if matches!(error, LinkError::Unreachable(_)) {
+                self.lose();
+            }
+            return Err(error);
+        }
+    }
+
+    /// Posts a request and reads what comes back.
+    async fn post(
+        self: &Arc<Self>,
+        held: &Held,
+        id: u64,
+        body: Bytes,
+        deadline: Instant,
+    ) -> Result<(), Trouble> {
+        let response = self
+            .send(held, Some(id), Verb::Post(body), deadline)
+            .await?;
+        self.digest(response, held, id, deadline).await
+    }
+
+    /// Sends anything to where messages are posted. A request that is waited for counts as sent
+    /// from the moment in which its first byte may leave, and is waited for by who asked.
+    pub(super) async fn send(
+        &self,
+        held: &Held,
+        id: Option<u64>,
+        verb: Verb,
+        deadline: Instant,
+    ) -> Result<Response, LinkError> {
+        let leaving = || {
+            if let Some(id) = id {
+                self.with(|waiters| waiters.pending.mark_sent(id));
+            }
+        };
+        let parcel = Parcel {
+            to: &self.endpoint,
+            verb,
+            headers: &held.headers,
+            last_event: None,
+        };
+        let wait = Wait {
+            connect: Some(deadline),
+            first_byte: id.is_none().then_some(deadline),
+            leaving: &leaving,
+        };
+        self.road.send(parcel, wait).await
+    }
+
+    /// Reads what came back for a request.
+    pub(super) async fn digest(
+        self: &Arc<Self>,
+        mut response: Response,
+        held: &Held,
+        id: u64,
+        deadline: Instant,
+    ) -> Result<(), Trouble> {
+        let status = response.status;
+        if status == StatusCode::NOT_FOUND && held.id.is_some() {
+            return Err(Trouble::Expired);
+        }
+        let bytes_max = self.spec.limits.body_bytes_max;
+        let content = refusal::content(&response.headers);
+        if !status.is_success() {
+            if content != Content::Json {
+                return Err(refusal::refusal(response).await.into());
+            }
+            let body = response.body.whole(bytes_max).await.map_err(trouble)?;
+            if is_answer(&body, id) && self.take(body.clone(), Some(id)) {
+                return Ok(());
+            }
+            return Err(refusal::refusal_of(status, &response.headers, &body).into());
+        }
+        let accepted = matches!(status, StatusCode::ACCEPTED | StatusCode::NO_CONTENT);
+        if accepted || self.form == Form::Sse {
+            // The answer comes on the stream that all share.
+            self.read_on(response.body);
+            return Ok(());
+        }
+        match content {
+            Content::Json => {
+                let body = response.body.whole(bytes_max).await.map_err(trouble)?;
+                if self.take(body, Some(id)) {
+                    return Ok(());
+                }
+                let reason = "it does not answer the request".into();
+                Err(LinkError::BadAnswer(reason).into())
+            }
+            Content::Events => {
+                let stream = Stream::new(response.body, bytes_max);
+                Ok(self.follow(stream, held, id, deadline).await?)
+            }
+            Content::Other => Err(refusal::foreign(response).await.into()),
+        }
+    }
+
+    /// Reads the stream of a request until its answer, over as many connections as it takes.
+    async fn follow(
+        self: &Arc<Self>,
+        mut stream: Stream,
+        held: &Held,
+        id: u64,
+        deadline: Instant,
+    ) -> Result<(), LinkError> {
+        let mut resume = Resume::default();
+        loop {
+            let ended = loop {
+                match stream.next(&mut resume).await {
+                    Ok(event) if is_message(event.event.as_deref()) => {
+                        if self.take(event.data.into(), Some(id)) {
+                            if let Some(rest) = stream.into_rest().await {
+                                self.read_on(rest);
+                            }
+                            return Ok(());
+                        }
+                    }
+                    Ok(_) => {}
+                    Err(ended) => break ended,
+                }
+            };
+            if let Ended::Fault(_) = ended {
+                let bytes_max = self.spec.limits.body_bytes_max;
+                return Err(LinkError::TooLong { bytes_max });
+            }
+            stream = self.resume(&mut resume, held, deadline).await?;
+        }
+    }
+
+    /// Opens the stream of a request again where it broke off.
+    async fn resume(
+        &self,
+        resume: &mut Resume,
+        held: &Held,
+        deadline: Instant,
+    ) -> Result<Stream, LinkError> {
+        const LOST: LinkError = LinkError::Lost(Exit::Closed);
+        for _ in 0..RESUMES_MAX {
+            if resume.last.is_none() {
+                return Err(LOST);
+            }
+            sleep(resume.pause()).await;
+            let opened = self.open_stream(held, resume, Some(deadline)).await;
+            let error = match opened {
+                Ok(response) if response.status != StatusCode::OK => {
+                    refusal::refusal(response).await
+                }
+                Ok(response) if refusal::content(&response.headers) == Content::Events => {
+                    let bytes_max = self.spec.limits.body_bytes_max;
+                    return Ok(Stream::new(response.body, bytes_max));
+                }
+                Ok(_) => return Err(LOST),
+                Err(error) => error,
+            };
+            if !refusal::is_transient(&error) {
+                return Err(LOST);
+            }
+        }
+        Err(LOST)
+    }
+
+    /// Opens a stream for what the server says, or goes on with a broken one.
+    pub(super) async fn open_stream(
+        &self,
+        held: &Held,
+        resume: &Resume,
+        deadline: Option<Instant>,
+    ) -> Result<Response, LinkError> {
+        let parcel = Parcel {
+            to: &self.endpoint,
+            verb: Verb::Get,
+            headers: &held.headers,
+            last_event: resume.last.as_ref(),
+        };
+        let wait = Wait {
+            connect: deadline,
+            first_byte: None,
+            leaving: &|| {},
+        };
+        self.road.send(parcel, wait).await
+    }
+}
+
+/// Whether an event carries a message: other kinds are not for us.
+pub(super) fn is_message(name: Option<&str>) -> bool {
+    name.is_none_or(|name| name == "message")
+}
+
+/// Whether a body says that it answers this request.
+fn is_answer(body: &Bytes, id: u64) -> bool {
+    let answered = bowline_wire::object::field(body, "id");
+    answered.and_then(|at| own_id(at.of(body))) == Some(id)
+}

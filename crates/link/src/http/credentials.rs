@@ -1,0 +1,43 @@
+//! What proves who we are to a server, read anew for every request.
+
+use std::fmt;
+
+use http::{HeaderName, HeaderValue};
+use thiserror::Error;
+
+/// Gives the headers that a server wants to see. It is asked for every request, so that a secret
+/// that was changed takes effect at once.
+pub trait Credentials: Send + Sync {
+    /// Returns the headers.
+    ///
+    /// # Errors
+    /// A secret cannot be read now; the request is not sent.
+    fn headers(&self) -> Result<Vec<(HeaderName, HeaderValue)>, CredentialError>;
+}
+
+/// Why there are no credentials; it names the secret, and never its value.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("the secret `{name}` cannot be read: {reason}")]
+pub struct CredentialError {
+    /// What was to be read.
+    pub name: String,
+    /// Why it was not.
+    pub reason: String,
+}
+
+/// No credentials.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Anonymous;
+
+impl Credentials for Anonymous {
+    fn headers(&self) -> Result<Vec<(HeaderName, HeaderValue)>, CredentialError> {
+        Ok(Vec::new())
+    }
+}
+
+/// Whatever it holds, it is not shown.
+impl fmt::Debug for dyn Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Credentials(…)")
+    }
+}

@@ -1,0 +1,274 @@
+//! Where a server is: an address whose origin is known and whose secrets are not shown.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use http::Uri;
+use http::uri::{PathAndQuery, Scheme};
+use thiserror::Error;
+
+/// Addresses that a server may send us to.
+const REFERENCE_BYTES_MAX: usize = 8 * 1024;
+
+/// An absolute address over http or https. What follows `?` may be a secret and is never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Endpoint {
+    uri: Uri,
+    host: Arc<str>,
+    port: u16,
+    is_tls: bool,
+}
+
+/// Why an address cannot be used.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum EndpointError {
+    /// It cannot be read.
+    #[error("the address is not valid")]
+    Invalid,
+    /// It is not http or https.
+    #[error("the address is neither http nor https")]
+    Scheme,
+    /// It holds a user name or password, which belongs into a header.
+    #[error("the address holds a user name or password")]
+    Password,
+}
+
+impl Endpoint {
+    /// Reads an address.
+    ///
+    /// # Errors
+    /// It is not an absolute address over http or https, or it holds a password.
+    pub fn parse(text: &str) -> Result<Self, EndpointError> {
+        let uri: Uri = text.trim().parse().map_err(|_| EndpointError::Invalid)?;
+        Self::from_uri(uri)
+    }
+
+    fn from_uri(uri: Uri) -> Result<Self, EndpointError> {
+        let is_tls = match uri.scheme() {
+            Some(scheme) if *scheme == Scheme::HTTP => false,
+            Some(scheme) if *scheme == Scheme::HTTPS => true,
+            Some(_) => return Err(EndpointError::Scheme),
+            None => return Err(EndpointError::Invalid),
+        };
+        let authority = uri.authority().ok_or(EndpointError::Invalid)?;
+        if authority.as_str().contains('@') {
+            return Err(EndpointError::Password);
+        }
+        let host = authority.host().to_ascii_lowercase();
+        if host.is_empty() {
+            return Err(EndpointError::Invalid);
+        }
+        let port = match authority.port() {
+            Some(port) => port.as_str().parse().map_err(|_| EndpointError::Invalid)?,
+            None if is_tls => 443,
+            None => 80,
+        };
+        Ok(Self {
+            host: host.into(),
+            port,
+            is_tls,
+            uri,
+        })
+    }
+
+    /// Returns the address, secrets included.
+    #[must_use]
+    pub const fn uri(&self) -> &Uri {
+        &self.uri
+    }
+
+    /// Whether both have the same scheme, host and port.
+    #[must_use]
+    pub fn is_same_origin(&self, other: &Self) -> bool {
+        self.is_tls == other.is_tls && self.port == other.port && self.host == other.host
+    }
+
+    /// Whether what is sent there is read by nobody else: over TLS, or without leaving this
+    /// machine.
+    #[must_use]
+    pub fn is_private(&self) -> bool {
+        self.is_tls || is_loopback(&self.host)
+    }
+
+    /// Reads a reference as seen from here: absolute, or relative to this address.
+    ///
+    /// # Errors
+    /// It is not an address that can be used.
+    pub fn resolve(&self, reference: &str) -> Result<Self, EndpointError> {
+        let reference = reference.trim();
+        let reference = reference.split('#').next().unwrap_or_default();
+        if reference.len() > REFERENCE_BYTES_MAX {
+            return Err(EndpointError::Invalid);
+        }
+        if has_scheme(reference) {
+            return Self::parse(reference);
+        }
+        let scheme = if self.is_tls { "https" } else { "http" };
+        if reference.starts_with("//") {
+            return Self::parse(&format!("{scheme}:{reference}"));
+        }
+        let path = self.join(reference);
+        let path = PathAndQuery::try_from(path).map_err(|_| EndpointError::Invalid)?;
+        let mut parts = self.uri.clone().into_parts();
+        parts.path_and_query = Some(path);
+        let uri = Uri::from_parts(parts).map_err(|_| EndpointError::Invalid)?;
+        Self::from_uri(uri)
+    }
+
+    /// Joins our path with a relative reference.
+    fn join(&self, reference: &str) -> String {
+        if reference.is_empty() {
+            let same = self.uri.path_and_query();
+            return same.map_or_else(|| "/".to_owned(), ToString::to_string);
+        }
+        let (path, query) = match reference.split_once('?') {
+            Some((path, query)) => (path, Some(query)),
+            None => (reference, None),
+        };
+        let mut out = if path.starts_with('/') {
+            without_dots(path)
+        } else if path.is_empty() {
+            self.uri.path().to_owned()
+        } else {
+            let here = self.uri.path();
+            let folder = here.rsplit_once('/').map_or("", |(folder, _)| folder);
+            without_dots(&format!("{folder}/{path}"))
+        };
+        if let Some(query) = query {
+            out.push('?');
+            out.push_str(query);
+        }
+        out
+    }
+}
+
+/// Whether a reference names a scheme, and so is absolute.
+fn has_scheme(reference: &str) -> bool {
+    let Some((scheme, _)) = reference.split_once(':') else {
+        return false;
+    };
+    scheme.starts_with(|first: char| first.is_ascii_alphabetic())
+        && scheme
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
+}
+
+/// Takes `.` and `..` out of an absolute path.
+fn without_dots(path: &str) -> String {
+    let mut kept: Vec<&str> = Vec::new();
+    let mut segments = path.split('/').skip(1).peekable();
+    while let Some(segment) = segments.next() {
+        let is_last = segments.peek().is_none();
+        match segment {
+            "." | ".." => {
+                if segment == ".." {
+                    kept.pop();
+                }
+                if is_last {
+                    kept.push("");
+                }
+            }
+            segment => kept.push(segment),
+        }
+    }
+    format!("/{}", kept.join("/"))
+}
+
+fn is_loopback(host: &str) -> bool {
+    let name = host.strip_suffix('.').unwrap_or(host);
+    if name == "localhost" || name.ends_with(".localhost") {
+        return true;
+    }
+    let address = host.trim_start_matches('[').trim_end_matches(']');
+    address
+        .parse()
+        .is_ok_and(|address: IpAddr| address.is_loopback())
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.is_tls { "https" } else { "http" };
+        let authority = self.uri.authority().map_or("", |name| name.as_str());
+        write!(f, "{scheme}://{authority}{}", self.uri.path())
+    }
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Endpoint({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resolved(base: &str, reference: &str) -> String {
+        let base = Endpoint::parse(base).unwrap();
+        let there = base.resolve(reference).unwrap();
+        there.uri().to_string()
+    }
+
+    #[test]
+    fn a_reference_is_read_as_seen_from_its_base() {
+        for (reference, want) in [
+            ("https://b.example/x", "https://b.example/x"),
+            ("//b.example/x?y", "http://b.example/x?y"),
+            ("/x", "http://a.example:8/x"),
+            ("x", "http://a.example:8/one/x"),
+            ("./x/../y?z=1", "http://a.example:8/one/y?z=1"),
+            ("../../..", "http://a.example:8/"),
+            ("?q", "http://a.example:8/one/two?q"),
+            ("", "http://a.example:8/one/two?k=v"),
+            ("/a#part", "http://a.example:8/a"),
+            ("/m?u=http://c/d", "http://a.example:8/m?u=http://c/d"),
+        ] {
+            let base = "http://a.example:8/one/two?k=v";
+            assert_eq!(resolved(base, reference), want, "{reference:?}");
+        }
+    }
+
+    #[test]
+    fn an_origin_is_scheme_host_and_port() {
+        let one = Endpoint::parse("https://A.example/mcp").unwrap();
+        let same = |other: &str| one.is_same_origin(&Endpoint::parse(other).unwrap());
+        assert!(same("https://a.example:443/other"));
+        assert!(!same("http://a.example:443/mcp"));
+        assert!(!same("https://a.example:8443/mcp"));
+        assert!(!same("https://b.example/mcp"));
+    }
+
+    #[test]
+    fn only_tls_and_this_machine_are_private() {
+        for (address, want) in [
+            ("https://tracker.example/", true),
+            ("http://127.0.0.1:1/", true),
+            ("http://127.9.9.9/", true),
+            ("http://[::1]:8080/", true),
+            ("http://LOCALHOST/", true),
+            ("http://api.localhost/", true),
+            ("http://tracker.example/", false),
+            ("http://10.0.0.1/", false),
+            ("http://localhost.example/", false),
+            ("http://127.0.0.1.example/", false),
+        ] {
+            let endpoint = Endpoint::parse(address).unwrap();
+            assert_eq!(endpoint.is_private(), want, "{address}");
+        }
+    }
+
+    #[test]
+    fn an_address_shows_no_query_and_takes_no_password() {
+        let endpoint = Endpoint::parse("http://a.example/mcp?key=s3cret").unwrap();
+        assert_eq!(endpoint.to_string(), "http://a.example/mcp");
+        assert_eq!(format!("{endpoint:?}"), "Endpoint(http://a.example/mcp)");
+        let parsed = |text| Endpoint::parse(text).map(|_| ());
+        assert_eq!(
+            parsed("http://u:p@a.example/"),
+            Err(EndpointError::Password)
+        );
+        assert_eq!(parsed("ftp://a.example/"), Err(EndpointError::Scheme));
+        assert_eq!(parsed("/mcp"), Err(EndpointError::Invalid));
+    }
+}

@@ -1,0 +1,210 @@
+//! HTTP/1.1 from this machine: connections that are kept and used again, TLS by rustls.
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::HOST;
+use http::uri::Scheme;
+use http::{HeaderValue, Request, Uri};
+use http_body_util::Full;
+use hyper::client::conn::http1;
+use hyper_rustls::{ConfigBuilderExt, HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::connect::HttpConnector;
+use rustls::ClientConfig;
+use rustls::crypto::ring;
+use tokio::time::{Instant, timeout_at};
+use tower::ServiceExt;
+
+use super::client::{HttpClient, HttpError, Response, Wait, causes};
+use crate::link::BoxFuture;
+
+mod pool;
+mod wire;
+use pool::{Key, Pool};
+use wire::{Refused, Wire};
+
+/// A peer that vanished is noticed by the kernel after about this long without a word.
+const KEEPALIVE: Duration = Duration::from_secs(60);
+
+/// The bounds of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientLimits {
+    /// How long a connection may take to come about, TLS included.
+    pub connect: Duration,
+    /// Connections to one origin that may wait to be used again.
+    pub idle_max: usize,
+    /// Headers of one answer.
+    pub headers_max: usize,
+    /// Bytes of the head of one answer.
+    pub head_bytes_max: usize,
+}
+
+impl Default for ClientLimits {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(10),
+            idle_max: 256,
+            headers_max: 100,
+            head_bytes_max: 64 * 1024,
+        }
+    }
+}
+
+/// Sends requests from this machine. It reads no proxy settings.
+///
+/// A connection is driven by the task whose request it carries, so an answer costs no other task
+/// and no wake-up between two.
+pub struct HyperClient {
+    connector: HttpsConnector<HttpConnector>,
+    conn: http1::Builder,
+    pool: Arc<Pool>,
+    limits: ClientLimits,
+}
+
+impl fmt::Debug for HyperClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HyperClient")
+            .field("limits", &self.limits)
+            .field("pool", &self.pool)
+            .finish_non_exhaustive()
+    }
+}
+
+impl HyperClient {
+    /// Returns a client that trusts the roots of the web.
+    ///
+    /// # Errors
+    /// The cryptography provider does not support the protocol versions.
+    pub fn new(limits: ClientLimits) -> Result<Self, rustls::Error> {
+        let provider = Arc::new(ring::default_provider());
+        let tls = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_webpki_roots()
+            .with_no_client_auth();
+        Ok(Self::with_tls(limits, tls))
+    }
+
+    /// Returns a client that trusts what `tls` says.
+    #[must_use]
+    pub fn with_tls(limits: ClientLimits, tls: ClientConfig) -> Self {
+        let mut tcp = HttpConnector::new();
+        tcp.enforce_http(false);
+        tcp.set_nodelay(true);
+        tcp.set_keepalive(Some(KEEPALIVE));
+        tcp.set_connect_timeout(Some(limits.connect));
+        let connector = HttpsConnectorBuilder::new()
+            .with_tls_config(tls)
+            .https_or_http()
+            .enable_http1()
+            .wrap_connector(tcp);
+        let mut conn = http1::Builder::new();
+        conn.max_headers(limits.headers_max)
+            .max_header_size(limits.head_bytes_max);
+        Self {
+            connector,
+            conn,
+            pool: Arc::new(Pool::new(limits.idle_max)),
+            limits,
+        }
+    }
+
+    async fn exchange(
+        &self,
+        request: Request<Bytes>,
+        wait: Wait<'_>,
+    ) -> Result<Response, HttpError> {
+        let (key, mut request) = prepare(request)?;
+        // Each round takes one connection out of the pool, and the last one makes a new one.
+        loop {
+            let kept = self.pool.take(&key).await;
+            let (wire, is_new) = match kept {
+                Some(wire) => (wire, false),
+                None => (self.dial(&key, wait.connect).await?, true),
+            };
+            (wait.leaving)();
+            let sent = wire.send(request, wait.first_byte).await;
+            match sent {
+                Ok((head, reading)) => return Ok(self.pool.response(key, head, reading)),
+                // It was closed while it waited, before a byte was written.
+                Err(Refused::Unsent(back, _)) if !is_new => request = *back,
+                Err(Refused::Unsent(_, reason)) => return Err(HttpError::Unreachable(reason)),
+                Err(Refused::Failed(error)) => return Err(error),
+            }
+        }
+    }
+
+    async fn dial(&self, to: &Key, by: Option<Instant>) -> Result<Box<Wire>, HttpError> {
+        let address = to.address()?;
+        let connecting = tokio::time::timeout(self.limits.connect, async {
+            let stream = self.connector.clone().oneshot(address).await;
+            let stream = stream.map_err(|error| not_reached(&*error))?;
+            let shaken = self.conn.handshake(stream).await;
+            let (sender, connection) =
+                shaken.map_err(|error| HttpError::Unreachable(causes(&error)))?;
+            Ok(Box::new(Wire::new(sender, connection)))
+        });
+        let dialed = match by {
+            Some(deadline) => timeout_at(deadline, connecting).await.ok(),
+            None => Some(connecting.await),
+        };
+        match dialed {
+            Some(Ok(wire)) => wire,
+            Some(Err(_)) | None => Err(HttpError::ConnectTimeout),
+        }
+    }
+}
+
+impl HttpClient for HyperClient {
+    fn send<'a>(
+        &'a self,
+        request: Request<Bytes>,
+        wait: Wait<'a>,
+    ) -> BoxFuture<'a, Result<Response, HttpError>> {
+        Box::pin(self.exchange(request, wait))
+    }
+
+    fn tidy(&self) {
+        self.pool.tidy();
+    }
+}
+
+fn not_reached(error: &(dyn Error + 'static)) -> HttpError {
+    let mut next = Some(error);
+    while let Some(cause) = next {
+        let io = cause.downcast_ref::<io::Error>();
+        if io.is_some_and(|io| io.kind() == io::ErrorKind::TimedOut) {
+            return HttpError::ConnectTimeout;
+        }
+        next = cause.source();
+    }
+    HttpError::Unreachable(causes(error))
+}
+
+/// Turns a request to an absolute address into what is written to a connection.
+fn prepare(request: Request<Bytes>) -> Result<(Key, Request<Full<Bytes>>), HttpError> {
+    let (mut parts, body) = request.into_parts();
+    let target = parts.uri.into_parts();
+    let is_tls = match &target.scheme {
+        Some(scheme) if *scheme == Scheme::HTTP => false,
+        Some(scheme) if *scheme == Scheme::HTTPS => true,
+        _ => return Err(HttpError::Invalid("the scheme is neither http nor https")),
+    };
+    let Some(authority) = target.authority else {
+        return Err(HttpError::Invalid("the address has no host"));
+    };
+    if authority.as_str().contains('@') {
+        return Err(HttpError::Invalid("the address holds a password"));
+    }
+    if !parts.headers.contains_key(HOST) {
+        let host = HeaderValue::from_str(authority.as_str());
+        let host = host.map_err(|_| HttpError::Invalid("the host is no header value"))?;
+        parts.headers.insert(HOST, host);
+    }
+    parts.uri = target.path_and_query.map_or_else(Uri::default, Uri::from);
+    let key = Key { is_tls, authority };
+    Ok((key, Request::from_parts(parts, Full::new(body))))
+}

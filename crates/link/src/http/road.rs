@@ -1,0 +1,195 @@
+//! Brings one request to a server: credentials, redirects, deadlines.
+
+use std::sync::Arc;
+
+use bowline_core::pending::Sent;
+use bytes::Bytes;
+use http::header::{
+    ACCEPT, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, LOCATION, TRANSFER_ENCODING,
+};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode};
+use thiserror::Error;
+
+use super::client::{HttpClient, HttpError, Response, Wait};
+use super::credentials::Credentials;
+use super::endpoint::{Endpoint, EndpointError};
+use crate::link::{Exit, LinkError, NotSent};
+
+/// Redirects that are followed for one request.
+const REDIRECTS_MAX: usize = 10;
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
+const BOTH: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
+
+/// What frames a message or names the session is ours alone.
+const OURS: [HeaderName; 6] = [
+    CONNECTION,
+    CONTENT_LENGTH,
+    HOST,
+    TRANSFER_ENCODING,
+    super::session::PROTOCOL_VERSION,
+    super::session::SESSION_ID,
+];
+
+/// What leads to one server.
+#[derive(Debug)]
+pub(super) struct Road {
+    pub(super) client: Arc<dyn HttpClient>,
+    pub(super) credentials: Arc<dyn Credentials>,
+}
+
+/// One request.
+#[derive(Debug)]
+pub(super) struct Parcel<'a> {
+    pub(super) to: &'a Endpoint,
+    pub(super) verb: Verb,
+    /// The headers of the session.
+    pub(super) headers: &'a HeaderMap,
+    /// Where a broken stream is to go on.
+    pub(super) last_event: Option<&'a HeaderValue>,
+}
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub(super) enum Verb {
+    /// Takes a message.
+    Post(Bytes),
+    /// Opens a stream.
+    Get,
+    /// Ends the session.
+    Delete,
+}
+
+/// Puts what a client knows into the terms of a link.
+pub(super) fn trouble(error: HttpError) -> LinkError {
+    match error {
+        HttpError::Unreachable(reason) => LinkError::Unreachable(reason),
+        HttpError::Invalid(reason) => LinkError::Unreachable(reason.into()),
+        HttpError::ConnectTimeout => LinkError::Timeout { sent: Sent::No },
+        HttpError::FirstByteTimeout => LinkError::Timeout {
+            sent: Sent::Perhaps,
+        },
+        HttpError::Head(reason) => LinkError::BadHead(reason),
+        HttpError::Lost(_) => LinkError::Lost(Exit::Closed),
+        HttpError::TooLong { bytes_max } => LinkError::TooLong { bytes_max },
+    }
+}
+
+/// Why a redirect is not followed.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum RedirectError {
+    /// It leads to another origin, which must not see the request.
+    #[error("it leads to another origin")]
+    Origin,
+    /// It leads on and on.
+    #[error("more than {REDIRECTS_MAX} times")]
+    TooMany,
+    /// It leads nowhere.
+    #[error("{0}")]
+    Nowhere(#[from] EndpointError),
+}
+
+impl Road {
+    /// Sends a request and waits for the head of its answer; redirects within the origin are
+    /// followed, and all hops share the deadline.
+    pub(super) async fn send(
+        &self,
+        parcel: Parcel<'_>,
+        wait: Wait<'_>,
+    ) -> Result<Response, LinkError> {
+        let first = self.request(parcel.to, &parcel)?;
+        let response = self.client.send(first, wait).await.map_err(trouble)?;
+        if !is_redirect(response.status) {
+            return Ok(response);
+        }
+        self.follow(parcel, response, wait).await
+    }
+
+    async fn follow(
+        &self,
+        mut parcel: Parcel<'_>,
+        mut response: Response,
+        wait: Wait<'_>,
+    ) -> Result<Response, LinkError> {
+        let mut here = parcel.to.clone();
+        for _ in 0..REDIRECTS_MAX {
+            let Some(location) = response.headers.get(LOCATION) else {
+                return Ok(response);
+            };
+            let location = location.to_str().unwrap_or_default();
+            let next = here.resolve(location);
+            let next = next.map_err(|error| LinkError::Redirect(error.into()))?;
+            if !next.is_same_origin(parcel.to) {
+                return Err(LinkError::Redirect(RedirectError::Origin));
+            }
+            parcel.verb = parcel.verb.redirected(response.status);
+            let request = self.request(&next, &parcel)?;
+            let sent = self.client.send(request, wait).await;
+            // Whether a server did anything before it pointed elsewhere is not known.
+            response = sent.map_err(after_a_hop)?;
+            if !is_redirect(response.status) {
+                return Ok(response);
+            }
+            here = next;
+        }
+        Err(LinkError::Redirect(RedirectError::TooMany))
+    }
+
+    fn request(&self, to: &Endpoint, parcel: &Parcel<'_>) -> Result<Request<Bytes>, LinkError> {
+        let mut headers = parcel.headers.clone();
+        let secrets = self.credentials.headers()?;
+        if !secrets.is_empty() && !to.is_private() {
+            return Err(LinkError::NotSent(NotSent::Exposed));
+        }
+        for (name, mut value) in secrets {
+            if !OURS.contains(&name) {
+                value.set_sensitive(true);
+                headers.insert(name, value);
+            }
+        }
+        if let Some(id) = parcel.last_event {
+            headers.insert("last-event-id", id.clone());
+        }
+        let (method, body) = match &parcel.verb {
+            Verb::Post(body) => {
+                headers.insert(ACCEPT, BOTH);
+                headers.insert(CONTENT_TYPE, JSON);
+                (Method::POST, body.clone())
+            }
+            Verb::Get => {
+                headers.insert(ACCEPT, STREAM);
+                (Method::GET, Bytes::new())
+            }
+            Verb::Delete => (Method::DELETE, Bytes::new()),
+        };
+        let mut request = Request::new(body);
+        *request.method_mut() = method;
+        *request.uri_mut() = to.uri().clone();
+        *request.headers_mut() = headers;
+        Ok(request)
+    }
+}
+
+impl Verb {
+    /// Returns what is asked for at the place that a redirect leads to.
+    fn redirected(self, status: StatusCode) -> Self {
+        match (status, self) {
+            (StatusCode::SEE_OTHER, _) => Self::Get,
+            (StatusCode::MOVED_PERMANENTLY | StatusCode::FOUND, Self::Post(_)) => Self::Get,
+            (_, same) => same,
+        }
+    }
+}
+
+const fn is_redirect(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 301 | 302 | 303 | 307 | 308)
+}
+
+fn after_a_hop(error: HttpError) -> LinkError {
+    trouble(match error {
+        HttpError::Unreachable(reason) => HttpError::Lost(reason),
+        HttpError::ConnectTimeout => HttpError::FirstByteTimeout,
+        other => other,
+    })
+}

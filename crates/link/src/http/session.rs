@@ -1,0 +1,169 @@
+//! The session with a server: made by a handshake, and made again when the server forgot it.
+
+use std::sync::Arc;
+
+use bowline_wire::mcp::{Revision, method};
+use http::header::{HOST, USER_AGENT};
+use http::uri::Authority;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use tokio::time::{Instant, sleep};
+use tracing::info;
+
+use super::carry::{TRIES_AFTER, Trouble};
+use super::endpoint::Endpoint;
+use super::refusal;
+use super::road::Verb;
+use super::talk::{Form, Talk, Waiting, message};
+use crate::desk::Change;
+use crate::link::{LinkError, ServerInfo};
+use crate::peer::frame;
+use crate::stdio::handshake::{self, Failure};
+
+pub(super) const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
+pub(super) const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+
+/// A session as requests need it.
+#[derive(Debug)]
+pub(super) struct Held {
+    /// The server's name for it, where it keeps sessions.
+    pub(super) id: Option<HeaderValue>,
+    /// What goes with every request, the id included.
+    pub(super) headers: HeaderMap,
+}
+
+impl Held {
+    /// Before the handshake.
+    pub(super) fn none(server: &Endpoint) -> Self {
+        let mut headers = HeaderMap::new();
+        // Made once, not for every request.
+        let host = server.uri().authority().map(Authority::as_str);
+        if let Some(Ok(host)) = host.map(HeaderValue::from_str) {
+            headers.insert(HOST, host);
+        }
+        let us = concat!("bowline/", env!("CARGO_PKG_VERSION"));
+        headers.insert(USER_AGENT, HeaderValue::from_static(us));
+        Self { id: None, headers }
+    }
+
+    fn new(server: &Endpoint, id: Option<HeaderValue>, revision: Revision) -> Self {
+        let mut held = Self::none(server);
+        // Not known to the first revision, and no harm there.
+        let revision = HeaderValue::from_static(revision.as_str());
+        held.headers.insert(PROTOCOL_VERSION, revision);
+        if let Some(mut id) = id {
+            id.set_sensitive(true);
+            held.headers.insert(SESSION_ID, id.clone());
+            held.id = Some(id);
+        }
+        held
+    }
+}
+
+impl Talk {
+    /// Shakes hands; what fails by chance is tried again within the deadline.
+    pub(super) async fn shake(self: &Arc<Self>, deadline: Instant) -> Result<ServerInfo, Failure> {
+        let mut delays = TRIES_AFTER.iter();
+        let (held, info) = loop {
+            match self.initialize(deadline).await {
+                Err(Failure::Link(error)) if refusal::is_transient(&error) => match delays.next() {
+                    Some(delay) => sleep(*delay).await,
+                    None => return Err(Failure::Link(error)),
+                },
+                other => break other?,
+            }
+        };
+        self.initialized(&held, deadline)
+            .await
+            .map_err(Failure::Link)?;
+        self.session.send_replace(Arc::new(held));
+        Ok(info)
+    }
+
+    async fn initialize(
+        self: &Arc<Self>,
+        deadline: Instant,
+    ) -> Result<(Held, ServerInfo), Failure> {
+        let request = handshake::request(&self.client, self.abilities(), deadline);
+        let registered = self.register(&request, usize::MAX);
+        let (id, mut answer) = registered.map_err(Failure::Link)?;
+        let mut waiting = Waiting::handshake(self, id);
+        let body = message(frame::request(id, &request));
+        let none = Held::none(&self.endpoint);
+        let mut session = None;
+        let carrying = async {
+            let verb = Verb::Post(body);
+            let response = self.send(&none, Some(id), verb, deadline).await?;
+            session = response.headers.get(SESSION_ID).cloned();
+            match self.digest(response, &none, id, deadline).await {
+                Ok(()) => Ok(()),
+                Err(Trouble::Link(error)) => Err(error),
+                // There is no session yet that could be forgotten.
+                Err(Trouble::Expired) => Err(LinkError::BadAnswer("no session".into())),
+            }
+        };
+        let outcome = self.exchange(id, &mut answer, deadline, carrying).await;
+        let answer = waiting.settle(outcome, &mut answer);
+        let answer = answer.map_err(Failure::Link)?;
+        let info = handshake::read(&answer)?;
+        Ok((Held::new(&self.endpoint, session, info.revision), info))
+    }
+
+    /// Tells the server that it may begin.
+    async fn initialized(&self, held: &Held, deadline: Instant) -> Result<(), LinkError> {
+        let note = message(frame::notification(method::INITIALIZED, None));
+        let mut delays = TRIES_AFTER.iter();
+        loop {
+            let verb = Verb::Post(note.clone());
+            let error = match self.send(held, None, verb, deadline).await {
+                Ok(response) if response.status.is_success() => {
+                    self.read_on(response.body);
+                    return Ok(());
+                }
+                Ok(response) => refusal::refusal(response).await,
+                Err(error) => error,
+            };
+            match delays.next() {
+                Some(delay) if refusal::is_transient(&error) => sleep(*delay).await,
+                _ => return Err(error),
+            }
+        }
+    }
+
+    /// Makes a new session in place of one that the server forgot, once for all who found out.
+    pub(super) async fn renew(
+        self: &Arc<Self>,
+        stale: &Arc<Held>,
+        deadline: Instant,
+    ) -> Result<(), LinkError> {
+        let Ok(_alone) = self.renewing.acquire().await else {
+            return Err(crate::desk::GONE);
+        };
+        if !Arc::ptr_eq(stale, &self.session.borrow()) {
+            return Ok(());
+        }
+        if let Some(exit) = self.exit() {
+            return Err(LinkError::Closed(exit));
+        }
+        debug_assert_eq!(self.form, Form::Streamable);
+        info!(server = %self.spec.server, "the server forgot the session; making a new one");
+        match self.shake(deadline).await {
+            Ok(_) => {
+                // What the server offers now may differ from what it offered then.
+                for change in [Change::Tools, Change::Prompts, Change::Resources] {
+                    self.events.changed(change);
+                }
+                self.due.notify_one();
+                Ok(())
+            }
+            Err(failure) => {
+                // Without a session there is no link; whoever waits for one finds that out too.
+                self.lose();
+                Err(match failure {
+                    Failure::Link(error @ LinkError::Unauthorized { .. }) => error,
+                    // The request itself was refused with the session that it named.
+                    failure => LinkError::Unreachable(failure.reason()),
+                })
+            }
+        }
+    }
+}

@@ -1,0 +1,416 @@
+//! One conversation with a server over many HTTP requests: who waits, and whether it goes on.
+
+use std::sync::{Arc, Mutex};
+
+use bowline_core::pending::Sent;
+use bowline_core::sync::lock;
+use bytes::Bytes;
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
+use tokio::time::Instant;
+
+use super::HttpSpec;
+use super::client::{Chunks, HttpClient};
+use super::endpoint::Endpoint;
+use super::road::Road;
+use super::session::Held;
+use crate::desk::{self, Counts, Desk, Events, Receiver, Waiter, Waiters};
+use crate::link::{Answer, Exit, LinkError, LinkEvent, NotSent, Request};
+use crate::peer::frame;
+use crate::stdio::{ClientInfo, abilities};
+
+/// Which of the two HTTP transports a server speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// Answers come with the request that they answer.
+    Streamable,
+    /// Answers come on the one stream that was opened first.
+    Sse,
+}
+
+/// How far the life of a link has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Requests are taken.
+    Open,
+    /// No more requests are taken; the session is being ended.
+    Ending,
+    /// All is over.
+    Ended(Exit),
+}
+
+/// What all requests of a link share.
+#[derive(Debug)]
+pub(super) struct Talk {
+    pub(super) spec: HttpSpec,
+    pub(super) client: ClientInfo,
+    pub(super) form: Form,
+    /// Where messages are posted.
+    pub(super) endpoint: Endpoint,
+    pub(super) road: Road,
+    pub(super) events: Events,
+    pub(super) session: watch::Sender<Arc<Held>>,
+    /// One permit: who holds it makes the next session, for all.
+    pub(super) renewing: Semaphore,
+    /// Wakes who delivers changes that found no room.
+    pub(super) due: Notify,
+    state: Mutex<State>,
+    /// Follows `State::phase`, for those who wait.
+    phase: watch::Sender<Phase>,
+    /// Messages that want no answer.
+    outbox: mpsc::Sender<Bytes>,
+    /// Streams whose answer has come, to be read to their end.
+    rests: mpsc::Sender<Box<dyn Chunks>>,
+    counts: Counts,
+}
+
+#[derive(Debug)]
+struct State {
+    phase: Phase,
+    waiters: Waiters,
+}
+
+/// The receiving ends of a conversation, each for one task.
+#[derive(Debug)]
+pub(super) struct Ends {
+    pub(super) outbox: mpsc::Receiver<Bytes>,
+    pub(super) rests: mpsc::Receiver<Box<dyn Chunks>>,
+}
+
+/// Streams that may wait to be read to their end.
+const RESTS_MAX: usize = 64;
+
+impl Talk {
+    pub(super) fn new(
+        spec: &HttpSpec,
+        http: Arc<dyn HttpClient>,
+        client: ClientInfo,
+        (form, endpoint): (Form, Endpoint),
+        events: mpsc::Sender<LinkEvent>,
+    ) -> (Arc<Self>, Ends) {
+        let (outbox, outbox_end) = mpsc::channel(spec.limits.outbox_max.max(1));
+        let (rests, rests_end) = mpsc::channel(RESTS_MAX);
+        // One more than callers may use, so that a new session can always be made.
+        let waiters_max = spec.limits.in_flight_max.saturating_add(1);
+        let talk = Self {
+            session: watch::Sender::new(Arc::new(Held::none(&endpoint))),
+            client,
+            form,
+            endpoint,
+            road: Road {
+                client: http,
+                credentials: Arc::clone(&spec.credentials),
+            },
+            events: Events::new(events),
+            renewing: Semaphore::new(1),
+            due: Notify::new(),
+            state: Mutex::new(State {
+                phase: Phase::Open,
+                waiters: Waiters::new(waiters_max, spec.owner.clone()),
+            }),
+            phase: watch::Sender::new(Phase::Open),
+            outbox,
+            rests,
+            counts: Counts::default(),
+            spec: spec.clone(),
+        };
+        let ends = Ends {
+            outbox: outbox_end,
+            rests: rests_end,
+        };
+        (Arc::new(talk), ends)
+    }
+
+    /// Sends a request and waits for its answer.
+    pub(super) async fn request(self: &Arc<Self>, request: Request) -> Result<Answer, LinkError> {
+        let (id, mut answer) = self.register(&request, self.spec.limits.in_flight_max)?;
+        let mut waiting = Waiting::new(self, id);
+        let again = Again::of(&request.method);
+        let body = message(frame::request(id, &request));
+        let deadline = request.deadline;
+        // The parameters can be large, and the wait long.
+        drop(request);
+        let bytes_max = self.spec.limits.body_bytes_max;
+        if body.len() > bytes_max {
+            return Err(LinkError::NotSent(NotSent::TooLarge { bytes_max }));
+        }
+        let carrying = self.carry(id, body, again, deadline);
+        let outcome = self.exchange(id, &mut answer, deadline, carrying).await;
+        waiting.settle(outcome, &mut answer)
+    }
+
+    /// Waits for an answer while `carrying` brings the request there; `None` when the deadline
+    /// came first.
+    pub(super) async fn exchange(
+        &self,
+        id: u64,
+        answer: &mut Receiver,
+        deadline: Instant,
+        carrying: impl Future<Output = Result<(), LinkError>>,
+    ) -> Option<Result<Answer, LinkError>> {
+        let mut waiting = std::pin::pin!(desk::wait(self, id, answer, deadline));
+        tokio::select! {
+            biased;
+            carried = carrying => match carried {
+                Ok(()) => waiting.await,
+                Err(error) => Some(Err(error)),
+            },
+            // It may come another way, or the wait may be over.
+            waited = &mut waiting => waited,
+        }
+    }
+
+    /// Hands over a message that wants no answer, without waiting.
+    pub(super) fn post_later(&self, message: Bytes) -> Result<(), LinkError> {
+        if let Some(exit) = self.exit() {
+            return Err(LinkError::Closed(exit));
+        }
+        let queued = self.outbox.try_send(message);
+        queued.map_err(|_| LinkError::NotSent(NotSent::QueueFull))
+    }
+
+    /// Enters one who waits, unless `in_flight_max` do.
+    pub(super) fn register(
+        &self,
+        request: &Request,
+        in_flight_max: usize,
+    ) -> Result<(u64, Receiver), LinkError> {
+        let (waiter, receiver) = Waiter::new(request);
+        let mut state = lock(&self.state);
+        if let Some(exit) = state.phase.exit() {
+            return Err(LinkError::Closed(exit));
+        }
+        let busy = LinkError::Busy { in_flight_max };
+        if state.waiters.pending.len() >= in_flight_max {
+            return Err(busy);
+        }
+        let id = state.waiters.pending.register(waiter).map_err(|_| busy)?;
+        Ok((id, receiver))
+    }
+
+    /// Takes a text of the server and returns whether `via` waits no more.
+    pub(super) fn take(self: &Arc<Self>, text: Bytes, via: Option<u64>) -> bool {
+        for _ in 0..desk::take(self, &self.events, text, via) {
+            Counts::add(&self.counts.noise);
+        }
+        if self.events.is_due() {
+            self.due.notify_one();
+        }
+        via.is_some_and(|id| !self.is_waited_for(id))
+    }
+
+    pub(super) fn is_waited_for(&self, id: u64) -> bool {
+        self.with(|waiters| waiters.pending.get(id).is_some())
+    }
+
+    /// Reads a stream on whose answer has come, so that its connection can be used again.
+    pub(super) fn read_on(&self, rest: Box<dyn Chunks>) {
+        // Without room it is dropped, which closes the connection.
+        let _ = self.rests.try_send(rest);
+    }
+
+    pub(super) fn abilities(&self) -> bowline_core::caller::Abilities {
+        abilities(self.spec.owner.as_ref())
+    }
+
+    /// Returns how the link ended, or is about to; nothing while it is open.
+    pub(super) fn exit(&self) -> Option<Exit> {
+        lock(&self.state).phase.exit()
+    }
+
+    pub(super) fn in_flight(&self) -> usize {
+        self.with(|waiters| waiters.pending.len())
+    }
+
+    /// Takes no more requests and ends the session.
+    pub(super) fn end(&self) {
+        self.reach(Phase::Ending);
+    }
+
+    /// The server is gone: no more requests are taken. What is in flight has connections of its
+    /// own, and ends as they do.
+    pub(super) fn lose(&self) {
+        self.reach(Phase::Ended(Exit::Gone));
+    }
+
+    /// All is over, for everyone who waits too.
+    pub(super) fn finish(&self, exit: Exit) {
+        self.reach(Phase::Ended(exit));
+        let waiters = self.with(|waiters| waiters.pending.drain().collect::<Vec<_>>());
+        for (waiter, sent) in waiters {
+            let _ = waiter.answer.send(Err(match sent {
+                Sent::No => LinkError::Closed(exit),
+                Sent::Perhaps => LinkError::Lost(exit),
+            }));
+        }
+    }
+
+    fn reach(&self, phase: Phase) {
+        let mut state = lock(&self.state);
+        let goes_on = match (state.phase, phase) {
+            (Phase::Open, _) => true,
+            (Phase::Ending, Phase::Ended(_)) => true,
+            (Phase::Ending | Phase::Ended(_), _) => false,
+        };
+        if goes_on {
+            state.phase = phase;
+            // Told under the lock, so that those who wait see the phases in their order.
+            self.phase.send_replace(phase);
+        }
+    }
+
+    /// Waits until no more requests are taken.
+    pub(super) async fn over(&self) -> Phase {
+        self.reached(|phase| *phase != Phase::Open).await
+    }
+
+    /// Waits until all is over.
+    pub(super) async fn ended(&self) -> Exit {
+        let ended = self.reached(|phase| matches!(phase, Phase::Ended(_)));
+        ended.await.exit().unwrap_or(Exit::Gone)
+    }
+
+    async fn reached(&self, wanted: impl FnMut(&Phase) -> bool + Send) -> Phase {
+        let mut phase = self.phase.subscribe();
+        let reached = phase.wait_for(wanted).await;
+        reached.map_or(Phase::Ended(Exit::Gone), |phase| *phase)
+    }
+}
+
+impl Phase {
+    const fn exit(self) -> Option<Exit> {
+        match self {
+            Self::Open => None,
+            Self::Ending => Some(Exit::Stopping),
+            Self::Ended(exit) => Some(exit),
+        }
+    }
+}
+
+impl Desk for Talk {
+    fn with<R>(&self, look: impl FnOnce(&mut Waiters) -> R) -> R {
+        look(&mut lock(&self.state).waiters)
+    }
+
+    fn reply(self: &Arc<Self>, answer: Vec<u8>) {
+        if self.post_later(answer.into()).is_err() {
+            Counts::add(&self.counts.dropped);
+        }
+    }
+
+    fn counts(&self) -> &Counts {
+        &self.counts
+    }
+}
+
+/// Whether a request may be sent again by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Again {
+    /// When what failed may go well a moment later.
+    Transient,
+    /// It might be carried out twice.
+    Never,
+}
+
+impl Again {
+    fn of(method: &str) -> Self {
+        if method == bowline_wire::mcp::method::TOOLS_LIST {
+            Self::Transient
+        } else {
+            Self::Never
+        }
+    }
+}
+
+/// A line without its end.
+pub(super) fn message(mut line: Vec<u8>) -> Bytes {
+    line.pop_if(|byte| *byte == b'\n');
+    line.into()
+}
+
+/// The wait of one caller; dropped early, it takes the request back.
+#[derive(Debug)]
+pub(super) struct Waiting<'a> {
+    talk: &'a Talk,
+    /// Absent when the wait is over.
+    id: Option<u64>,
+    /// Whether the server may be told: the handshake must not be taken back.
+    cancels: bool,
+}
+
+impl<'a> Waiting<'a> {
+    pub(super) const fn new(talk: &'a Talk, id: u64) -> Self {
+        Self {
+            talk,
+            id: Some(id),
+            cancels: true,
+        }
+    }
+
+    /// The wait for the answer to `initialize`.
+    pub(super) const fn handshake(talk: &'a Talk, id: u64) -> Self {
+        Self {
+            talk,
+            id: Some(id),
+            cancels: false,
+        }
+    }
+
+    /// Ends the wait with what came of it.
+    pub(super) fn settle(
+        &mut self,
+        outcome: Option<Result<Answer, LinkError>>,
+        answer: &mut Receiver,
+    ) -> Result<Answer, LinkError> {
+        match outcome {
+            Some(Ok(answer)) => {
+                self.id = None;
+                Ok(answer)
+            }
+            // The server may go on with a request whose connection was lost.
+            Some(Err(error @ LinkError::Lost(_))) => {
+                match self.give_up("the connection was lost") {
+                    Some(_) => Err(error),
+                    None => answer.try_recv().unwrap_or(Err(error)),
+                }
+            }
+            Some(Err(error)) => match self.forget() {
+                Some(_) => Err(error),
+                None => answer.try_recv().unwrap_or(Err(error)),
+            },
+            None => match self.give_up("the request timed out") {
+                Some(sent) => Err(LinkError::Timeout { sent }),
+                // It was answered in the same moment.
+                None => answer.try_recv().unwrap_or(Err(desk::GONE)),
+            },
+        }
+    }
+
+    /// Ends the wait, and tells a server that may have the request.
+    fn give_up(&mut self, reason: &'static str) -> Option<Sent> {
+        let (id, sent) = self.forget()?;
+        if sent == Sent::Perhaps && self.cancels {
+            let mut line = Vec::new();
+            frame::write_cancelled(&mut line, id, reason);
+            if self.talk.post_later(message(line)).is_err() {
+                Counts::add(&self.talk.counts.dropped);
+            }
+        }
+        Some(sent)
+    }
+
+    /// Ends the wait without a word.
+    fn forget(&mut self) -> Option<(u64, Sent)> {
+        let id = self.id.take()?;
+        let (sent, unasked) = self.talk.with(|waiters| waiters.give_up(id))?;
+        for question in unasked {
+            question.withdraw();
+        }
+        Some((id, sent))
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.give_up("the caller took the request back");
+    }
+}
