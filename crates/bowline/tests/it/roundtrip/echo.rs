@@ -247,7 +247,11 @@ impl Client {
             "jsonrpc": "2.0", "id": 0, "method": "initialize",
             "params": {
                 "protocolVersion": revision,
-                "capabilities": {"elicitation": {}, "roots": {}, "sampling": {}},
+                "capabilities": {
+                    "elicitation": {"form": {}, "url": {}},
+                    "roots": {},
+                    "sampling": {"context": {}, "tools": {}},
+                },
                 "clientInfo": {"name": "it", "version": "1"},
             },
         }));
@@ -297,7 +301,9 @@ impl Client {
             while let Some(end) = buffer.windows(2).position(|pair| pair == b"\n\n") {
                 let event: Vec<u8> = buffer.drain(..end + 2).collect();
                 let mut lines = event.split(|byte| *byte == b'\n');
-                let Some(data) = lines.find_map(|line| line.strip_prefix(b"data: ")) else {
+                // The first event of a newer revision says where to come back to, and no more.
+                let data = lines.find_map(|line| line.strip_prefix(b"data: "));
+                let Some(data) = data.filter(|data| !data.is_empty()) else {
                     continue;
                 };
                 let asks = object::field(data, "method").is_some();

@@ -113,7 +113,7 @@ impl Row {
             }
             Kind::Asked(name, answer) => {
                 trip.answer = "{\"content\":[]}".to_owned();
-                let (method, params) = self.asked(schema, maker, name, "", &[]);
+                let (method, params) = self.asked(schema, maker, name, "", &[("task", "")]);
                 let answer = Some(maker.make(part(answer), &[]));
                 trip.on_the_way.push(Event {
                     method,
