@@ -1,4 +1,4 @@
-//! The developer's tool: `check`, `tidy`, `peers`, `test`, `bench`, each one line of CI.
+//! The developer's tool: checks, tests, peers and measurements, each one line of CI.
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -10,6 +10,7 @@ mod check;
 mod peers;
 mod process;
 mod repo;
+mod roundtrip;
 mod test;
 mod tidy;
 
@@ -23,6 +24,11 @@ usage: cargo xtask COMMAND
   check    formatting, clippy with warnings denied, tidy
   tidy     the house rules that no lint knows
   peers    fetch the pinned test peers into target/peers [--list] [--json]
+  peers matrix
+           every client to every server through the gateway; writes docs/compatibility.md
+           [--json] [--only CLIENT/SERVER]
+  roundtrip
+           a thousand generated messages of every type through the gateway [--instances N]
   test     check, peers, then every test of the workspace: what CI runs
   bench    measure the gateway [--quick] [--only what,..] [--json] [--pairs N]
 ";
@@ -46,6 +52,7 @@ fn run(command: &str, rest: &[String]) -> Result<ExitCode> {
         "check" => no_options(rest).and_then(|()| check::run(&root)),
         "tidy" => no_options(rest).and_then(|()| tidy::run(&root)),
         "peers" => peers::run(&root, rest),
+        "roundtrip" => roundtrip::run(&root, rest),
         "test" => no_options(rest).and_then(|()| test::run(&root)),
         "bench" => bench::run(&root, rest),
         "" | "help" | "--help" | "-h" => {

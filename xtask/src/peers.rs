@@ -1,6 +1,7 @@
 //! `cargo xtask peers`: fetches the pinned test peers into `target/peers`, once.
 
 mod install;
+pub(crate) mod matrix;
 mod pins;
 
 use std::{
@@ -38,8 +39,9 @@ pub(crate) fn run(root: &Path, rest: &[String]) -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         ["--list"] => list(root),
+        ["matrix", ..] => matrix::run(root, rest.get(1..).unwrap_or_default()),
         other => bail!(
-            "unknown options `{}`; known: --list, --json",
+            "unknown options `{}`; known: --list, --json, matrix",
             other.join(" ")
         ),
     }

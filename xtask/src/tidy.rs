@@ -3,6 +3,7 @@
 mod allow;
 mod banned;
 mod behaviours;
+mod compatibility;
 mod crates;
 mod errors;
 mod ids;
@@ -164,12 +165,13 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode> {
 }
 
 fn findings(tree: &Tree) -> Vec<Finding> {
-    let rules: [fn(&Tree) -> Vec<Finding>; 7] = [
+    let rules: [fn(&Tree) -> Vec<Finding>; 8] = [
         crates::rule,
         shape::rule,
         banned::rule,
         statics::rule,
         behaviours::rule,
+        compatibility::rule,
         errors::rule,
         words::rule,
     ];

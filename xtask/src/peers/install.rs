@@ -53,8 +53,7 @@ pub(super) fn ensure(peers: &Path, peer: &Peer) -> Result<Installed> {
     }
     fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
     match &peer.source {
-        Source::Node { version } => npm(&folder, &format!("{}@{version}", node_package()))?,
-        Source::Npm { package, version } => npm(&folder, &format!("{package}@{version}"))?,
+        Source::Node { .. } | Source::Npm { .. } => npm(&folder, &peer.stamp())?,
         Source::Python { pins } => pip(&folder, pins)?,
     }
     let places = places(&folder, peer)?;
@@ -105,7 +104,8 @@ fn bin(package: &Path) -> Result<PathBuf> {
     Ok(package.join(bin.with_context(|| format!("{} names no program", description.display()))?))
 }
 
-fn npm(folder: &Path, pin: &str) -> Result<()> {
+/// Installs the packages that a stamp names, one on each line.
+fn npm(folder: &Path, stamp: &str) -> Result<()> {
     // Without a package.json of its own npm would look for one in the folders above.
     fs::write(folder.join("package.json"), "{\"private\":true}\n")?;
     let mut npm = Command::new("npm");
@@ -116,7 +116,8 @@ fn npm(folder: &Path, pin: &str) -> Result<()> {
         "--no-update-notifier",
         "--ignore-scripts",
     ])
-    .args(["--loglevel=error", "--no-package-lock", "--save-exact", pin])
+    .args(["--loglevel=error", "--no-package-lock", "--save-exact"])
+    .args(stamp.lines())
     .current_dir(folder);
     process::quiet(&mut npm).map(drop)
 }

@@ -14,10 +14,12 @@ pub(super) struct Peer {
 pub(super) enum Source {
     /// The node program itself, from the package for this machine.
     Node { version: &'static str },
-    /// One npm package.
+    /// One npm package, and what it needs beside it.
     Npm {
         package: &'static str,
         version: &'static str,
+        /// More pins in the same folder, such as `zod@4.6.7`.
+        with: &'static [&'static str],
     },
     /// A Python environment of its own.
     Python { pins: &'static [&'static str] },
@@ -49,7 +51,11 @@ const fn npm(
 ) -> Peer {
     Peer {
         name,
-        source: Source::Npm { package, version },
+        source: Source::Npm {
+            package,
+            version,
+            with: &[],
+        },
         places,
     }
 }
@@ -80,6 +86,13 @@ pub(super) const PEERS: &[Peer] = &[
             place(&["servers", "time"], What::Path("bin/mcp-server-time")),
             place(&["servers", "git"], What::Path("bin/mcp-server-git")),
         ],
+    },
+    Peer {
+        name: "fastmcp",
+        source: Source::Python {
+            pins: &["fastmcp==4.1.2"],
+        },
+        places: &[place(&["fastmcp"], What::Path("bin/python"))],
     },
     Peer {
         name: "py2",
@@ -118,6 +131,30 @@ pub(super) const PEERS: &[Peer] = &[
         &[place(&["servers", "memory"], What::Bin)],
     ),
     npm(
+        "server-sequential-thinking",
+        "@modelcontextprotocol/server-sequential-thinking",
+        "2026.8.31",
+        &[place(&["servers", "sequential-thinking"], What::Bin)],
+    ),
+    Peer {
+        name: "server",
+        source: Source::Npm {
+            package: "@modelcontextprotocol/server",
+            version: "2.4.0",
+            with: &["@modelcontextprotocol/node@2.1.2", "zod@4.6.7"],
+        },
+        places: &[place(
+            &["servers", "typescript-2"],
+            What::Path("node_modules"),
+        )],
+    },
+    npm(
+        "mcporter",
+        "mcporter",
+        "0.9.0",
+        &[place(&["clients", "mcporter"], What::Bin)],
+    ),
+    npm(
         "sdk",
         "@modelcontextprotocol/sdk",
         "1.32.2",
@@ -136,7 +173,14 @@ impl Peer {
     pub(super) fn stamp(&self) -> String {
         match &self.source {
             Source::Node { version } => format!("{}@{version}\n", node_package()),
-            Source::Npm { package, version } => format!("{package}@{version}\n"),
+            Source::Npm {
+                package,
+                version,
+                with,
+            } => {
+                let with: String = with.iter().map(|pin| format!("{pin}\n")).collect();
+                format!("{package}@{version}\n{with}")
+            }
             Source::Python { pins } => format!("{}\n", pins.join("\n")),
         }
     }

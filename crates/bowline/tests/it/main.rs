@@ -21,6 +21,7 @@ mod old_sse;
 mod peers;
 mod props;
 mod robust;
+mod roundtrip;
 mod sec;
 mod stdio_servers;
 mod stdio_tools;

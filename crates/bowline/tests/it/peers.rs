@@ -6,6 +6,7 @@ mod conformance;
 mod conformance_gateway;
 mod equal;
 mod inspector;
+mod matrix;
 mod raw;
 mod schema;
 mod side_by_side;

@@ -66,11 +66,11 @@ impl World {
         self.dir.path()
     }
 
-    fn files(&self) -> PathBuf {
+    pub(crate) fn files(&self) -> PathBuf {
         self.path().join("files")
     }
 
-    fn repository(&self) -> PathBuf {
+    pub(crate) fn repository(&self) -> PathBuf {
         self.path().join("repository")
     }
 

@@ -1,0 +1,162 @@
+//! Every client to every server through one gateway; here each once, in `cargo xtask peers
+//! matrix` all with all.
+
+mod run;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::Peers;
+use super::world::World;
+use run::Street;
+
+/// Which clients and servers there are, how they are started and what they have.
+#[derive(Debug, Clone, Deserialize)]
+struct Matrix {
+    clients: Vec<Client>,
+    servers: Vec<Server>,
+    plans: BTreeMap<String, Map<String, Value>>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct Client {
+    name: String,
+    program: String,
+    args: Vec<String>,
+    /// What it can check beyond connecting, listing and calling.
+    has: Vec<String>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct Server {
+    name: String,
+    program: String,
+    args: Vec<String>,
+    #[serde(default)]
+    env: BTreeMap<String, String>,
+    /// Where it serves, if not over its pipes.
+    url: Option<String>,
+    plan: String,
+}
+
+/// How one client fared with one server.
+#[derive(Debug, Clone, Serialize)]
+struct Cell {
+    client: String,
+    server: String,
+    green: bool,
+    checks: Vec<Check>,
+    ms: u128,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Check {
+    check: String,
+    ok: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    why: Option<String>,
+}
+
+impl Matrix {
+    fn load() -> Self {
+        serde_json::from_slice(&std::fs::read(scripts().join("matrix.json")).unwrap()).unwrap()
+    }
+
+    /// What this client checks of this server: what both have.
+    fn plan(&self, client: &Client, server: &Server) -> Map<String, Value> {
+        let mut plan = self.plans[&server.plan].clone();
+        plan.retain(|check, _| {
+            matches!(check.as_str(), "tools" | "call") || client.has.contains(check)
+        });
+        plan
+    }
+
+    /// Every client and every server at least once.
+    fn diagonal(&self) -> Vec<(&Client, &Server)> {
+        let clients = self.clients.iter().cycle();
+        self.servers
+            .iter()
+            .zip(clients)
+            .map(|(server, client)| (client, server))
+            .collect()
+    }
+
+    /// All cells that a pattern such as `python-1/*` names.
+    fn cells(&self, only: &str) -> Vec<(&Client, &Server)> {
+        let (client, server) = only.split_once('/').unwrap_or((only, "*"));
+        let is = |pattern: &str, name: &str| pattern == "*" || pattern == name;
+        let clients = self.clients.iter().filter(|one| is(client, &one.name));
+        // Neighbours have different servers, since those who walk at once are neighbours.
+        clients
+            .flat_map(|client| {
+                let servers = self.servers.iter().filter(|one| is(server, &one.name));
+                servers.map(move |server| (client, server))
+            })
+            .collect()
+    }
+}
+
+/// Where the clients and servers of the matrix are.
+fn scripts() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers/matrix")
+}
+
+const NEEDED: &[&str] = &[
+    "/python1",
+    "/python2",
+    "/fastmcp",
+    "/clients/sdk",
+    "/clients/client",
+    "/clients/mcporter",
+    "/inspector",
+    "/servers/sequential-thinking",
+    "/servers/typescript-2",
+];
+
+#[test]
+fn each_client_and_each_server_works_through_the_gateway() {
+    let test = "each_client_and_each_server_works_through_the_gateway";
+    let Some(peers) = Peers::of(test, NEEDED) else {
+        return;
+    };
+    let matrix = Matrix::load();
+    let world = World::new(peers);
+    let cells = matrix.diagonal();
+    assert!(cells.len() >= matrix.clients.len());
+    let street = Street::open(&world, &cells);
+    let walked = street.walk(&matrix, &cells);
+    let red: Vec<_> = walked.iter().flat_map(faults).collect();
+    assert!(red.is_empty(), "{}", red.join("\n"));
+}
+
+/// The checks of a cell that failed.
+fn faults(cell: &Cell) -> Vec<String> {
+    let failed = cell.checks.iter().filter(|check| !check.ok);
+    failed
+        .map(|check| {
+            let why = check.why.as_deref().unwrap_or_default();
+            format!("{}/{} {}: {why}", cell.client, cell.server, check.check)
+        })
+        .collect()
+}
+
+/// Asked for by `cargo xtask peers matrix`, which says where the result goes and judges it.
+#[test]
+fn the_whole_matrix_is_walked_when_asked_for() {
+    let Some(file) = std::env::var_os("BOWLINE_MATRIX") else {
+        return;
+    };
+    let only = std::env::var("BOWLINE_MATRIX_ONLY").unwrap_or_else(|_| "*/*".to_owned());
+    let test = "the_whole_matrix_is_walked_when_asked_for";
+    let peers = Peers::of(test, NEEDED).expect("run `cargo xtask peers`");
+    let matrix = Matrix::load();
+    let world = World::new(peers);
+    let cells = matrix.cells(&only);
+    assert!(!cells.is_empty(), "no cell is called {only}");
+    let street = Street::open(&world, &cells);
+    let walked = street.walk(&matrix, &cells);
+    std::fs::write(file, serde_json::to_vec_pretty(&walked).unwrap()).unwrap();
+}

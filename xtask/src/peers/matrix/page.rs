@@ -1,0 +1,187 @@
+//! The page of the matrix: a table, what a green cell means, which versions, what each has.
+
+use std::fmt::Write;
+
+use anyhow::{Context, Result};
+
+use super::{Cell, Matrix, Party};
+
+const HEAD: &str = "\
+# Compatibility
+
+<!-- Written by `cargo xtask peers matrix`; do not edit. -->
+
+Every client below reaches every server below **through one Bowline gateway**, at
+`/servers/NAME/mcp`. `cargo xtask peers matrix` walks all cells and writes this page; `cargo xtask
+test` walks each client and each server once.
+
+";
+
+const MEANING: &str = "\
+A cell is green (✓) when all of these hold, each as far as both ends have it:
+
+- **connect**: the session opens;
+- **tools**: the list names the server's tools;
+- **call**: a call returns the right content;
+- **progress**: a call tells each step, in order, before it returns;
+- **resource**: a resource is listed, and read with the right content;
+- **prompt**: a prompt is listed, and returned with its arguments in it;
+- **elicitation**: the server asks in the middle of a call, and the client's answer is in its
+  result;
+- **sampling**: the same with a message that the client makes.
+
+A red cell (✗) names what failed. A dash means that nothing was walked.
+
+";
+
+/// Makes the whole page.
+pub(super) fn write(matrix: &Matrix, cells: &[Cell]) -> Result<String> {
+    let mut page = HEAD.to_owned();
+    let green = cells.iter().filter(|cell| cell.green).count();
+    writeln!(page, "{green} of {} cells are green.\n", cells.len())?;
+    table(&mut page, matrix, cells)?;
+    page.push_str("\n## What a green cell means\n\n");
+    page.push_str(MEANING);
+    page.push_str("## Clients\n\n");
+    parties(&mut page, &matrix.clients, "has", |client| {
+        Ok(checks(client.has.iter().map(String::as_str)))
+    })?;
+    page.push_str("\n## Servers\n\n");
+    parties(&mut page, &matrix.servers, "has", |server| {
+        let plan = matrix.plans.get(&server.plan);
+        let plan = plan.with_context(|| format!("{} has no plan", server.name))?;
+        Ok(checks(plan.keys().map(String::as_str)))
+    })?;
+    faults(&mut page, cells)?;
+    Ok(page)
+}
+
+/// A row for each server, a column for each client.
+fn table(page: &mut String, matrix: &Matrix, cells: &[Cell]) -> Result<()> {
+    write!(page, "| server |")?;
+    for client in &matrix.clients {
+        write!(page, " {} |", client.title)?;
+    }
+    writeln!(page, "\n|---|{}", "---|".repeat(matrix.clients.len()))?;
+    for server in &matrix.servers {
+        write!(page, "| {} |", server.title)?;
+        for client in &matrix.clients {
+            let found = cells
+                .iter()
+                .find(|cell| cell.client == client.name && cell.server == server.name);
+            write!(page, " {} |", found.map_or_else(|| "–".to_owned(), mark))?;
+        }
+        writeln!(page)?;
+    }
+    Ok(())
+}
+
+fn mark(cell: &Cell) -> String {
+    if cell.green {
+        return "✓".to_owned();
+    }
+    let failed = cell.checks.iter().filter(|check| !check.ok);
+    let failed: Vec<_> = failed.map(|check| check.check.as_str()).collect();
+    if failed.contains(&"connect") {
+        return "✗ connect".to_owned();
+    }
+    format!("✗ {}", failed.join(", "))
+}
+
+fn parties(
+    page: &mut String,
+    parties: &[Party],
+    column: &str,
+    has: impl Fn(&Party) -> Result<String>,
+) -> Result<()> {
+    writeln!(page, "| name | package | version | {column} |")?;
+    writeln!(page, "|---|---|---|---|")?;
+    for party in parties {
+        let over = if party.url.is_some() {
+            " (over HTTP)"
+        } else {
+            ""
+        };
+        let (title, package, version) = (&party.title, &party.package, party.version()?);
+        let has = has(party)?;
+        writeln!(page, "| {title}{over} | `{package}` | {version} | {has} |")?;
+    }
+    Ok(())
+}
+
+/// What there is beyond tools, which all have.
+fn checks<'a>(all: impl Iterator<Item = &'a str>) -> String {
+    let beyond = all.filter(|check| !matches!(*check, "tools" | "call"));
+    std::iter::once("tools")
+        .chain(beyond)
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+/// Why red cells are red.
+fn faults(page: &mut String, cells: &[Cell]) -> Result<()> {
+    let red: Vec<_> = cells.iter().filter(|cell| !cell.green).collect();
+    if red.is_empty() {
+        return Ok(());
+    }
+    page.push_str("\n## Why red cells are red\n\n");
+    for cell in red {
+        let failed = cell.checks.iter().find(|check| !check.ok);
+        let Some(failed) = failed else { continue };
+        let why: String = failed
+            .why
+            .as_deref()
+            .unwrap_or("no reason given")
+            .chars()
+            .take(WHY_CHARS_MAX)
+            .collect();
+        let (client, server, check) = (&cell.client, &cell.server, &failed.check);
+        writeln!(page, "- {client} to {server}, {check}: {why}")?;
+    }
+    Ok(())
+}
+
+/// How much of a reason the page repeats.
+const WHY_CHARS_MAX: usize = 160;
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn matrix() -> Matrix {
+        serde_json::from_value(json!({
+            "clients": [{"name": "c", "title": "Client", "peer": "sdk",
+                "package": "@modelcontextprotocol/sdk", "has": ["prompt"]}],
+            "servers": [{"name": "s", "title": "Server", "peer": "py1", "package": "mcp",
+                "plan": "p"}],
+            "plans": {"p": {"tools": [], "call": {}, "prompt": {}}},
+        }))
+        .unwrap()
+    }
+
+    fn cell(ok: bool) -> Cell {
+        serde_json::from_value(json!({
+            "client": "c", "server": "s", "green": ok, "ms": 1,
+            "checks": [{"check": "prompt", "ok": ok, "why": "lost"}],
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_green_cell_is_a_tick_and_a_red_one_says_why() {
+        let page = write(&matrix(), &[cell(true)]).unwrap();
+        assert!(page.contains("1 of 1 cells are green"), "{page}");
+        assert!(page.contains("| Server | ✓ |"), "{page}");
+        assert!(
+            page.contains("| Server | `mcp` | 1.30.0 | tools, prompt |"),
+            "{page}"
+        );
+        let page = write(&matrix(), &[cell(false)]).unwrap();
+        assert!(page.contains("| Server | ✗ prompt |"), "{page}");
+        assert!(page.contains("- c to s, prompt: lost"), "{page}");
+        let page = write(&matrix(), &[]).unwrap();
+        assert!(page.contains("| Server | – |"), "{page}");
+    }
+}
