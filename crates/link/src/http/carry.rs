@@ -53,7 +53,8 @@ impl Talk {
             let error = match self.post(&held, id, body.clone(), deadline).await {
                 Ok(()) => return Ok(()),
                 Err(Trouble::Expired) if !renewed => {
-                    self.renew(&held, deadline).await?;
+                    // Rare roads are boxed: a call should carry no room for them.
+                    Box::pin(self.renew(&held, deadline)).await?;
                     renewed = true;
                     continue;
                 }
@@ -135,7 +136,7 @@ impl Talk {
         let content = refusal::content(&response.headers);
         if !status.is_success() {
             if content != Content::Json {
-                return Err(refusal::refusal(response).await.into());
+                return Err(Box::pin(refusal::refusal(response)).await.into());
             }
             let body = response.body.whole(bytes_max).await.map_err(trouble)?;
             if is_answer(&body, id) && self.take(body.clone(), Some(id)) {
@@ -160,9 +161,9 @@ impl Talk {
             }
             Content::Events => {
                 let stream = Stream::new(response.body, bytes_max);
-                Ok(self.follow(stream, held, id, deadline).await?)
+                Ok(Box::pin(self.follow(stream, held, id, deadline)).await?)
             }
-            Content::Other => Err(refusal::foreign(response).await.into()),
+            Content::Other => Err(Box::pin(refusal::foreign(response)).await.into()),
         }
     }
 

@@ -123,7 +123,7 @@ impl HyperClient {
             let kept = self.pool.take(&key).await;
             let (wire, is_new) = match kept {
                 Some(wire) => (wire, false),
-                None => (self.dial(&key, wait.connect).await?, true),
+                None => (Box::pin(self.dial(&key, wait.connect)).await?, true),
             };
             (wait.leaving)();
             let sent = wire.send(request, wait.first_byte).await;

@@ -103,7 +103,7 @@ impl Road {
         if !is_redirect(response.status) {
             return Ok(response);
         }
-        self.follow(parcel, response, wait).await
+        Box::pin(self.follow(parcel, response, wait)).await
     }
 
     async fn follow(
