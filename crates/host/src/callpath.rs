@@ -45,17 +45,17 @@ impl CallPath {
     ///
     /// Dropping the future at any point is a cancellation: the seat is given back, the breaker is
     /// not told anything, and a server that has the request is told to stop.
-    pub async fn call(&self, call: Call) -> Result<Reply, CallError> {
+    pub async fn call(&self, call: &Call) -> Result<Reply, CallError> {
         if self.closing.load(Ordering::Relaxed) {
             return Err(CallError::ShuttingDown);
         }
         let started = self.clock.now();
 
         // Catalog: which thing of which server. Waits for a server that is still starting.
-        let (route, server) = self.resolve((&call).into(), started).await?;
+        let (route, server) = self.resolve(call.into(), started).await?;
 
         // Policy: the same decision as for listing.
-        self.permit((&call).into(), &route)?;
+        self.permit(call.into(), &route)?;
 
         // Budget: calls in flight of one principal. Given back on drop.
         let _seat = self.seats.take(&call.principal)?;
@@ -67,15 +67,15 @@ impl CallPath {
         let ticket = server.admit()?;
 
         // Supervisor and link: one start for all who wait, one retry where nothing was sent.
-        let deadline = deadline(&call, &server, started);
-        let outcome = self.attempt(&call, &route, &server, deadline).await;
+        let deadline = deadline(call, &server, started);
+        let outcome = self.attempt(call, &route, &server, deadline).await;
 
         ticket.report(health(outcome.as_ref().err()));
         server.count(outcome.as_ref().err());
 
         // Memory: what the answer gave out that later requests will name.
         if let Ok(reply) = &outcome {
-            self.memory.learn(&call, &route, reply, self.clock.now());
+            self.memory.learn(call, &route, reply, self.clock.now());
         }
         outcome
     }
@@ -90,11 +90,15 @@ impl CallPath {
         deadline: Now,
     ) -> Result<Reply, CallError> {
         let tried = self.clock.now();
-        let ready = server.link_for(call, deadline).await?;
+        // What is rare is boxed, so that a call carries no room for it.
+        let ready = match server.ready_for(call) {
+            Some(ready) => ready,
+            None => Box::pin(server.link_for(call, deadline)).await?,
+        };
         let (ready, outcome) = match self.send(call, route, &ready, deadline).await {
             Err(LinkError::Closed(_)) => {
-                let next = server.link_for(call, deadline).await?;
-                let outcome = self.send(call, route, &next, deadline).await;
+                let next = Box::pin(server.link_for(call, deadline)).await?;
+                let outcome = Box::pin(self.send(call, route, &next, deadline)).await;
                 (next, outcome)
             }
             outcome => (ready, outcome),

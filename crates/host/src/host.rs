@@ -2,6 +2,7 @@
 
 mod features;
 
+use std::borrow::Borrow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -107,8 +108,11 @@ impl Host {
     }
 
     /// Carries one call. See [`CallPath::call`].
-    pub async fn call(&self, call: Call) -> Result<Reply, CallError> {
-        self.path.call(call).await
+    pub async fn call<C>(&self, call: C) -> Result<Reply, CallError>
+    where
+        C: Borrow<Call> + Send,
+    {
+        self.path.call(call.borrow()).await
     }
 
     /// Returns the clock everything here goes by.

@@ -55,7 +55,7 @@ impl CallPath {
             // A URI does not say whose it is; a server that is still starting may list it.
             Found::Nothing => {
                 let waits = matches!(ask.subject, Subject::Resource(_)) && *ask.scope == Scope::All;
-                if !waits || !settle(&servers).await {
+                if !waits || !Box::pin(settle(&servers)).await {
                     return Err(unknown());
                 }
                 match self.look_up(ask)? {
@@ -69,7 +69,7 @@ impl CallPath {
                     .ok_or(CallError::UnknownServer { server: name })?;
                 let limit = started.plus(server.spec().call_timeout);
                 let end = ask.deadline.map_or(limit, |asked| asked.min(limit));
-                server.listed(end).await?;
+                Box::pin(server.listed(end)).await?;
                 match self.look_up(ask)? {
                     Found::Route(route) => route,
                     Found::Nothing | Found::Unlisted(_) => return Err(unknown()),

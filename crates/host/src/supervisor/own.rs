@@ -276,6 +276,14 @@ impl OwnLinks {
 }
 
 impl super::Supervisor {
+    /// Returns the link that carries `call` where it is the shared one and serves.
+    pub(crate) fn ready_for(&self, call: &Call) -> Option<Arc<Ready>> {
+        match self.key_of(call) {
+            Some(_) => None,
+            None => self.open_link(),
+        }
+    }
+
     /// Returns the link that carries `call`: the shared one, or one of its session or principal.
     pub async fn link_for(&self, call: &Call, deadline: Now) -> Result<Arc<Ready>, CallError> {
         // Also where the call has its own: a server that does not start is told of once.

@@ -106,15 +106,14 @@ pub(super) fn begin(
 
 /// Runs a call to its one end.
 async fn run(edge: Arc<Edge>, call: Call, mut cancelled: Cancelled) -> Bytes {
-    let id = call.id.clone();
     let outcome = tokio::select! {
         biased;
-        outcome = edge.host.call(call) => outcome,
+        outcome = edge.host.call(&call) => outcome,
         Ok(()) = &mut cancelled.signal => Err(CallError::Cancelled {
             execution: Execution::Unknown,
         }),
     };
-    written(&id, outcome)
+    written(&call.id, outcome)
 }
 
 fn written(id: &[u8], outcome: Result<Reply, CallError>) -> Bytes {
