@@ -62,8 +62,10 @@ pub(super) async fn answer(edge: &Arc<Edge>, request: Request<Incoming>, local: 
     match place {
         Place::Mcp(scope) => mcp::answer(edge, &principal, &scope, &parts, incoming).await,
         Place::Sse(scope) => mcp::sse(edge, &principal, &scope, &parts),
-        Place::Messages(scope) => mcp::messages(edge, &principal, &scope, &parts, incoming).await,
-        Place::Api => api::answer(edge, &principal, parts, incoming).await,
+        Place::Messages(scope) => {
+            Box::pin(mcp::messages(edge, &principal, &scope, &parts, incoming)).await
+        }
+        Place::Api => Box::pin(api::answer(edge, &principal, parts, incoming)).await,
         Place::Livez => body::text(StatusCode::OK, "ok\n"),
         Place::Readyz => body::text(StatusCode::OK, "ready\n"),
     }

@@ -15,7 +15,7 @@ pub(super) use read::is_json;
 use std::sync::Arc;
 
 use bowline_core::call::{Principal, Scope};
-use bowline_core::caller::CallerEnd;
+use bowline_core::caller::{CallerEnd, Deaf};
 use bowline_wire::jsonrpc::{Refusal, write_error, write_result};
 use bowline_wire::mcp::{Revision, code, method};
 use bowline_wire::{Kind, Message, object};
@@ -100,7 +100,8 @@ async fn post(caller: Caller<'_>, incoming: Incoming) -> Answer {
     };
     let message = match Message::parse(text.clone()) {
         Ok(message) => message,
-        Err(Refusal::Batch) => return batch::answer(caller, text).await,
+        // What is rare is boxed, so that a call carries no room for it.
+        Err(Refusal::Batch) => return Box::pin(batch::answer(caller, text)).await,
         Err(refusal) => return read::refused(&text, refusal),
     };
     if let Some(refused) = refuse_revision(caller, &message)
@@ -109,7 +110,9 @@ async fn post(caller: Caller<'_>, incoming: Incoming) -> Answer {
         return refused;
     }
     match (message.kind(), message.method()) {
-        (Kind::Request, Some(method::INITIALIZE)) => handshake::open(caller, &message).await,
+        (Kind::Request, Some(method::INITIALIZE)) => {
+            Box::pin(handshake::open(caller, &message)).await
+        }
         (Kind::Request, _) => match session(caller) {
             Ok(session) => request(caller, &session, &message).await,
             Err(status) => no_session(status, message.id()),
@@ -126,16 +129,20 @@ async fn post(caller: Caller<'_>, incoming: Incoming) -> Answer {
 
 async fn request(caller: Caller<'_>, session: &Arc<Session>, message: &Message) -> Answer {
     let Some(ask) = message.method().and_then(call::Ask::of) else {
-        let answer = local::answer(caller, session, message).await;
+        let answer = Box::pin(local::answer(caller, session, message)).await;
         return body::json(StatusCode::OK, answer);
     };
-    // A caller that takes no stream can neither be told nor asked anything on the way.
+    // A caller that takes no stream can neither be told nor asked anything on the way; but its
+    // call is not nobody's, or what a server asks in it would seem to be another session's.
     let streams = read::accepts(caller.parts, "text/event-stream");
     let end = streams.then(|| {
         let id = Bytes::copy_from_slice(message.id().unwrap_or_default());
         CallEnd::new(session, id, Vec::new())
     });
-    let told = end.clone().map(|end| end as Arc<dyn CallerEnd>);
+    let told: Arc<dyn CallerEnd> = match &end {
+        Some(end) => Arc::clone(end) as Arc<dyn CallerEnd>,
+        None => Arc::new(Deaf(session.key)),
+    };
     match call::begin(caller, session, message, ask, told) {
         Ok(running) => call::answer(caller.edge, running, end).await,
         Err(refused) => body::json(StatusCode::OK, refused),

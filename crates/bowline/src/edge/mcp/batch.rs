@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
 
-use bowline_core::caller::CallerEnd;
+use bowline_core::caller::{CallerEnd, Deaf};
 use bowline_wire::jsonrpc::Refusal;
 use bowline_wire::mcp::{Revision, code, method};
 use bowline_wire::{Kind, Message, object};
@@ -109,7 +109,10 @@ async fn part(
     let Some(ask) = message.method().and_then(Ask::of) else {
         return Some(Part::Done(local::answer(caller, session, message).await));
     };
-    let told = end.map(|end| Arc::clone(end) as Arc<dyn CallerEnd>);
+    let told: Arc<dyn CallerEnd> = match end {
+        Some(end) => Arc::clone(end) as Arc<dyn CallerEnd>,
+        None => Arc::new(Deaf(session.key)),
+    };
     Some(match call::begin(caller, session, message, ask, told) {
         Ok(running) => Part::Runs(running),
         Err(refused) => Part::Done(refused),

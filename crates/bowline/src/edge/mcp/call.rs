@@ -72,7 +72,7 @@ pub(super) fn begin(
     session: &Session,
     message: &Message,
     ask: Ask,
-    end: Option<Arc<dyn CallerEnd>>,
+    end: Arc<dyn CallerEnd>,
 ) -> Result<Running, Bytes> {
     let id = message.id_span().map_or(Bytes::from_static(b"null"), |at| {
         message.bytes().slice(at.start..at.end)
@@ -99,7 +99,7 @@ pub(super) fn begin(
         progress_at: asked.progress_at,
         id,
         deadline: None,
-        caller: end,
+        caller: Some(end),
     };
     Ok(Box::pin(run(Arc::clone(caller.edge), call, cancelled)))
 }

@@ -133,7 +133,7 @@ async fn request(caller: Caller<'_>, session: &Arc<Session>, message: &Message) 
         handshake::greet(caller, session, message).await
     } else if let Some(ask) = message.method().and_then(Ask::of) {
         let end = Home::of(session) as Arc<dyn CallerEnd>;
-        match call::begin(caller, session, message, ask, Some(end)) {
+        match call::begin(caller, session, message, ask, end) {
             Ok(running) => return later(caller.edge, session, running),
             Err(refused) => refused,
         }
