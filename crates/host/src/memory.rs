@@ -76,13 +76,11 @@ impl Memory {
             } => {
                 audience.tell(session, notification);
             }
-            LinkEvent::Log(line) => {
-                tracing::debug!(%server, line = %String::from_utf8_lossy(&line), "said");
-            }
             LinkEvent::ToolsChanged
             | LinkEvent::PromptsChanged
             | LinkEvent::ResourcesChanged
             | LinkEvent::Ambiguous
+            | LinkEvent::Log(_)
             | LinkEvent::Other(_) => {}
         }
     }

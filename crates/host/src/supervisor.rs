@@ -4,6 +4,7 @@
 mod actor;
 pub(crate) mod list;
 mod own;
+mod said;
 mod status;
 mod ticket;
 
@@ -191,8 +192,15 @@ pub struct Surroundings {
 
 impl Surroundings {
     /// Brings on what a server said outside calls.
-    fn heard(&self, server: &Arc<str>, event: LinkEvent) {
-        self.memory.heard(self.audience.as_ref(), server, event);
+    fn heard(&self, shared: &Shared, event: LinkEvent) {
+        match event {
+            // Nobody can say whose it is, so it is for those who look after the server.
+            LinkEvent::Log(message) => shared.log.say(&said::line(&message)),
+            event => {
+                let server = &shared.spec.name;
+                self.memory.heard(self.audience.as_ref(), server, event);
+            }
+        }
     }
 }
 

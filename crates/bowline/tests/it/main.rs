@@ -19,6 +19,7 @@ mod harness;
 mod isolation;
 mod kill;
 mod old_sse;
+mod own_links;
 mod peers;
 mod props;
 mod robust;

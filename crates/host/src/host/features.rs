@@ -129,6 +129,7 @@ impl Host {
         }
         for server in &servers {
             self.standing.levelled(server, deadline).await;
+            server.own_levelled(session, deadline).await;
         }
         Ok(())
     }
@@ -210,6 +211,13 @@ impl Host {
                 }
                 out.extend_from_slice(&task);
             }
+        }
+    }
+
+    /// Tells servers that the roots of a session's client changed, where a link is its own.
+    pub fn roots_changed(&self, session: SessionKey) {
+        for server in self.path.servers.load().values() {
+            server.roots_changed(session);
         }
     }
 

@@ -209,7 +209,7 @@ impl Actor {
                         note(&mut changed, &[ListKind::Resources, ListKind::Templates]);
                     }
                     LinkEvent::Ambiguous => self.interactive(),
-                    event => self.around.heard(&self.shared.spec.name, event),
+                    event => self.around.heard(&self.shared, event),
                 },
                 Some(listed) = listed(&mut relist) => {
                     relist = None;
