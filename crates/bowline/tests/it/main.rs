@@ -24,6 +24,7 @@ mod peers;
 mod props;
 mod robust;
 mod sec;
+mod shim;
 mod stdio_servers;
 mod stdio_tools;
 mod streams;
