@@ -18,6 +18,7 @@ use bowline_core::breaker::Breaker;
 use bowline_core::caller::CallerEnd;
 use bowline_core::error::{CallError, Class};
 use bowline_core::sync::lock;
+use bowline_core::tasks::LinkKey;
 use bowline_core::time::Now;
 use bowline_link::stderr::StderrLog;
 use bowline_link::stdio::ConnectError;
@@ -192,13 +193,13 @@ pub struct Surroundings {
 
 impl Surroundings {
     /// Brings on what a server said outside calls.
-    fn heard(&self, shared: &Shared, event: LinkEvent) {
+    fn heard(&self, shared: &Shared, link: LinkKey, event: LinkEvent) {
         match event {
             // Nobody can say whose it is, so it is for those who look after the server.
             LinkEvent::Log(message) => shared.log.say(&said::line(&message)),
             event => {
-                let server = &shared.spec.name;
-                self.memory.heard(self.audience.as_ref(), server, event);
+                let from = (&shared.spec.name, link);
+                self.memory.heard(self.audience.as_ref(), from, event);
             }
         }
     }

@@ -78,6 +78,40 @@ fn changed_roots_are_told_on_a_link_of_ones_own_and_nowhere_else() {
 }
 
 #[test]
+fn a_task_is_listed_and_asked_for_at_the_link_that_made_it() {
+    let gateway = isolated("session");
+    let (mut a, mut b) = (gateway.session("/mcp"), gateway.session("/mcp"));
+    let params = json!({
+        "name": "one__test_task", "arguments": {"ms": 600_000}, "task": {"ttl": 600_000},
+    });
+    let made = [&mut a, &mut b].map(|session| {
+        let made = session.request("tools/call", &params);
+        made["result"]["task"]["taskId"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    });
+    // Both are of one principal, so each session sees both.
+    for session in [&mut a, &mut b] {
+        let list = session.request("tasks/list", &json!({}));
+        let list = list["result"]["tasks"].as_array().unwrap();
+        let mut ids: Vec<_> = list
+            .iter()
+            .map(|task| task["taskId"].as_str().unwrap())
+            .collect();
+        ids.sort_unstable();
+        let mut want: Vec<_> = made.iter().map(String::as_str).collect();
+        want.sort_unstable();
+        assert_eq!(ids, want);
+        for id in &made {
+            let task = session.request("tasks/get", &json!({"taskId": id}));
+            assert_eq!(task["result"]["status"], "working", "{task}");
+        }
+    }
+    assert_eq!(gateway.status("one")["own_links"], 2);
+}
+
+#[test]
 fn a_log_line_that_may_be_anybodys_is_for_those_who_look_after_the_server() {
     let gateway = isolated("auto");
     let (mut a, mut b) = (gateway.session("/mcp"), gateway.session("/mcp"));

@@ -11,6 +11,7 @@ use bowline_core::caller::{CallerEnd, SessionKey};
 use bowline_core::error::CallError;
 use bowline_core::level::Level;
 use bowline_core::sync::lock;
+use bowline_core::tasks::LinkKey;
 use bowline_core::time::{Now, millis};
 use bowline_link::LinkEvent;
 use bowline_wire::mcp::method;
@@ -26,7 +27,7 @@ use crate::standing;
 /// Links of their own that one server has at most; one more takes the place of one that is idle.
 pub(super) const OWN_LINKS_MAX: usize = 32;
 
-/// A link of its own that no call used for this long is closed.
+/// A link of its own that no call used for this long is closed, unless tasks live there.
 const IDLE_MAX: Duration = Duration::from_secs(15 * 60);
 
 /// After a failure to connect, the next try waits this long.
@@ -71,6 +72,16 @@ impl Slot {
         self.link
             .get()
             .is_some_and(|ready| ready.link.in_flight() == 0)
+    }
+}
+
+impl Ready {
+    /// Says which of its server's links it is, for what outlives a call.
+    pub(crate) fn key(&self) -> LinkKey {
+        match self.generation {
+            GENERATION_BASE.. => LinkKey(self.generation),
+            _ => LinkKey::SHARED,
+        }
     }
 }
 
@@ -311,16 +322,19 @@ impl OwnLinks {
                         | LinkEvent::PromptsChanged
                         | LinkEvent::ResourcesChanged
                         | LinkEvent::Ambiguous) => {}
-                    Some(event) => self.around.heard(&shared, event),
+                    Some(event) => self.around.heard(&shared, ready.key(), event),
                     None => {
                         link.closed().await;
                         break;
                     }
                 },
                 () = tokio::time::sleep(IDLE_MAX) => {
-                    let used = slot.used_ms.load(Ordering::Relaxed);
-                    let idle = shared.clock.now().0.saturating_sub(used) >= millis(IDLE_MAX);
-                    if idle && slot.is_idle() {
+                    let (now, used) = (shared.clock.now(), slot.used_ms.load(Ordering::Relaxed));
+                    let idle = now.0.saturating_sub(used) >= millis(IDLE_MAX);
+                    // A task may be at work with no request in flight; it would go with the link.
+                    let tasks = lock(&self.around.memory.tasks);
+                    let works = tasks.any_at(&shared.spec.name, ready.key(), now);
+                    if idle && slot.is_idle() && !works {
                         break;
                     }
                 }
@@ -328,6 +342,13 @@ impl OwnLinks {
         }
         self.remove(&key, &slot);
         link.close().await;
+    }
+
+    fn by_key(&self, link: LinkKey) -> Option<Arc<Ready>> {
+        let slots = lock(&self.slots);
+        let mut links = slots.values().filter_map(|slot| slot.link.get());
+        let found = links.find(|ready| ready.key() == link)?;
+        found.link.is_open().then(|| Arc::clone(found))
     }
 
     fn of_session(&self, session: SessionKey) -> Option<(Arc<Slot>, Arc<Ready>)> {
@@ -363,6 +384,39 @@ impl super::Supervisor {
         };
         let own = &self.shared.own;
         own.link(&self.shared, key, caller, deadline).await
+    }
+
+    /// Returns the link where a task lives. One that is gone took the task along; what the
+    /// caller's own link says then is as good as any answer, while the shared link may have a
+    /// task of somebody else under that id.
+    pub async fn link_of_task(
+        &self,
+        call: &Call,
+        link: LinkKey,
+        deadline: Now,
+    ) -> Result<Arc<Ready>, CallError> {
+        if link == LinkKey::SHARED {
+            return self.link(deadline).await;
+        }
+        match self.shared.own.by_key(link) {
+            Some(ready) => Ok(ready),
+            None if self.key_of(call).is_some() => self.link_for(call, deadline).await,
+            None => Err(CallError::UnknownTask {
+                task: Arc::clone(call.subject.name()),
+            }),
+        }
+    }
+
+    /// Returns the link that lists the tasks of that link, unless it is gone.
+    pub async fn link_of_tasks(
+        &self,
+        link: LinkKey,
+        deadline: Now,
+    ) -> Result<Option<Arc<Ready>>, CallError> {
+        if link == LinkKey::SHARED {
+            return self.link(deadline).await.map(Some);
+        }
+        Ok(self.shared.own.by_key(link))
     }
 
     /// Says whose link a call needs; `None` for the shared one.
