@@ -97,6 +97,13 @@ impl Levels {
         })
     }
 
+    /// Returns what one session wants of `server`, if it said so.
+    #[must_use]
+    pub fn of_session(&self, session: SessionKey, server: &Scope) -> Option<Level> {
+        let (scope, level) = self.sessions.get(&session)?;
+        (*scope == Scope::All || scope == server).then_some(*level)
+    }
+
     fn count(&mut self, scope: &Scope, level: Level, change: impl Fn(u32) -> u32) {
         let counts = self.counts.entry(scope.clone()).or_default();
         if let Some(count) = counts.get_mut(level as usize) {
@@ -119,6 +126,9 @@ mod tests {
         levels.set(SessionKey(2), &server, Level::Debug);
         assert_eq!(levels.of(&server), Some(Level::Debug));
         assert_eq!(levels.of(&other), Some(Level::Error));
+        let of = |session| levels.of_session(SessionKey(session), &server);
+        assert_eq!([of(1), of(2)], [Some(Level::Error), Some(Level::Debug)]);
+        assert_eq!(levels.of_session(SessionKey(2), &other), None);
         levels.set(SessionKey(2), &server, Level::Alert);
         assert_eq!(levels.of(&server), Some(Level::Error));
         levels.end(SessionKey(1));

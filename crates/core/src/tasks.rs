@@ -20,6 +20,16 @@ const ID_BYTES_MAX: usize = 1_024;
 #[derive(Debug, Default)]
 pub struct TaskTable(HashMap<Arc<str>, VecDeque<Made>>);
 
+/// Which link of a server a task lives at. A server that has several processes, one for each of
+/// its links, may give out an id at each of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LinkKey(pub u64);
+
+impl LinkKey {
+    /// The link that all share, however often it was made anew.
+    pub const SHARED: Self = Self(0);
+}
+
 /// One task that was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Made {
@@ -27,9 +37,17 @@ pub struct Made {
     pub id: Arc<str>,
     /// The server.
     pub server: Arc<str>,
+    /// The link it was made on.
+    pub link: LinkKey,
     /// The session whose call made it.
     pub session: Option<SessionKey>,
     until: Now,
+}
+
+impl Made {
+    fn is(&self, server: &str, link: LinkKey, id: &str) -> bool {
+        *self.id == *id && *self.server == *server && self.link == link
+    }
 }
 
 /// Whose task an id is.
@@ -44,7 +62,7 @@ pub enum Owner {
 }
 
 impl TaskTable {
-    /// Remembers a task that `server` has just given to `principal`.
+    /// Remembers a task that `server` has just given to `principal` on that link.
     ///
     /// A server that gives out an id again has forgotten the older task of that id, so whoever
     /// made that one must not reach the new one.
@@ -52,7 +70,7 @@ impl TaskTable {
         &mut self,
         principal: &Arc<str>,
         session: Option<SessionKey>,
-        server: &Arc<str>,
+        (server, link): (&Arc<str>, LinkKey),
         id: &str,
         now: Now,
     ) {
@@ -60,7 +78,7 @@ impl TaskTable {
             return;
         }
         for tasks in self.0.values_mut() {
-            tasks.retain(|made| !(*made.id == *id && made.server == *server) && made.until > now);
+            tasks.retain(|made| !made.is(server, link, id) && made.until > now);
         }
         self.0.retain(|_, tasks| !tasks.is_empty());
         let tasks = self.0.entry(Arc::clone(principal)).or_default();
@@ -70,6 +88,7 @@ impl TaskTable {
         tasks.push_back(Made {
             id: id.into(),
             server: Arc::clone(server),
+            link,
             session,
             until: now.plus(TASK_TTL),
         });
@@ -104,12 +123,35 @@ impl TaskTable {
         tasks.filter(move |made| made.until > now)
     }
 
-    /// Returns the session whose call made a task of `server`.
+    /// Returns the link where a task of `principal` lives. Of several with that id it is the one
+    /// that `session` made, else the newest.
     #[must_use]
-    pub fn session(&self, server: &str, id: &str) -> Option<SessionKey> {
+    pub fn link(
+        &self,
+        principal: &str,
+        session: Option<SessionKey>,
+        server: &str,
+        id: &str,
+    ) -> Option<LinkKey> {
+        let tasks = self.0.get(principal)?.iter();
+        let found = tasks.filter(|made| *made.server == *server && *made.id == *id);
+        // Of equals the last counts, and that is the newest.
+        let best = found.max_by_key(|made| session.is_some() && made.session == session);
+        best.map(|made| made.link)
+    }
+
+    /// Whether a task that is still remembered lives at that link.
+    #[must_use]
+    pub fn any_at(&self, server: &str, link: LinkKey, now: Now) -> bool {
         let mut all = self.0.values().flatten();
-        let made = all.find(|made| *made.id == *id && *made.server == *server)?;
-        made.session
+        all.any(|made| *made.server == *server && made.link == link && made.until > now)
+    }
+
+    /// Returns the session whose call made a task of `server` on that link.
+    #[must_use]
+    pub fn session(&self, server: &str, link: LinkKey, id: &str) -> Option<SessionKey> {
+        let mut all = self.0.values().flatten();
+        all.find(|made| made.is(server, link, id))?.session
     }
 }
 
@@ -121,17 +163,26 @@ mod tests {
         text.into()
     }
 
+    /// Notes a task made on the link that all share.
+    fn note(table: &mut TaskTable, who: &str, server: &str, id: &str) {
+        let at = (&name(server), LinkKey::SHARED);
+        table.note(&name(who), None, at, id, Now(0));
+    }
+
     #[test]
     fn a_task_belongs_to_the_principal_that_made_it() {
         let mut table = TaskTable::default();
         let at = Now(0);
-        table.note(&name("ann"), Some(SessionKey(3)), &name("s"), "1", at);
+        let made_at = (&name("s"), LinkKey::SHARED);
+        table.note(&name("ann"), Some(SessionKey(3)), made_at, "1", at);
         let owner = |who, id, now| table.owner(who, id, now, |_| true);
         assert_eq!(owner("ann", "1", at), Owner::One(name("s")));
         assert_eq!(owner("bob", "1", at), Owner::Unknown);
         assert_eq!(owner("ann", "2", at), Owner::Unknown);
         assert_eq!(owner("ann", "1", at.plus(TASK_TTL)), Owner::Unknown);
-        assert_eq!(table.session("s", "1"), Some(SessionKey(3)));
+        let session = |link| table.session("s", link, "1");
+        assert_eq!(session(LinkKey::SHARED), Some(SessionKey(3)));
+        assert_eq!(session(LinkKey(1)), None);
         assert_eq!(
             table.owner("ann", "1", at, |server| server == "t"),
             Owner::Unknown
@@ -141,8 +192,8 @@ mod tests {
     #[test]
     fn an_id_that_two_servers_gave_out_is_ambiguous() {
         let mut table = TaskTable::default();
-        table.note(&name("ann"), None, &name("s"), "1", Now(0));
-        table.note(&name("ann"), None, &name("t"), "1", Now(0));
+        note(&mut table, "ann", "s", "1");
+        note(&mut table, "ann", "t", "1");
         assert_eq!(
             table.owner("ann", "1", Now(0), |_| true),
             Owner::Several(name("s"))
@@ -154,8 +205,8 @@ mod tests {
     #[test]
     fn an_id_given_out_again_no_longer_belongs_to_who_had_it_first() {
         let mut table = TaskTable::default();
-        table.note(&name("ann"), None, &name("s"), "1", Now(0));
-        table.note(&name("bob"), None, &name("s"), "1", Now(0));
+        note(&mut table, "ann", "s", "1");
+        note(&mut table, "bob", "s", "1");
         assert_eq!(table.owner("ann", "1", Now(0), |_| true), Owner::Unknown);
         assert_eq!(
             table.owner("bob", "1", Now(0), |_| true),
@@ -164,10 +215,28 @@ mod tests {
     }
 
     #[test]
+    fn each_link_of_a_server_may_give_out_an_id() {
+        let mut table = TaskTable::default();
+        for (who, session, link) in [("ann", 1, 8), ("bob", 2, 9), ("ann", 3, 10)] {
+            let at = (&name("s"), LinkKey(link));
+            table.note(&name(who), Some(SessionKey(session)), at, "1", Now(0));
+        }
+        let link = |who, session| table.link(who, Some(SessionKey(session)), "s", "1");
+        assert_eq!(link("ann", 1), Some(LinkKey(8)));
+        assert_eq!(link("ann", 3), Some(LinkKey(10)));
+        assert_eq!(link("ann", 7), Some(LinkKey(10)), "the newest");
+        assert_eq!(link("bob", 1), Some(LinkKey(9)));
+        assert_eq!(link("eve", 1), None);
+        assert_eq!(table.session("s", LinkKey(9), "1"), Some(SessionKey(2)));
+        let any = |link, now| table.any_at("s", LinkKey(link), now);
+        assert!(any(8, Now(0)) && !any(7, Now(0)) && !any(8, Now(0).plus(TASK_TTL)));
+    }
+
+    #[test]
     fn the_oldest_task_of_a_principal_goes_first() {
         let mut table = TaskTable::default();
         for nth in 0..=TASKS_MAX {
-            table.note(&name("ann"), None, &name("s"), &nth.to_string(), Now(0));
+            note(&mut table, "ann", "s", &nth.to_string());
         }
         assert_eq!(table.of("ann", Now(0)).count(), TASKS_MAX);
         assert_eq!(table.owner("ann", "0", Now(0), |_| true), Owner::Unknown);

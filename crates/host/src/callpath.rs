@@ -10,9 +10,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwap;
 use bowline_core::breaker::Health;
-use bowline_core::call::{Call, Origin, Reply, Route};
+use bowline_core::call::{Call, Origin, Reply, Route, Subject};
 use bowline_core::error::{CallError, Execution};
 use bowline_core::policy::Policy;
+use bowline_core::sync::lock;
+use bowline_core::tasks::LinkKey;
 use bowline_core::time::Now;
 use bowline_link::{LinkError, Rename, Request};
 use foldhash::fast::RandomState;
@@ -74,10 +76,10 @@ impl CallPath {
         server.count(outcome.as_ref().err());
 
         // Memory: what the answer gave out that later requests will name.
-        if let Ok(reply) = &outcome {
-            self.memory.learn(call, &route, reply, self.clock.now());
-        }
-        outcome
+        let (reply, link) = outcome?;
+        let now = self.clock.now();
+        self.memory.learn(call, (&route, link), &reply, now);
+        Ok(reply)
     }
 
     /// Sends the call over the link that serves. A link that closed before it took the request
@@ -88,29 +90,47 @@ impl CallPath {
         route: &Route,
         server: &Supervisor,
         deadline: Now,
-    ) -> Result<Reply, CallError> {
+    ) -> Result<(Reply, LinkKey), CallError> {
         let tried = self.clock.now();
         // What is rare is boxed, so that a call carries no room for it.
         let ready = match server.ready_for(call) {
             Some(ready) => ready,
-            None => Box::pin(server.link_for(call, deadline)).await?,
+            None => Box::pin(self.link(call, server, deadline)).await?,
         };
         let (ready, outcome) = match self.send(call, route, &ready, deadline).await {
             Err(LinkError::Closed(_)) => {
-                let next = Box::pin(server.link_for(call, deadline)).await?;
+                let next = Box::pin(self.link(call, server, deadline)).await?;
                 let outcome = Box::pin(self.send(call, route, &next, deadline)).await;
                 (next, outcome)
             }
             outcome => (ready, outcome),
         };
-        outcome.map_err(|error| {
+        let reply = outcome.map_err(|error| {
             explain(
                 &error,
                 &route.server,
                 ready.generation,
                 deadline.millis_since(tried),
             )
-        })
+        })?;
+        Ok((reply, ready.key()))
+    }
+
+    /// Returns the link that carries a call; what is asked of a task goes where the task lives.
+    async fn link(
+        &self,
+        call: &Call,
+        server: &Supervisor,
+        deadline: Now,
+    ) -> Result<Arc<Ready>, CallError> {
+        let Subject::Task { id, .. } = &call.subject else {
+            return server.link_for(call, deadline).await;
+        };
+        let session = call.caller.as_ref().map(|caller| caller.session());
+        let (who, name) = (&call.principal.name, &server.spec().name);
+        let link = lock(&self.memory.tasks).link(who, session, name, id);
+        let link = link.unwrap_or(LinkKey::SHARED);
+        server.link_of_task(call, link, deadline).await
     }
 
     async fn send(

@@ -8,7 +8,7 @@ use bowline_core::level::Levels;
 use bowline_core::seen::Seen;
 use bowline_core::subscriptions::Subscriptions;
 use bowline_core::sync::lock;
-use bowline_core::tasks::TaskTable;
+use bowline_core::tasks::{LinkKey, TaskTable};
 use bowline_core::time::Now;
 use bowline_link::LinkEvent;
 use bowline_wire::object;
@@ -32,7 +32,13 @@ pub struct Memory {
 
 impl Memory {
     /// Remembers what an answer gave out that later requests will name.
-    pub(crate) fn learn(&self, call: &Call, route: &Route, reply: &Reply, now: Now) {
+    pub(crate) fn learn(
+        &self,
+        call: &Call,
+        (route, link): (&Route, LinkKey),
+        reply: &Reply,
+        now: Now,
+    ) {
         if !matches!(call.subject, Subject::Tool(_)) || reply.body != Body::Result {
             return;
         }
@@ -42,7 +48,8 @@ impl Memory {
             && let Some(id) = task_of(result)
         {
             let mut tasks = lock(&self.tasks);
-            tasks.note(&call.principal.name, session, &route.server, &id, now);
+            let at = (&route.server, link);
+            tasks.note(&call.principal.name, session, at, &id, now);
         }
         if let Some(session) = session
             && call.scope == Scope::All
@@ -56,7 +63,12 @@ impl Memory {
     }
 
     /// Brings what a server said outside calls to those whom it is for.
-    pub(crate) fn heard(&self, audience: &dyn Audience, server: &Arc<str>, event: LinkEvent) {
+    pub(crate) fn heard(
+        &self,
+        audience: &dyn Audience,
+        (server, link): (&Arc<str>, LinkKey),
+        event: LinkEvent,
+    ) {
         match event {
             LinkEvent::ResourceUpdated { uri, notification } => {
                 let wanting = lock(&self.subscriptions).sessions(server, &uri);
@@ -65,7 +77,7 @@ impl Memory {
                 }
             }
             LinkEvent::TaskStatus { task, notification } => {
-                let session = lock(&self.tasks).session(server, &task);
+                let session = lock(&self.tasks).session(server, link, &task);
                 if let Some(session) = session {
                     audience.tell(session, notification);
                 }
@@ -76,13 +88,11 @@ impl Memory {
             } => {
                 audience.tell(session, notification);
             }
-            LinkEvent::Log(line) => {
-                tracing::debug!(%server, line = %String::from_utf8_lossy(&line), "said");
-            }
             LinkEvent::ToolsChanged
             | LinkEvent::PromptsChanged
             | LinkEvent::ResourcesChanged
             | LinkEvent::Ambiguous
+            | LinkEvent::Log(_)
             | LinkEvent::Other(_) => {}
         }
     }

@@ -262,7 +262,10 @@ impl Standing {
         };
         let outcome = match refused {
             true => Ok(()),
-            false => self.ask(server, step, ready).await,
+            false => {
+                let name = &server.spec().name;
+                tell(self.clock.as_ref(), name, ready, step.words()).await
+            }
         };
         if let Err(error) = &outcome {
             tracing::warn!(server = %server.spec().name, ?step, %error, "was not taken");
@@ -277,37 +280,53 @@ impl Standing {
             Step::Level(level) => told.level = Some(*level),
         });
     }
+}
 
-    async fn ask(&self, server: &Supervisor, step: &Step, ready: &Ready) -> Result<(), CallError> {
-        let (method, key, value) = match step {
-            Step::Subscribe(uri) => (method::RESOURCES_SUBSCRIBE, "uri", &**uri),
-            Step::Unsubscribe(uri) => (method::RESOURCES_UNSUBSCRIBE, "uri", &**uri),
-            Step::Level(level) => (method::LOGGING_SET_LEVEL, "level", level.as_str()),
-        };
-        let mut params = format!("{{\"{key}\":").into_bytes();
-        write_string(&mut params, value);
-        params.push(b'}');
-        let end = self.clock.now().plus(STEP_TIMEOUT);
-        let request = Request {
-            method: Cow::Borrowed(method),
-            params: Some(params.into()),
-            rename: None,
-            progress_at: None,
-            reply_id: Bytes::from_static(b"0"),
-            deadline: self.clock.instant(end),
-            caller: None,
-        };
-        let server = &server.spec().name;
-        let timeout = bowline_core::time::millis(STEP_TIMEOUT);
-        let answer = ready.link.request(request).await;
-        let answer = answer.map_err(|error| explain(&error, server, ready.generation, timeout))?;
-        match answer.body {
-            Body::Result => Ok(()),
-            Body::Error => Err(CallError::Refused {
-                server: Arc::clone(server),
-                error: answer.bytes.slice(answer.body_at),
-            }),
+impl Step {
+    /// Returns the method of the request, and the name and value of its one parameter.
+    fn words(&self) -> (&'static str, &'static str, &str) {
+        match self {
+            Self::Subscribe(uri) => (method::RESOURCES_SUBSCRIBE, "uri", uri),
+            Self::Unsubscribe(uri) => (method::RESOURCES_UNSUBSCRIBE, "uri", uri),
+            Self::Level(level) => level_words(*level),
         }
+    }
+}
+
+/// Returns the words that set a level.
+pub(crate) const fn level_words(level: Level) -> (&'static str, &'static str, &'static str) {
+    (method::LOGGING_SET_LEVEL, "level", level.as_str())
+}
+
+/// Tells a server one thing and waits until it has taken it.
+pub(crate) async fn tell(
+    clock: &dyn Clock,
+    server: &Arc<str>,
+    ready: &Ready,
+    (method, key, value): (&'static str, &str, &str),
+) -> Result<(), CallError> {
+    let mut params = format!("{{\"{key}\":").into_bytes();
+    write_string(&mut params, value);
+    params.push(b'}');
+    let end = clock.now().plus(STEP_TIMEOUT);
+    let request = Request {
+        method: Cow::Borrowed(method),
+        params: Some(params.into()),
+        rename: None,
+        progress_at: None,
+        reply_id: Bytes::from_static(b"0"),
+        deadline: clock.instant(end),
+        caller: None,
+    };
+    let timeout = bowline_core::time::millis(STEP_TIMEOUT);
+    let answer = ready.link.request(request).await;
+    let answer = answer.map_err(|error| explain(&error, server, ready.generation, timeout))?;
+    match answer.body {
+        Body::Result => Ok(()),
+        Body::Error => Err(CallError::Refused {
+            server: Arc::clone(server),
+            error: answer.bytes.slice(answer.body_at),
+        }),
     }
 }
 

@@ -4,6 +4,7 @@
 mod actor;
 pub(crate) mod list;
 mod own;
+mod said;
 mod status;
 mod ticket;
 
@@ -17,6 +18,7 @@ use bowline_core::breaker::Breaker;
 use bowline_core::caller::CallerEnd;
 use bowline_core::error::{CallError, Class};
 use bowline_core::sync::lock;
+use bowline_core::tasks::LinkKey;
 use bowline_core::time::Now;
 use bowline_link::stderr::StderrLog;
 use bowline_link::stdio::ConnectError;
@@ -191,8 +193,15 @@ pub struct Surroundings {
 
 impl Surroundings {
     /// Brings on what a server said outside calls.
-    fn heard(&self, server: &Arc<str>, event: LinkEvent) {
-        self.memory.heard(self.audience.as_ref(), server, event);
+    fn heard(&self, shared: &Shared, link: LinkKey, event: LinkEvent) {
+        match event {
+            // Nobody can say whose it is, so it is for those who look after the server.
+            LinkEvent::Log(message) => shared.log.say(&said::line(&message)),
+            event => {
+                let from = (&shared.spec.name, link);
+                self.memory.heard(self.audience.as_ref(), from, event);
+            }
+        }
     }
 }
 

@@ -10,14 +10,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_core::call::{Call, Principal, Role};
+use bowline_core::call::{Call, Principal, Role, Scope, Subject, TaskVerb};
 use bowline_core::caller::{CallerEnd, Deaf, SessionKey};
 use bowline_core::error::CallError;
 use bowline_host::spec::{Isolation, ServerSpec};
 use bowline_host::supervisor::Order;
 use bowline_host::{Host, HostLimits};
 use bowline_link::{Exit, LinkEvent};
-use bowline_sim::{Act, Gate, Generation, Hearer, Script, World, call, reaches, spec};
+use bowline_sim::{Act, Ears, Gate, Generation, Hearer, Script, World, ask, call, reaches, spec};
 
 async fn ready(isolation: Isolation, act: Act) -> (World, Host) {
     let world = World::new([("s", Script::always(Generation::tools([("do", act)])))]);
@@ -207,4 +207,90 @@ async fn a_link_that_nobody_uses_is_closed_after_a_while() {
     assert_eq!(record.alive("s"), 1, "only the shared one is left");
     calls(&host, [1]).await;
     assert_eq!(world.record().alive("s"), 2);
+}
+
+const TASKS: &str = concat!(
+    r#"{"protocolVersion":"2025-11-25","#,
+    r#""capabilities":{"tools":{},"tasks":{"list":{},"cancel":{}}}}"#,
+);
+
+/// Calls of `who` in a session: one that makes a task, one that asks for it.
+fn task_calls(who: &str, session: u64) -> [Call; 2] {
+    let principal = Arc::new(Principal::new(who, Role::Owner));
+    let (id, verb) = ("1".into(), TaskVerb::Get);
+    let get = Call {
+        principal: Arc::clone(&principal),
+        caller: Some(Hearer::of(session)),
+        ..ask(Subject::Task { id, verb }, "taskId")
+    };
+    let make = Call {
+        principal,
+        makes_task: true,
+        ..of(session)
+    };
+    [make, get]
+}
+
+/// Which lives of the server were asked this, in order.
+fn asked(world: &World, method: &str) -> Vec<u64> {
+    let requests = world.record().requests.into_iter();
+    let own = requests.filter(|(.., text)| text.starts_with(method));
+    own.map(|(_, life, _)| life).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_asked_of_a_task_goes_where_the_task_lives() {
+    // Every process of this server counts its tasks from 1.
+    let made = r#"{"task":{"taskId":"1","status":"working"}}"#;
+    let server = Generation::tools([("do", Act::Says(made.to_owned()))])
+        .introduces(TASKS)
+        .answers("tasks/get", "", r#"{"taskId":"1"}"#)
+        .answers("tasks/list", "", r#"{"tasks":[{"taskId":"1"}]}"#);
+    let world = World::new([("s", Script::always(server))]);
+    let ears = Arc::new(Ears::default());
+    let host = world.host_for(vec![spec("s")], HostLimits::default(), ears.clone());
+    assert!(reaches(&host, "s", "ready").await);
+    let [make_1, get_1] = task_calls("ann", 1);
+    host.call(make_1).await.unwrap();
+    asks_ambiguously(&world, &host).await;
+    let [make_2, get_2] = task_calls("bob", 2);
+    let [make_3, get_3] = task_calls("ann", 3);
+    host.call(make_2).await.unwrap();
+    host.call(make_3).await.unwrap();
+    for get in [get_3, get_1.clone(), get_2] {
+        host.call(get).await.unwrap();
+    }
+    assert_eq!(asked(&world, "tasks/get"), [3, 1, 2]);
+
+    let tasks = async |who| {
+        let who = Principal::new(who, Role::Owner);
+        host.tasks_of(&who, &Scope::All).await.unwrap()
+    };
+    assert_eq!(
+        tasks("ann").await,
+        r#"{"tasks":[{"taskId":"1"},{"taskId":"1"}]}"#
+    );
+    assert_eq!(tasks("bob").await, r#"{"tasks":[{"taskId":"1"}]}"#);
+    assert_eq!(asked(&world, "tasks/list"), [1, 3, 2]);
+    // The newest link is that of session 3.
+    let (task, notification) = ("1".into(), "news".into());
+    assert!(world.say("s", LinkEvent::TaskStatus { task, notification }));
+    assert_eq!(ears.heard(1).await, [(3, "news".to_owned())]);
+
+    // Nobody uses the links for long, but their tasks may be at work.
+    for _ in 0..8 {
+        tokio::time::advance(Duration::from_secs(600)).await;
+        host.call(task_calls("ann", 1)[1].clone()).await.unwrap();
+    }
+    assert_eq!(world.record().alive("s"), 3);
+
+    // What lived on a link that is gone is never looked for among the tasks of others.
+    host.session_ended(SessionKey(2));
+    let [_, mut get] = task_calls("bob", 2);
+    get.caller = None;
+    let error = host.call(get).await.unwrap_err();
+    assert!(matches!(error, CallError::UnknownTask { .. }), "{error}");
+    assert_eq!(tasks("bob").await, r#"{"tasks":[]}"#);
+    host.call(get_1).await.unwrap();
+    assert_eq!(asked(&world, "tasks/get").last(), Some(&1));
 }

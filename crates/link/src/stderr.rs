@@ -1,4 +1,4 @@
-//! What servers write to stderr, kept in a ring per server.
+//! What servers write to stderr, or log without saying for whom, kept in a ring per server.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -152,6 +152,13 @@ impl StderrLog {
         let first = first.max(ring.lines.len().saturating_sub(count));
         let lines = ring.lines.iter().skip(first);
         lines.map(|line| line.text.clone()).collect()
+    }
+
+    /// Adds what a server said by another way than stderr, in plain lines and cut like those.
+    pub fn say(&self, text: &str) {
+        let mut plain = Plain::new(self.limits.line_bytes_max);
+        plain.push(text.as_bytes(), |line| self.push(line));
+        plain.end(|line| self.push(line));
     }
 
     /// Adds a line.

@@ -29,6 +29,8 @@ pub(crate) struct Server {
     pub(crate) errors: u64,
     pub(crate) restart_count: u64,
     pub(crate) consecutive_failures: u64,
+    pub(crate) own_links: u64,
+    pub(crate) isolated_because: Option<String>,
     pub(crate) circuit: String,
     pub(crate) ejected: bool,
     pub(crate) retry_after_ms: Option<u64>,

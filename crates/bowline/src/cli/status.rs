@@ -102,6 +102,12 @@ fn note(server: &Server) -> String {
     if server.in_flight > 0 {
         notes.push(format!("{} in flight", server.in_flight));
     }
+    if server.own_links > 0 {
+        notes.push(count(server.own_links, "own link"));
+    }
+    if let Some(why) = &server.isolated_because {
+        notes.push(format!("not shared: {why}"));
+    }
     if let (true, Some(error)) = (is_problem(server), &server.last_error) {
         let age = duration(error.age_ms);
         notes.push(format!("{}: {} ({age} ago)", error.class, error.message));

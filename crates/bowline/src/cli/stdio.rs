@@ -1,5 +1,6 @@
 //! `stdio`: an MCP client that starts programs speaks to the gateway through this shim.
 
+mod deliver;
 mod lines;
 mod listen;
 mod message;

@@ -197,7 +197,7 @@ fn status_fits_on_one_screen_and_names_problems() {
     let body = r#"{"v":1,"version":"0.1.0","pid":5,"uptime_ms":8040000,"insecure_no_auth":true,
         "url":"http://127.0.0.1:7331","config":"/c.toml","sessions":1,"streams":0,"servers":[
         {"name":"a","state":"ready","tools":3,"calls":12,"errors":1,"in_flight":2,
-         "circuit":"closed"},
+         "circuit":"closed","own_links":2,"isolated_because":"it asked"},
         {"name":"b","state":"backoff","circuit":"open","consecutive_failures":5,
          "retry_after_ms":12000,"restart_count":2,
          "last_error":{"class":"lost","message":"exit 1\n\u001b","age_ms":3000}}]}"#;
@@ -209,7 +209,7 @@ bowline 0.1.0 · up 2 h 14 m · pid 5 · 1 session · http://127.0.0.1:7331 · 1
 config /c.toml
 NO AUTHENTICATION: any local process may call tools (--insecure-no-auth)
 SERVER  STATE      TOOLS  CALLS  ERR  RESTARTS  NOTE
-a       ● ready    3      12     1    0         2 in flight
+a       ● ready    3      12     1    0         2 in flight · 2 own links · not shared: it asked
 b       ✗ backoff  0      0      0    2         breaker: 5 failures, probe in 12 s · \
 lost: exit 1 \\x1b (3 s ago) · see: bowline logs b
 "

@@ -119,7 +119,7 @@ async fn post(caller: Caller<'_>, incoming: Incoming) -> Answer {
         },
         (Kind::Notification | Kind::Answer, _) => match session(caller) {
             Ok(session) => {
-                heard(&session, &message);
+                heard(caller, &session, &message);
                 body::empty(StatusCode::ACCEPTED)
             }
             Err(status) => no_session(status, None),
@@ -150,15 +150,19 @@ async fn request(caller: Caller<'_>, session: &Arc<Session>, message: &Message) 
 }
 
 /// Takes what needs no answer: a notification, or the caller's answer to a question.
-fn heard(session: &Session, message: &Message) {
+fn heard(caller: Caller<'_>, session: &Session, message: &Message) {
     if message.kind() == Kind::Answer {
         return session.questions.answer(message);
     }
     let params = message.params().unwrap_or_default();
-    if message.method() == Some(method::CANCELLED)
-        && let Some(id) = object::field(params, "requestId")
-    {
-        session.in_flight.cancel(id.of(params));
+    match message.method() {
+        Some(method::CANCELLED) => {
+            if let Some(id) = object::field(params, "requestId") {
+                session.in_flight.cancel(id.of(params));
+            }
+        }
+        Some(method::ROOTS_LIST_CHANGED) => caller.edge.host.roots_changed(session.key),
+        _ => {}
     }
 }
 

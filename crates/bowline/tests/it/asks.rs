@@ -1,32 +1,16 @@
 //! Questions of servers, answered by the caller whose call made them ask.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::harness::{Gateway, Session, fixture};
+use crate::harness::{Gateway, fixture};
 use crate::streams::next_event;
-
-/// Opens a session whose client can be asked for what it declares.
-fn able(gateway: &Gateway, capabilities: &Value) -> Session {
-    let mut session = gateway.session("/mcp");
-    session.id.clear();
-    let response = session.post(&json!({
-        "jsonrpc": "2.0", "id": 0, "method": "initialize",
-        "params": {
-            "protocolVersion": "2025-11-25",
-            "capabilities": capabilities,
-            "clientInfo": {"name": "it", "version": "1"},
-        },
-    }));
-    session.id = response.header("mcp-session-id").unwrap().to_owned();
-    session
-}
 
 #[test]
 fn a_server_asks_the_caller_of_its_call_and_gets_the_answer() {
     let gateway = Gateway::up(&fixture("one", &[]));
     gateway.wait_for("one", "ready");
-    let mut session = able(&gateway, &json!({"elicitation": {}}));
-    let mut stranger = able(&gateway, &json!({"elicitation": {}}));
+    let mut session = gateway.able(&json!({"elicitation": {}}));
+    let mut stranger = gateway.able(&json!({"elicitation": {}}));
     let mut caller = session.twin();
     caller.send_call(7, "one__test_elicitation", &json!({"message": "who?"}));
     let head = caller.http.read_head();
@@ -66,7 +50,7 @@ fn a_server_asks_the_caller_of_its_call_and_gets_the_answer() {
 fn a_caller_that_cannot_be_asked_is_not() {
     let gateway = Gateway::up(&fixture("one", &[]));
     gateway.wait_for("one", "ready");
-    let mut session = able(&gateway, &json!({"sampling": {}}));
+    let mut session = gateway.able(&json!({"sampling": {}}));
     let answer = session.call("one__test_elicitation", &json!({"message": "who?"}));
     assert_eq!(answer["result"]["isError"], true, "{answer}");
     let mut caller = session.twin();
@@ -76,10 +60,7 @@ fn a_caller_that_cannot_be_asked_is_not() {
     let question = next_event(&mut caller.http).unwrap().json();
     assert_eq!(question["method"], "sampling/createMessage", "{question}");
     // The end of the session refuses what is open, so that the server does not wait for ever.
-    let headers = session.headers();
-    let headers: Vec<_> = headers.iter().map(|(k, v)| (&k[..], &v[..])).collect();
-    session.http.send("DELETE", "/mcp", &headers, b"");
-    assert_eq!(session.http.read().status, 204);
+    session.delete();
     crate::harness::eventually("the server is free", || {
         gateway.status("one")["in_flight"] == 0
     });

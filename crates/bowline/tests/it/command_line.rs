@@ -1,13 +1,11 @@
-//! The command line as people and programs meet it: words, exit codes, and a shim that lives on.
+//! The command line as people and programs meet it: words and exit codes.
 
-use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{Gateway, bowline, eventually, fixture, lives, signal};
+use crate::harness::{Gateway, bowline, fixture};
 
 fn out(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
@@ -165,102 +163,4 @@ fn a_second_gateway_on_one_state_names_the_running_one() {
     assert!(told.contains(&gateway.pid().to_string()), "{told}");
     let mut session = gateway.session("/mcp");
     assert_eq!(session.text("one__echo", &json!({"message": "on"})), "on");
-}
-
-/// A client's end of `bowline stdio`, in a directory of its own.
-#[derive(Debug)]
-struct Shim {
-    dir: TempDir,
-    child: Child,
-    input: Option<ChildStdin>,
-    output: BufReader<ChildStdout>,
-}
-
-impl Shim {
-    fn start() -> Self {
-        let dir = TempDir::new().unwrap();
-        let config = "[gateway]\nlisten = \"127.0.0.1:0\"\n".to_owned() + &fixture("one", &[]);
-        std::fs::write(dir.path().join("bowline.toml"), config).unwrap();
-        let mut child = Command::new(bowline())
-            .arg("stdio")
-            .arg("--config")
-            .arg(dir.path().join("bowline.toml"))
-            .arg("--state")
-            .arg(state(dir.path()))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let input = child.stdin.take();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        Self {
-            dir,
-            child,
-            input,
-            output,
-        }
-    }
-
-    fn request(&mut self, id: u64, method: &str, params: &Value) -> Value {
-        let line = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
-        writeln!(self.input.as_mut().unwrap(), "{line}").unwrap();
-        loop {
-            let mut line = String::new();
-            self.output.read_line(&mut line).unwrap();
-            let answer: Value = serde_json::from_str(&line).unwrap();
-            if answer["id"] == id {
-                return answer;
-            }
-        }
-    }
-
-    /// The gateway that serves this shim.
-    fn gateway(&self) -> Option<u32> {
-        let run = std::fs::read(state(self.dir.path()).join("run.json")).ok()?;
-        let run: Value = serde_json::from_slice(&run).ok()?;
-        u32::try_from(run["pid"].as_u64()?).ok()
-    }
-}
-
-fn state(dir: &Path) -> PathBuf {
-    dir.join("state")
-}
-
-impl Drop for Shim {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        // The gateway is detached on purpose, so it is ended by its record.
-        if let Some(pid) = self.gateway().filter(|pid| lives(*pid)) {
-            signal(pid, "TERM");
-            eventually("the gateway is gone", || !lives(pid));
-        }
-    }
-}
-
-#[test]
-fn the_shim_starts_a_gateway_and_survives_its_death() {
-    let mut shim = Shim::start();
-    let hello = json!({
-        "protocolVersion": "2025-11-25", "capabilities": {},
-        "clientInfo": {"name": "it", "version": "1"},
-    });
-    let answer = shim.request(1, "initialize", &hello);
-    assert!(answer["result"]["serverInfo"].is_object(), "{answer}");
-    let echo = json!({"name": "one__echo", "arguments": {"message": "hi"}});
-    let answer = shim.request(2, "tools/call", &echo);
-    assert_eq!(answer["result"]["content"][0]["text"], "hi", "{answer}");
-
-    let first = shim.gateway().unwrap();
-    signal(first, "KILL");
-    eventually("the gateway is dead", || !lives(first));
-    let answer = shim.request(3, "tools/call", &echo);
-    assert_eq!(answer["result"]["content"][0]["text"], "hi", "{answer}");
-    let second = shim.gateway().unwrap();
-    assert!(second != first && lives(second));
-
-    // The client leaves; the gateway stays for the next one.
-    drop(shim.input.take());
-    assert!(shim.child.wait().unwrap().success());
-    assert!(lives(second));
 }

@@ -136,10 +136,7 @@ fn the_end_of_a_session_ends_its_calls_and_streams() {
     caller.send_call(7, "one__slow", &json!({"ms": 600_000, "message": "never"}));
     caller.http.read_head();
     let place = next_event(&mut caller.http).unwrap().id.unwrap();
-    let headers = session.headers();
-    let headers: Vec<_> = headers.iter().map(|(k, v)| (&k[..], &v[..])).collect();
-    session.http.send("DELETE", "/mcp", &headers, b"");
-    assert_eq!(session.http.read().status, 204);
+    session.delete();
     assert_eq!(listening.read_chunk(), None);
     assert_eq!(next_event(&mut caller.http), None);
     eventually("the call is over", || {

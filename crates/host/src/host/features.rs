@@ -10,6 +10,7 @@ use bowline_core::error::CallError;
 use bowline_core::level::Level;
 use bowline_core::policy::Decision;
 use bowline_core::sync::lock;
+use bowline_core::tasks::LinkKey;
 use bowline_wire::mcp::method;
 use bowline_wire::object;
 use bytes::Bytes;
@@ -129,6 +130,7 @@ impl Host {
         }
         for server in &servers {
             self.standing.levelled(server, deadline).await;
+            server.own_levelled(session, deadline).await;
         }
         Ok(())
     }
@@ -136,22 +138,23 @@ impl Host {
     /// Returns the result of `tasks/list`: the tasks that this principal made, as the servers
     /// that have them describe them.
     pub async fn tasks_of(&self, principal: &Principal, scope: &Scope) -> Result<Bytes, CallError> {
-        let mut own: BTreeMap<Arc<str>, HashSet<Arc<str>>> = BTreeMap::new();
+        let mut own: BTreeMap<(Arc<str>, LinkKey), HashSet<Arc<str>>> = BTreeMap::new();
         {
             let table = lock(&self.path.memory.tasks);
             for made in table.of(&principal.name, self.path.clock.now()) {
                 if matches!(scope, Scope::Server(only) if *only != made.server) {
                     continue;
                 }
-                let ids = own.entry(Arc::clone(&made.server)).or_default();
+                let at = (Arc::clone(&made.server), made.link);
+                let ids = own.entry(at).or_default();
                 ids.insert(Arc::clone(&made.id));
             }
         }
         let mut result = Vec::from(&b"{\"tasks\":["[..]);
         let mut failed = None;
         let mut answered = 0_usize;
-        for (server, ids) in own {
-            match self.tasks_at(&server).await {
+        for ((server, link), ids) in own {
+            match self.tasks_at(&server, link).await {
                 Ok(pages) => {
                     answered += 1;
                     self.keep_own(principal, &server, &ids, &pages, &mut result);
@@ -169,15 +172,16 @@ impl Host {
         }
     }
 
-    /// Asks one server for all tasks it has, whoever made them.
-    async fn tasks_at(&self, name: &str) -> Result<Vec<Bytes>, CallError> {
+    /// Asks one server for all tasks it has at one link, whoever made them.
+    async fn tasks_at(&self, name: &str, link: LinkKey) -> Result<Vec<Bytes>, CallError> {
         let server = self.server(name)?;
         let ticket = server.admit()?;
         let end = self.path.clock.now().plus(TASKS_TIMEOUT);
-        let ready = server.link(end).await?;
-        if !declares(&ready.link.server().initialize, "tasks.list") {
+        let ready = server.link_of_tasks(link, end).await?;
+        let lists = |ready: &Arc<Ready>| declares(&ready.link.server().initialize, "tasks.list");
+        let Some(ready) = ready.filter(lists) else {
             return Ok(Vec::new());
-        }
+        };
         let until = self.path.clock.instant(end);
         let pages = list::pages(ready.link.as_ref(), method::TASKS_LIST, "tasks", until).await;
         let pages = pages.map_err(|error| unlisted(error, &server, &ready));
@@ -210,6 +214,13 @@ impl Host {
                 }
                 out.extend_from_slice(&task);
             }
+        }
+    }
+
+    /// Tells servers that the roots of a session's client changed, where a link is its own.
+    pub fn roots_changed(&self, session: SessionKey) {
+        for server in self.path.servers.load().values() {
+            server.roots_changed(session);
         }
     }
 

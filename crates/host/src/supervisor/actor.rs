@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bowline_core::error::Class;
 use bowline_core::supervision::{RestartBudget, Verdict};
+use bowline_core::tasks::LinkKey;
 use bowline_link::stdio::ConnectError;
 use bowline_link::{BoxFuture, Exit, Link, LinkEvent};
 use thiserror::Error;
@@ -209,7 +210,7 @@ impl Actor {
                         note(&mut changed, &[ListKind::Resources, ListKind::Templates]);
                     }
                     LinkEvent::Ambiguous => self.interactive(),
-                    event => self.around.heard(&self.shared.spec.name, event),
+                    event => self.around.heard(&self.shared, LinkKey::SHARED, event),
                 },
                 Some(listed) = listed(&mut relist) => {
                     relist = None;

@@ -1,30 +1,40 @@
 //! Links that belong to one session or one principal, beside the one that all share.
 
 use std::collections::HashMap;
+use std::future::pending;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bowline_core::call::Call;
+use bowline_core::call::{Call, Scope, Subject};
 use bowline_core::caller::{CallerEnd, SessionKey};
 use bowline_core::error::CallError;
+use bowline_core::level::Level;
 use bowline_core::sync::lock;
+use bowline_core::tasks::LinkKey;
 use bowline_core::time::{Now, millis};
-use bowline_link::{Link, LinkEvent};
+use bowline_link::LinkEvent;
+use bowline_wire::mcp::method;
 use foldhash::fast::RandomState;
-use tokio::sync::{OnceCell, mpsc};
+use tokio::sync::{Notify, OnceCell, mpsc, watch};
+use tokio::time::timeout_at;
 
 use super::{Ready, Shared, Surroundings};
+use crate::catalog::introduction::declares;
 use crate::spec::Isolation;
+use crate::standing;
 
 /// Links of their own that one server has at most; one more takes the place of one that is idle.
 pub(super) const OWN_LINKS_MAX: usize = 32;
 
-/// A link of its own that no call used for this long is closed.
+/// A link of its own that no call used for this long is closed, unless tasks live there.
 const IDLE_MAX: Duration = Duration::from_secs(15 * 60);
 
 /// After a failure to connect, the next try waits this long.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// A fresh link waits this long for its server to take a log level.
+const LEVEL_WAIT: Duration = Duration::from_secs(5);
 
 /// Own links are numbered from here on, so that no number is also one of the shared links.
 const GENERATION_BASE: u64 = 1 << 32;
@@ -51,6 +61,10 @@ pub(super) struct OwnLinks {
 struct Slot {
     link: OnceCell<Arc<Ready>>,
     used_ms: AtomicU64,
+    /// The log level that the server was told.
+    level: watch::Sender<Option<Level>>,
+    /// Rung when another level may be wanted.
+    poke: Notify,
 }
 
 impl Slot {
@@ -58,6 +72,16 @@ impl Slot {
         self.link
             .get()
             .is_some_and(|ready| ready.link.in_flight() == 0)
+    }
+}
+
+impl Ready {
+    /// Says which of its server's links it is, for what outlives a call.
+    pub(crate) fn key(&self) -> LinkKey {
+        match self.generation {
+            GENERATION_BASE.. => LinkKey(self.generation),
+            _ => LinkKey::SHARED,
+        }
     }
 }
 
@@ -73,6 +97,13 @@ impl OwnLinks {
 
     pub(super) fn len(&self) -> usize {
         lock(&self.slots).len()
+    }
+
+    /// Has every link look at what level is wanted now.
+    fn poke(&self) {
+        for slot in lock(&self.slots).values() {
+            slot.poke.notify_one();
+        }
     }
 
     pub(super) fn in_flight(&self) -> usize {
@@ -215,10 +246,59 @@ impl OwnLinks {
             Arc::clone(shared),
             key.clone(),
             Arc::clone(slot),
-            (link, events),
+            (Arc::clone(&ready), events),
         );
         self.around.tasks.spawn("own link", keeping);
+        let until = until.min(ready.since.plus(LEVEL_WAIT));
+        self.levelled(shared, key, slot, &ready, until).await;
         Ok(ready)
+    }
+
+    /// Waits until the server was told the level that is wanted on this link; not long.
+    async fn levelled(&self, shared: &Shared, key: &Key, slot: &Slot, ready: &Ready, until: Now) {
+        if !declares(&ready.link.server().initialize, "logging") {
+            return;
+        }
+        slot.poke.notify_one();
+        let mut told = slot.level.subscribe();
+        let told = told.wait_for(|told| {
+            let wanted = self.level(shared, key);
+            wanted.is_none() || *told == wanted
+        });
+        let _late = timeout_at(shared.clock.instant(until), told).await;
+    }
+
+    /// Returns the level that is wanted on the link of `key`. Who shares the link of a principal
+    /// hears what is meant for it by its own level.
+    fn level(&self, shared: &Shared, key: &Key) -> Option<Level> {
+        let levels = lock(&self.around.memory.levels);
+        let server = Scope::Server(Arc::clone(&shared.spec.name));
+        match key {
+            Key::Session(session) => levels.of_session(*session, &server),
+            Key::Principal(_) => levels.of(&server),
+        }
+    }
+
+    /// Tells the server whenever another level is wanted; never ends. Subscriptions are not made
+    /// again here: they stay on the link that all share, where they are counted by URI.
+    async fn keep_level(&self, shared: &Shared, key: &Key, slot: &Slot, ready: &Ready) {
+        if !declares(&ready.link.server().initialize, "logging") {
+            return pending().await;
+        }
+        let server = &shared.spec.name;
+        loop {
+            let wanted = self.level(shared, key);
+            let Some(level) = wanted.filter(|_| *slot.level.borrow() != wanted) else {
+                slot.poke.notified().await;
+                continue;
+            };
+            let words = standing::level_words(level);
+            let outcome = standing::tell(shared.clock.as_ref(), server, ready, words).await;
+            if let Err(error) = outcome {
+                tracing::warn!(%server, %error, "the log level was not taken");
+            }
+            slot.level.send_replace(wanted);
+        }
     }
 
     /// Listens to a link until it ends or was idle for long.
@@ -227,28 +307,34 @@ impl OwnLinks {
         shared: Arc<Shared>,
         key: Key,
         slot: Arc<Slot>,
-        (link, mut events): (Arc<dyn Link>, mpsc::Receiver<LinkEvent>),
+        (ready, mut events): (Arc<Ready>, mpsc::Receiver<LinkEvent>),
     ) {
+        let link = &ready.link;
+        let mut levels = std::pin::pin!(self.keep_level(&shared, &key, &slot, &ready));
         loop {
             tokio::select! {
                 biased;
                 _ = link.closed() => break,
+                () = &mut levels => {}
                 event = events.recv() => match event {
                     // The lists are those of the shared link.
                     Some(LinkEvent::ToolsChanged
                         | LinkEvent::PromptsChanged
                         | LinkEvent::ResourcesChanged
                         | LinkEvent::Ambiguous) => {}
-                    Some(event) => self.around.heard(&shared.spec.name, event),
+                    Some(event) => self.around.heard(&shared, ready.key(), event),
                     None => {
                         link.closed().await;
                         break;
                     }
                 },
                 () = tokio::time::sleep(IDLE_MAX) => {
-                    let used = slot.used_ms.load(Ordering::Relaxed);
-                    let idle = shared.clock.now().0.saturating_sub(used) >= millis(IDLE_MAX);
-                    if idle && slot.is_idle() {
+                    let (now, used) = (shared.clock.now(), slot.used_ms.load(Ordering::Relaxed));
+                    let idle = now.0.saturating_sub(used) >= millis(IDLE_MAX);
+                    // A task may be at work with no request in flight; it would go with the link.
+                    let tasks = lock(&self.around.memory.tasks);
+                    let works = tasks.any_at(&shared.spec.name, ready.key(), now);
+                    if idle && slot.is_idle() && !works {
                         break;
                     }
                 }
@@ -256,6 +342,19 @@ impl OwnLinks {
         }
         self.remove(&key, &slot);
         link.close().await;
+    }
+
+    fn by_key(&self, link: LinkKey) -> Option<Arc<Ready>> {
+        let slots = lock(&self.slots);
+        let mut links = slots.values().filter_map(|slot| slot.link.get());
+        let found = links.find(|ready| ready.key() == link)?;
+        found.link.is_open().then(|| Arc::clone(found))
+    }
+
+    fn of_session(&self, session: SessionKey) -> Option<(Arc<Slot>, Arc<Ready>)> {
+        let slots = lock(&self.slots);
+        let slot = slots.get(&Key::Session(session))?;
+        Some((Arc::clone(slot), Arc::clone(slot.link.get()?)))
     }
 
     fn remove(&self, key: &Key, slot: &Arc<Slot>) {
@@ -276,12 +375,13 @@ impl OwnLinks {
 }
 
 impl super::Supervisor {
-    /// Returns the link that carries `call` where it is the shared one and serves.
+    /// Returns the link that carries `call` where that is surely the shared one, and serves.
     pub(crate) fn ready_for(&self, call: &Call) -> Option<Arc<Ready>> {
-        match self.key_of(call) {
-            Some(_) => None,
-            None => self.open_link(),
+        let may_be_elsewhere = matches!(call.subject, Subject::Task { .. });
+        if may_be_elsewhere || self.key_of(call).is_some() {
+            return None;
         }
+        self.open_link()
     }
 
     /// Returns the link that carries `call`: the shared one, or one of its session or principal.
@@ -293,6 +393,39 @@ impl super::Supervisor {
         };
         let own = &self.shared.own;
         own.link(&self.shared, key, caller, deadline).await
+    }
+
+    /// Returns the link where a task lives. One that is gone took the task along; what the
+    /// caller's own link says then is as good as any answer, while the shared link may have a
+    /// task of somebody else under that id.
+    pub async fn link_of_task(
+        &self,
+        call: &Call,
+        link: LinkKey,
+        deadline: Now,
+    ) -> Result<Arc<Ready>, CallError> {
+        if link == LinkKey::SHARED {
+            return self.link(deadline).await;
+        }
+        match self.shared.own.by_key(link) {
+            Some(ready) => Ok(ready),
+            None if self.key_of(call).is_some() => self.link_for(call, deadline).await,
+            None => Err(CallError::UnknownTask {
+                task: Arc::clone(call.subject.name()),
+            }),
+        }
+    }
+
+    /// Returns the link that lists the tasks of that link, unless it is gone.
+    pub async fn link_of_tasks(
+        &self,
+        link: LinkKey,
+        deadline: Now,
+    ) -> Result<Option<Arc<Ready>>, CallError> {
+        if link == LinkKey::SHARED {
+            return self.link(deadline).await.map(Some);
+        }
+        Ok(self.shared.own.by_key(link))
     }
 
     /// Says whose link a call needs; `None` for the shared one.
@@ -312,6 +445,27 @@ impl super::Supervisor {
             }
         };
         key.map(|key| (key, caller))
+    }
+
+    /// Waits until the server was told, on the links beside the shared one, what level a session
+    /// wants; not long.
+    pub(crate) async fn own_levelled(&self, session: SessionKey, deadline: Now) {
+        let own = &self.shared.own;
+        own.poke();
+        if let Some((slot, ready)) = own.of_session(session) {
+            let key = Key::Session(session);
+            own.levelled(&self.shared, &key, &slot, &ready, deadline)
+                .await;
+        }
+    }
+
+    /// Tells the server that the roots of a session changed. Only on the session's own link: on
+    /// one that others share there is nobody whose roots they could be.
+    pub(crate) fn roots_changed(&self, session: SessionKey) {
+        if let Some((_, ready)) = self.shared.own.of_session(session) {
+            // A link that is gone, or so far behind, needs no such news.
+            let _missed = ready.link.notify(method::ROOTS_LIST_CHANGED, None);
+        }
     }
 
     /// Closes what was kept for a session that is over.

@@ -5,14 +5,15 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use bowline_core::sync::lock;
-use bowline_wire::sse::{Decoder, Limits};
+use bowline_wire::sse::Limits;
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
-use http_body_util::{BodyExt as _, Full, Limited};
+use http_body_util::Full;
 use hyper::body::Incoming;
 use tokio::sync::{Semaphore, mpsc};
 
-use super::message::{self, Trouble, one_line};
+use super::deliver::{Audience, Wanted, lost};
+use super::message::{self, Execution, Trouble};
 use super::start::{self, Starter};
 use crate::cli::client::{self, ANSWER_BYTES_MAX, Http};
 use crate::cli::daemon::{Daemon, Finder};
@@ -62,13 +63,6 @@ pub(super) struct Session {
     pub(super) epoch: u64,
 }
 
-/// Whether the client sees the answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Audience {
-    Client,
-    Nobody,
-}
-
 impl Shim {
     pub(super) fn new(finder: Finder, starter: Starter, path: String, daemon: Daemon) -> Self {
         Self {
@@ -113,7 +107,13 @@ impl Shim {
         let response = self.send(&line, &Session::default()).await?;
         let session_id = response.headers().get(SESSION).cloned();
         let success = response.status().is_success();
-        let answer = self.deliver(response, Some(id), audience, lines).await?;
+        let wanted = Wanted {
+            id: Some(id),
+            audience,
+            lines,
+        };
+        let nobody = Session::default();
+        let answer = self.deliver(response, &nobody, wanted).await?;
         let revision = message::revision(&answer);
         if success && revision.is_some() {
             let mut session = lock(&self.session);
@@ -134,20 +134,31 @@ impl Shim {
 
     /// Carries a message that wants no answer.
     pub(super) async fn notify(&self, line: Bytes, lines: &Lines) -> Result<(), Trouble> {
-        self.carry(line, None, lines).await
+        match self.carry(line.clone(), None, lines).await {
+            // It may be said twice: an answer or a cancellation counts once, and without an answer
+            // its server would wait in vain.
+            Err(trouble) if trouble.execution == Execution::Unknown => {
+                self.carry(line, None, lines).await
+            }
+            told => told,
+        }
     }
 
     async fn carry(&self, line: Bytes, id: Option<&str>, lines: &Lines) -> Result<(), Trouble> {
-        let session = self.session();
+        let mut session = self.session();
         let mut response = self.send(&line, &session).await?;
         // The gateway forgot the session, so it ran nothing of it.
         if response.status() == StatusCode::NOT_FOUND && session.id.is_some() {
             self.renew(session.epoch, lines).await?;
-            response = self.send(&line, &self.session()).await?;
+            session = self.session();
+            response = self.send(&line, &session).await?;
         }
-        self.deliver(response, id, Audience::Client, lines)
-            .await
-            .map(|_answer| ())
+        let wanted = Wanted {
+            id,
+            audience: Audience::Client,
+            lines,
+        };
+        self.deliver(response, &session, wanted).await.map(drop)
     }
 
     /// Opens a new session the way the client opened the first one.
@@ -289,88 +300,10 @@ impl Shim {
             let _answer = tokio::time::timeout(CLOSE, self.http.request(request)).await;
         }
     }
-
-    /// Hands on what came back; gives the answer to `id`, or says that there is none.
-    async fn deliver(
-        &self,
-        response: Response<Incoming>,
-        id: Option<&str>,
-        audience: Audience,
-        lines: &Lines,
-    ) -> Result<Bytes, Trouble> {
-        let status = response.status();
-        let kind = response.headers().get(header::CONTENT_TYPE);
-        let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-        if status.is_success() && kind.starts_with("text/event-stream") {
-            return stream(response, id, audience, lines).await;
-        }
-        let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX)
-            .collect()
-            .await;
-        let body = body.map_err(|_error| lost())?.to_bytes();
-        let Some(id) = id else {
-            return if status.is_success() {
-                Ok(body)
-            } else {
-                Err(refused(status, &body))
-            };
-        };
-        let line = one_line(&body);
-        if message::answers(&line, id) {
-            if audience == Audience::Client {
-                let _gone = lines.send(line.clone()).await;
-            }
-            return Ok(line);
-        }
-        Err(if status.is_success() {
-            lost()
-        } else {
-            refused(status, &body)
-        })
-    }
-}
-
-async fn stream(
-    response: Response<Incoming>,
-    id: Option<&str>,
-    audience: Audience,
-    lines: &Lines,
-) -> Result<Bytes, Trouble> {
-    let mut body = response.into_body();
-    let mut decoder = Decoder::new(EVENTS);
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|_error| lost())?;
-        let Some(chunk) = frame.data_ref() else {
-            continue;
-        };
-        decoder.push(chunk).map_err(|_too_long| lost())?;
-        while let Some(event) = decoder.next() {
-            let line = one_line(&event.data);
-            let answer = id.is_some_and(|id| message::answers(&line, id));
-            if !line.is_empty() && (audience == Audience::Client || !answer) {
-                let _gone = lines.send(line.clone()).await;
-            }
-            if answer {
-                return Ok(line);
-            }
-        }
-    }
-    if id.is_none() {
-        Ok(Bytes::new())
-    } else {
-        Err(lost())
-    }
-}
-
-fn lost() -> Trouble {
-    Trouble::unknown(
-        "The connection to the gateway was lost before the answer came. The call may have run; \
-         do not repeat it unless that is safe.",
-    )
 }
 
 /// The gateway said no, in words of its own where it has some.
-fn refused(status: StatusCode, body: &[u8]) -> Trouble {
+pub(super) fn refused(status: StatusCode, body: &[u8]) -> Trouble {
     let body: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
     let said = body
         .pointer("/error/message")

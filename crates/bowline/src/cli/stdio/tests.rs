@@ -138,6 +138,60 @@ async fn an_event_stream_becomes_lines_and_a_cut_one_an_error() {
 }
 
 #[tokio::test]
+async fn a_stream_that_breaks_is_resumed_where_it_said_how_and_given_up_in_the_end() {
+    let post: Script = Arc::new(|_| {
+        let begun = "retry: 1\nid: a-0\ndata:\n\n\
+                     id: a-1\ndata: {\"method\":\"notifications/progress\"}\n\n";
+        Some(response(200, &[STREAM], begun))
+    });
+    let places = Arc::new(Mutex::new(Vec::new()));
+    let get = |last: &'static str| -> Script {
+        let places = places.clone();
+        Arc::new(move |asked| {
+            let place = asked.header("last-event-id").unwrap().to_owned();
+            let mut places = places.lock().unwrap();
+            places.push(place.clone());
+            Some(match (place.as_str(), places.len()) {
+                // It is not there for a moment.
+                ("a-1", 1) => response(503, &[], ""),
+                ("a-1", _) => response(200, &[STREAM], "id: a-2\ndata: {\"method\":\"m\"}\n\n"),
+                _ if last.is_empty() => response(200, &[STREAM], ": alive\n\n"),
+                _ => response(200, &[STREAM], last),
+            })
+        })
+    };
+    let call = r#"{"jsonrpc":"2.0","id":5,"method":"slow"}"#;
+    let answer = "id: a-3\ndata: {\"jsonrpc\":\"2.0\",\"id\":5,\"result\":{}}\n\n";
+    let fake = Fake::start([("POST /mcp", post.clone()), ("GET /mcp", get(answer))]);
+    let out = said(&shim(&fake), &[call]).await;
+    assert_eq!(
+        out,
+        [
+            r#"{"method":"notifications/progress"}"#,
+            r#"{"method":"m"}"#,
+            r#"{"jsonrpc":"2.0","id":5,"result":{}}"#,
+        ]
+    );
+    assert_eq!(*places.lock().unwrap(), ["a-1", "a-1", "a-2"]);
+
+    places.lock().unwrap().clear();
+    let fake = Fake::start([("POST /mcp", post.clone()), ("GET /mcp", get(""))]);
+    let out = said(&shim(&fake), &[call]).await;
+    assert!(out[2].contains(r#""execution":"unknown""#), "{out:?}");
+    assert_eq!(places.lock().unwrap().len(), 2 + 5, "as often as allowed");
+
+    let unknown: Script = Arc::new(|_| Some(response(404, &[], "")));
+    let fake = Fake::start([("POST /mcp", post), ("GET /mcp", unknown)]);
+    let out = said(&shim(&fake), &[call]).await;
+    assert!(out[1].contains(r#""execution":"unknown""#), "{out:?}");
+    assert_eq!(
+        fake.requests().len(),
+        2,
+        "a call that is forgotten is not asked for again"
+    );
+}
+
+#[tokio::test]
 async fn a_refusal_and_a_gateway_that_is_away_are_not_started() {
     let fake = Fake::start([("POST /mcp", gateway("s1"))]);
     let shim = shim(&fake);

@@ -103,7 +103,7 @@ async fn part(
     end: Option<&Arc<CallEnd>>,
 ) -> Option<Part> {
     if message.kind() != Kind::Request {
-        heard(session, message);
+        heard(caller, session, message);
         return None;
     }
     let Some(ask) = message.method().and_then(Ask::of) else {

@@ -116,7 +116,7 @@ pub async fn messages(
     if message.kind() == Kind::Request {
         request(caller, &session, &message).await;
     } else {
-        heard(&session, &message);
+        heard(caller, &session, &message);
     }
     body::empty(StatusCode::ACCEPTED)
 }

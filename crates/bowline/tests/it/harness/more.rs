@@ -16,6 +16,15 @@ impl Session {
         }
     }
 
+    /// Ends the session.
+    pub(crate) fn delete(&mut self) {
+        let headers = self.headers();
+        let headers: Vec<_> = headers.iter().map(|(k, v)| (&k[..], &v[..])).collect();
+        let path = self.path.clone();
+        self.http.send("DELETE", &path, &headers, b"");
+        assert_eq!(self.http.read().status, 204);
+    }
+
     /// Sends a call and does not wait for its answer.
     pub(crate) fn send_call(&mut self, id: u64, tool: &str, arguments: &Value) {
         let body = json!({
@@ -37,6 +46,22 @@ impl Session {
 }
 
 impl Gateway {
+    /// Opens a session whose client can be asked for what it declares.
+    pub(crate) fn able(&self, capabilities: &Value) -> Session {
+        let mut session = self.session("/mcp");
+        session.id.clear();
+        let response = session.post(&json!({
+            "jsonrpc": "2.0", "id": 0, "method": "initialize",
+            "params": {
+                "protocolVersion": "2025-11-25",
+                "capabilities": capabilities,
+                "clientInfo": {"name": "it", "version": "1"},
+            },
+        }));
+        session.id = response.header("mcp-session-id").unwrap().to_owned();
+        session
+    }
+
     /// What status says of one server.
     pub(crate) fn status(&self, server: &str) -> Value {
         let servers = self.api("/api/v1/servers");
