@@ -4,6 +4,7 @@
 mod actor;
 pub(crate) mod list;
 mod own;
+mod relist;
 mod status;
 mod ticket;
 
