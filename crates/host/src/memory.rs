@@ -82,6 +82,7 @@ impl Memory {
             LinkEvent::ToolsChanged
             | LinkEvent::PromptsChanged
             | LinkEvent::ResourcesChanged
+            | LinkEvent::Renewed
             | LinkEvent::Ambiguous
             | LinkEvent::Other(_) => {}
         }

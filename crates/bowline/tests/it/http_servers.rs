@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::harness::served::Served;
-use crate::harness::{Gateway, Session};
+use crate::harness::{Gateway, Session, eventually};
 
 /// What a caller reads, and whether such answers in a row open the breaker.
 struct Case {
@@ -153,4 +153,41 @@ fn a_server_that_points_to_another_origin_is_not_followed() {
     let message = status["last_error"]["message"].as_str().unwrap();
     assert!(message.contains("redirects"), "{status}");
     assert_eq!(status["last_error"]["class"], "connect_failed", "{status}");
+}
+
+/// Requests that the fixture answers in one session.
+const SESSION_REQUESTS: usize = 20;
+
+#[test]
+fn a_server_that_forgot_its_session_hears_again_what_is_wanted_of_it() {
+    let (_served, gateway, mut session) = behind(&format!("session-expires={SESSION_REQUESTS}"));
+    let watched = json!({"uri": "test://watched-resource"});
+    let subscribed = session.request("resources/subscribe", &watched);
+    assert_eq!(subscribed["result"], json!({}), "{subscribed}");
+    let levelled = session.request("logging/setLevel", &json!({"level": "error"}));
+    assert_eq!(levelled["result"], json!({}), "{levelled}");
+    let notified = |session: &mut Session| {
+        let touched = session.call("touch", &watched);
+        let told = touched["result"]["structuredContent"]["notified"].clone();
+        told.as_bool().unwrap_or_else(|| panic!("{touched}"))
+    };
+    assert!(notified(&mut session), "the server took the subscription");
+    // More than one session of the server answers.
+    for _ in 0..SESSION_REQUESTS {
+        notified(&mut session);
+    }
+    eventually("the server is told of the subscription again", || {
+        notified(&mut session)
+    });
+    eventually("the server is told of the level again", || {
+        let call = json!({
+            "jsonrpc": "2.0", "id": "l", "method": "tools/call",
+            "params": {"name": "test_tool_with_logging", "arguments": {}},
+        });
+        // At the level `error` it says nothing before it answers.
+        let said = session.post(&call).text();
+        assert!(said.contains("result"), "{said}");
+        !said.contains("notifications/message")
+    });
+    assert_eq!(gateway.status("s")["generation"], 1);
 }

@@ -207,6 +207,7 @@ impl Actor {
                     LinkEvent::ResourcesChanged => {
                         relists.others.note(&[ListKind::Resources, ListKind::Templates]);
                     }
+                    LinkEvent::Renewed => self.shared.renewals.send_modify(|nth| *nth += 1),
                     LinkEvent::Ambiguous => self.interactive(),
                     event => self.around.heard(&self.shared.spec.name, event),
                 },

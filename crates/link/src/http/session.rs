@@ -184,8 +184,13 @@ impl Talk {
         info!(server = %self.spec.server, "the server forgot the session; making a new one");
         match self.shake(deadline).await {
             Ok(_) => {
-                // What the server offers now may differ from what it offered then.
-                for change in [Change::Tools, Change::Prompts, Change::Resources] {
+                // It knows nothing of what it was told, and may offer other things than then.
+                for change in [
+                    Change::Renewed,
+                    Change::Tools,
+                    Change::Prompts,
+                    Change::Resources,
+                ] {
                     self.events.changed(change);
                 }
                 self.due.notify_one();
