@@ -1,136 +1,14 @@
 //! The one error of the call path: every failure says whether the call may have run.
 
+mod kind;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use thiserror::Error;
 
-/// What kind of failure it was; breaker, outbox and retry look at nothing else.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Class {
-    /// Policy, budget or authentication said no.
-    Denied,
-    /// No such server or tool, decided here.
-    NotFound,
-    /// The request is malformed.
-    Invalid,
-    /// The server is stopped, starting, resting or ejected.
-    Unavailable,
-    /// The server could not be started or reached.
-    ConnectFailed,
-    /// The request never left.
-    SendFailed,
-    /// The server died or hung up after the request left.
-    ConnectionLost,
-    /// No answer in time.
-    Timeout,
-    /// Too many calls at once.
-    Throttled,
-    /// The server broke the protocol.
-    ProtocolError,
-    /// The answer was too large to pass on.
-    Truncated,
-    /// The caller took the call back.
-    Cancelled,
-}
-
-impl Class {
-    /// Returns the word used on the wire.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Denied => "denied",
-            Self::NotFound => "not_found",
-            Self::Invalid => "invalid",
-            Self::Unavailable => "unavailable",
-            Self::ConnectFailed => "connect_failed",
-            Self::SendFailed => "send_failed",
-            Self::ConnectionLost => "connection_lost",
-            Self::Timeout => "timeout",
-            Self::Throttled => "throttled",
-            Self::ProtocolError => "protocol_error",
-            Self::Truncated => "truncated",
-            Self::Cancelled => "cancelled",
-        }
-    }
-
-    /// Whether a failure of this class speaks against the server's health.
-    #[must_use]
-    pub const fn counts_against_server(self) -> bool {
-        match self {
-            Self::ConnectFailed | Self::SendFailed | Self::ConnectionLost | Self::Timeout => true,
-            Self::Denied
-            | Self::NotFound
-            | Self::Invalid
-            | Self::Unavailable
-            | Self::Throttled
-            | Self::ProtocolError
-            | Self::Truncated
-            | Self::Cancelled => false,
-        }
-    }
-}
-
-/// What is known about whether the tool ran.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Execution {
-    /// It did not run: any call may be tried again.
-    NotStarted,
-    /// It may have run: only a call that is safe to repeat may be tried again.
-    Unknown,
-    /// It ran.
-    Completed,
-}
-
-impl Execution {
-    /// Returns the word used on the wire.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::NotStarted => "not_started",
-            Self::Unknown => "unknown",
-            Self::Completed => "completed",
-        }
-    }
-}
-
-/// Whether trying again makes sense.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Retry {
-    /// It would end the same way, or might run the tool twice.
-    Never,
-    /// The same request may be sent again at once.
-    Safe,
-    /// The same request may be sent again after a while.
-    After(Duration),
-}
-
-/// Where a failure arose.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
-    /// In this gateway.
-    Gateway,
-    /// In its policy.
-    Policy,
-    /// On the way to or from the server.
-    Transport,
-    /// In the server.
-    Upstream,
-}
-
-impl Origin {
-    /// Returns the word used on the wire.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Gateway => "gateway",
-            Self::Policy => "policy",
-            Self::Transport => "transport",
-            Self::Upstream => "upstream",
-        }
-    }
-}
+pub use kind::{Class, Execution, Origin, Retry};
 
 /// Why a call has no reply.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -279,6 +157,52 @@ pub enum CallError {
         /// Whether the request had left.
         execution: Execution,
     },
+    /// The server wants other credentials than those it was sent.
+    #[error("server `{server}` wants other credentials{}", said(.challenge.as_ref()))]
+    AuthRequired {
+        /// The server.
+        server: Arc<str>,
+        /// What it said about how to get them.
+        challenge: Option<Arc<str>>,
+    },
+    /// The server wants more rights than these credentials have.
+    #[error("server `{server}` wants more rights{}", said(.challenge.as_ref()))]
+    ScopeRequired {
+        /// The server.
+        server: Arc<str>,
+        /// What it said about which.
+        challenge: Option<Arc<str>>,
+    },
+    /// The server takes no more requests for now.
+    #[error("server `{server}` takes no more requests for now (status {status})")]
+    Throttled {
+        /// The server.
+        server: Arc<str>,
+        /// The HTTP status it said so with.
+        status: u16,
+        /// How long it asked us to wait.
+        after: Option<Duration>,
+        /// Whether the request may have come through.
+        execution: Execution,
+    },
+    /// The server, or something in front of it, answered with a status in place of a message.
+    #[error("server `{server}` did not serve the request: {reason}")]
+    HttpStatus {
+        /// The server.
+        server: Arc<str>,
+        /// The HTTP status.
+        status: u16,
+        /// The status and the start of what came with it.
+        reason: Arc<str>,
+    },
+    /// What came back is no message, or leads elsewhere.
+    #[error("server `{server}` did not answer with a message: {reason}")]
+    NoMessage {
+        /// The server.
+        server: Arc<str>,
+        /// What came instead.
+        reason: Arc<str>,
+    },
     /// The answer broke a limit.
     #[error("the answer of server `{server}` is larger than {bytes_max} bytes")]
     AnswerTooLarge {
@@ -320,7 +244,8 @@ impl CallError {
             Self::Denied { .. } => Class::Denied,
             Self::TooManyCalls { .. }
             | Self::ServerBusy { .. }
-            | Self::TooManySubscriptions { .. } => Class::Throttled,
+            | Self::TooManySubscriptions { .. }
+            | Self::Throttled { .. } => Class::Throttled,
             Self::Stopped { .. }
             | Self::Ejected { .. }
             | Self::Resting { .. }
@@ -329,19 +254,41 @@ impl CallError {
             Self::StartFailed { .. } => Class::ConnectFailed,
             Self::SendFailed { .. } => Class::SendFailed,
             Self::ConnectionLost { .. } => Class::ConnectionLost,
+            Self::AuthRequired { .. } => Class::AuthRequired,
+            Self::ScopeRequired { .. } => Class::ScopeRequired,
+            // A gateway says so when it lost the server, and a server when it lost its way.
+            Self::HttpStatus {
+                status: 408 | 500..,
+                ..
+            } => Class::ConnectionLost,
             Self::Timeout { .. } => Class::Timeout,
             Self::AnswerTooLarge { .. } => Class::Truncated,
-            Self::BadAnswer { .. } | Self::Refused { .. } => Class::ProtocolError,
+            Self::BadAnswer { .. }
+            | Self::Refused { .. }
+            | Self::NoMessage { .. }
+            | Self::HttpStatus { .. } => Class::ProtocolError,
             Self::Cancelled { .. } => Class::Cancelled,
         }
+    }
+
+    /// Whether it speaks against the server's health. What we throttle ourselves does not; what
+    /// the server throttles does.
+    #[must_use]
+    pub const fn counts_against_server(&self) -> bool {
+        matches!(self, Self::Throttled { .. }) || self.class().counts_against_server()
     }
 
     /// Returns what is known about whether the tool ran.
     #[must_use]
     pub const fn execution(&self) -> Execution {
         match self {
-            Self::Timeout { execution, .. } | Self::Cancelled { execution } => *execution,
-            Self::ConnectionLost { .. } => Execution::Unknown,
+            Self::Timeout { execution, .. }
+            | Self::Throttled { execution, .. }
+            | Self::Cancelled { execution } => *execution,
+            // What comes in place of an answer may come after the request went through.
+            Self::ConnectionLost { .. } | Self::HttpStatus { .. } | Self::NoMessage { .. } => {
+                Execution::Unknown
+            }
             Self::AnswerTooLarge { .. } | Self::BadAnswer { .. } | Self::Refused { .. } => {
                 Execution::Completed
             }
@@ -361,6 +308,8 @@ impl CallError {
             | Self::StartFailed { .. }
             | Self::StartTimeout { .. }
             | Self::SendFailed { .. }
+            | Self::AuthRequired { .. }
+            | Self::ScopeRequired { .. }
             | Self::ShuttingDown => Execution::NotStarted,
         }
     }
@@ -376,10 +325,17 @@ impl CallError {
             | Self::StartTimeout { .. }
             | Self::SendFailed { .. }
             | Self::ShuttingDown => Retry::Safe,
-            Self::Timeout { execution, .. } => match execution {
-                Execution::NotStarted => Retry::Safe,
-                Execution::Unknown | Execution::Completed => Retry::Never,
-            },
+            Self::Throttled {
+                execution: Execution::NotStarted,
+                after: Some(after),
+                ..
+            } => Retry::After(*after),
+            Self::Timeout { execution, .. } | Self::Throttled { execution, .. } => {
+                match execution {
+                    Execution::NotStarted => Retry::Safe,
+                    Execution::Unknown | Execution::Completed => Retry::Never,
+                }
+            }
             Self::UnknownServer { .. }
             | Self::UnknownTool { .. }
             | Self::UnknownPrompt { .. }
@@ -391,6 +347,10 @@ impl CallError {
             | Self::Stopped { .. }
             | Self::Ejected { .. }
             | Self::ConnectionLost { .. }
+            | Self::AuthRequired { .. }
+            | Self::ScopeRequired { .. }
+            | Self::HttpStatus { .. }
+            | Self::NoMessage { .. }
             | Self::AnswerTooLarge { .. }
             | Self::BadAnswer { .. }
             | Self::Refused { .. }
@@ -405,6 +365,11 @@ impl CallError {
             Self::Denied { .. } => Origin::Policy,
             Self::StartFailed { .. }
             | Self::StartTimeout { .. }
+            | Self::AuthRequired { .. }
+            | Self::ScopeRequired { .. }
+            | Self::Throttled { .. }
+            | Self::HttpStatus { .. }
+            | Self::NoMessage { .. }
             | Self::AnswerTooLarge { .. }
             | Self::BadAnswer { .. }
             | Self::Refused { .. } => Origin::Upstream,
@@ -427,4 +392,8 @@ impl CallError {
             | Self::ShuttingDown => Origin::Gateway,
         }
     }
+}
+
+fn said(challenge: Option<&Arc<str>>) -> String {
+    challenge.map_or_else(String::new, |said| format!(": {said}"))
 }

@@ -25,6 +25,9 @@ use crate::memory::Memory;
 use crate::ports::Clock;
 use crate::supervisor::{Ready, Supervisor};
 
+/// The status of a server that knows who asks and wants more rights.
+const FORBIDDEN: u16 = 403;
+
 /// The servers in care, by name; swapped whole when the configuration changes.
 pub type Servers = HashMap<Arc<str>, Supervisor, RandomState>;
 
@@ -197,16 +200,34 @@ pub(crate) fn explain(
             server,
             reason: Arc::clone(reason),
         },
-        // What a status in place of an answer leaves open is whether the call ran.
-        LinkError::Http { .. }
-        | LinkError::ContentType { .. }
-        | LinkError::BadHead(_)
-        | LinkError::Redirect(_)
-        | LinkError::Throttled { status: 503, .. } => CallError::ConnectionLost {
+        LinkError::Unauthorized {
+            status: FORBIDDEN,
+            challenge,
+        } => CallError::ScopeRequired {
             server,
-            reason: error.to_string().into(),
-            generation,
+            challenge: challenge.clone(),
         },
+        LinkError::Unauthorized { challenge, .. } => CallError::AuthRequired {
+            server,
+            challenge: challenge.clone(),
+        },
+        LinkError::Throttled { status, after } => CallError::Throttled {
+            server,
+            status: *status,
+            after: *after,
+            execution: error.execution(),
+        },
+        LinkError::Http { status, .. } => CallError::HttpStatus {
+            server,
+            status: *status,
+            reason: error.to_string().into(),
+        },
+        LinkError::ContentType { .. } | LinkError::BadHead(_) | LinkError::Redirect(_) => {
+            CallError::NoMessage {
+                server,
+                reason: error.to_string().into(),
+            }
+        }
         LinkError::Busy { in_flight_max } => CallError::ServerBusy {
             server,
             limit: *in_flight_max,
@@ -214,9 +235,7 @@ pub(crate) fn explain(
         LinkError::Closed(_)
         | LinkError::NotSent(_)
         | LinkError::Unreachable(_)
-        | LinkError::Credentials(_)
-        | LinkError::Unauthorized { .. }
-        | LinkError::Throttled { .. } => {
+        | LinkError::Credentials(_) => {
             debug_assert_eq!(error.execution(), Execution::NotStarted);
             CallError::SendFailed {
                 server,
@@ -237,7 +256,77 @@ pub(crate) fn health(error: Option<&CallError>) -> Health {
         Some(CallError::StartFailed { .. }) => Health::Untold,
         // It answered, be it with a refusal.
         Some(CallError::Refused { .. }) => Health::Good,
-        Some(error) if error.class().counts_against_server() => Health::Bad,
+        Some(error) if error.counts_against_server() => Health::Bad,
         Some(_) => Health::Untold,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use bowline_core::error::{Class, Retry};
+    use bowline_link::http::RedirectError;
+
+    use super::*;
+
+    const SAFE: Retry = Retry::Safe;
+    const NEVER: Retry = Retry::Never;
+
+    fn check(error: &LinkError, class: Class, retry: Retry, health: Health) {
+        let explained = explain(error, &"s".into(), 7, 100);
+        assert_eq!(explained.class(), class, "{error}");
+        assert_eq!(explained.execution(), error.execution(), "{error}");
+        assert_eq!(explained.retry(), retry, "{error}");
+        assert_eq!(super::health(Some(&explained)), health, "{error}");
+    }
+
+    fn http(status: u16) -> LinkError {
+        LinkError::Http {
+            status,
+            preview: "no".into(),
+        }
+    }
+
+    fn throttled(status: u16, after: Option<Duration>) -> LinkError {
+        LinkError::Throttled { status, after }
+    }
+
+    #[test]
+    fn what_comes_in_place_of_an_answer_is_told_apart() {
+        let unauthorized = |status| LinkError::Unauthorized {
+            status,
+            challenge: None,
+        };
+        let page = LinkError::ContentType {
+            content_type: "text/html".into(),
+            preview: "<p>".into(),
+        };
+        let second = Duration::from_secs(1);
+        let untold = Health::Untold;
+        check(&unauthorized(401), Class::AuthRequired, NEVER, untold);
+        check(&unauthorized(403), Class::ScopeRequired, NEVER, untold);
+        for (error, retry) in [
+            (throttled(429, Some(second)), Retry::After(second)),
+            (throttled(429, None), SAFE),
+            (throttled(503, Some(second)), NEVER),
+        ] {
+            check(&error, Class::Throttled, retry, Health::Bad);
+        }
+        for status in [408, 500, 502, 503, 504, 599] {
+            check(&http(status), Class::ConnectionLost, NEVER, Health::Bad);
+        }
+        for status in [300, 400, 404, 405, 413] {
+            check(&http(status), Class::ProtocolError, NEVER, untold);
+        }
+        for error in [
+            page,
+            LinkError::BadHead("too long".into()),
+            LinkError::Redirect(RedirectError::Origin),
+        ] {
+            check(&error, Class::ProtocolError, NEVER, untold);
+        }
+        let unreachable = LinkError::Unreachable("refused".into());
+        check(&unreachable, Class::SendFailed, SAFE, Health::Bad);
     }
 }

@@ -91,6 +91,7 @@ impl Memory {
             LinkEvent::ToolsChanged
             | LinkEvent::PromptsChanged
             | LinkEvent::ResourcesChanged
+            | LinkEvent::Renewed
             | LinkEvent::Ambiguous
             | LinkEvent::Log(_)
             | LinkEvent::Other(_) => {}

@@ -45,10 +45,29 @@ struct Keeper {
     poke: Notify,
 }
 
+impl Keeper {
+    /// Starts anew where the link is another, or the server forgot what it was told over it.
+    fn forget_unless(&self, generation: u64, renewals: u64) {
+        self.told.send_if_modified(|told| {
+            let anew = (told.generation, told.renewals) != (generation, renewals);
+            if anew {
+                *told = Told {
+                    generation,
+                    renewals,
+                    ..Told::default()
+                };
+            }
+            anew
+        });
+    }
+}
+
 /// What the link of one generation was told.
 #[derive(Debug, Default)]
 struct Told {
     generation: u64,
+    /// How often the server had forgotten us when it was told.
+    renewals: u64,
     resources: HashMap<Arc<str>, Result<(), CallError>>,
     level: Option<Level>,
 }
@@ -178,11 +197,15 @@ impl Standing {
 
     async fn keep(self: Arc<Self>, server: Supervisor, keeper: Arc<Keeper>) {
         let mut states = server.state();
+        let mut renewals = server.renewals();
         let mut closing = self.closing.subscribe();
         loop {
             states.borrow_and_update();
-            let ready = server.open_link();
-            let step = ready.and_then(|ready| Some((self.next(&server, &keeper, &ready)?, ready)));
+            let renewed = *renewals.borrow_and_update();
+            let step = server.open_link().and_then(|ready| {
+                keeper.forget_unless(ready.generation, renewed);
+                Some((self.next(&server, &keeper, &ready)?, ready))
+            });
             let done = async {
                 if let Some((step, ready)) = &step {
                     self.take(&server, &keeper, step, ready).await;
@@ -191,6 +214,7 @@ impl Standing {
                 tokio::select! {
                     () = keeper.poke.notified() => {}
                     _ = states.changed() => {}
+                    _ = renewals.changed() => {}
                 }
             };
             if step.is_none() && self.leave(&server) {
@@ -222,16 +246,6 @@ impl Standing {
 
     /// Compares what is wanted with what the link was told.
     fn next(&self, server: &Supervisor, keeper: &Keeper, ready: &Ready) -> Option<Step> {
-        keeper.told.send_if_modified(|told| {
-            let anew = told.generation != ready.generation;
-            if anew {
-                *told = Told {
-                    generation: ready.generation,
-                    ..Told::default()
-                };
-            }
-            anew
-        });
         let name = &server.spec().name;
         let level = lock(&self.memory.levels).of(&Scope::Server(Arc::clone(name)));
         let told = keeper.told.borrow();

@@ -4,6 +4,7 @@
 mod actor;
 pub(crate) mod list;
 mod own;
+mod relist;
 mod said;
 mod status;
 mod ticket;
@@ -147,6 +148,8 @@ struct Shared {
     ready: ArcSwapOption<Ready>,
     state: watch::Sender<State>,
     breaker: Mutex<Breaker>,
+    /// How often the server forgot us while a link was up, in all its lives.
+    renewals: watch::Sender<u64>,
     /// Rung by a caller who needs a lazy server.
     demand: Notify,
     log: Arc<StderrLog>,
@@ -220,6 +223,7 @@ impl Supervisor {
             clock: Arc::clone(&around.clock),
             ready: ArcSwapOption::empty(),
             state: watch::Sender::new(first),
+            renewals: watch::Sender::new(0),
             demand: Notify::new(),
             log,
             own: Arc::new(OwnLinks::new(around)),
@@ -327,6 +331,11 @@ impl Supervisor {
                 class => self.shared.remember(class, error.to_string().into()),
             }
         }
+    }
+
+    /// Returns how often the server forgot what it was told, while its link stood.
+    pub(crate) fn renewals(&self) -> watch::Receiver<u64> {
+        self.shared.renewals.subscribe()
     }
 
     /// Returns the link that serves, if one does.

@@ -113,6 +113,31 @@ fn single(server: &str) -> Scope {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_server_that_forgot_us_is_told_again() {
+    let stage = stage(&["s"]).await;
+    stage.subscribe(1, &Scope::All, "x:1").await.unwrap();
+    stage.subscribe(2, &single("s"), "x:2").await.unwrap();
+    let (scope, session) = (single("s"), SessionKey(2));
+    let level = stage.host.set_level(&scope, session, Level::Debug);
+    level.await.unwrap();
+    for round in 2..4 {
+        assert!(stage.world.say("s", LinkEvent::Renewed));
+        let told = stage.asked("s", "resources/subscribe", 2 * round).await;
+        assert_eq!(told.len(), 2 * round, "{told:?}");
+        let mut last = told[2 * round - 2..].to_vec();
+        last.sort();
+        assert!(
+            last[0].contains("x:1") && last[1].contains("x:2"),
+            "{last:?}"
+        );
+        let levels = stage.asked("s", "logging/setLevel", round).await;
+        assert_eq!(levels.len(), round, "{levels:?}");
+    }
+    // It is the same link.
+    assert_eq!(stage.world.record().starts_of("s"), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_first_subscriber_is_told_upstream_and_so_is_the_last_to_leave() {
     let stage = stage(&["s"]).await;
     stage.subscribe(1, &Scope::All, "x:1").await.unwrap();

@@ -271,6 +271,9 @@ pub enum LinkEvent {
         /// What the server said.
         notification: Bytes,
     },
+    /// It forgot us, and was met anew: what it was told between calls must be told again. Several
+    /// such may come as one, but never none.
+    Renewed,
     /// It asked a client for something while calls of several sessions were in flight, and was
     /// refused. Several such may come as one, but never none.
     Ambiguous,

@@ -9,7 +9,7 @@ use http::StatusCode;
 use serde_json::{Map, Value, json};
 
 /// Every code word there is; each has a page in `docs/errors/`.
-pub const CODES: [&str; 22] = [
+pub const CODES: [&str; 27] = [
     "server_not_found",
     "tool_not_found",
     "prompt_not_found",
@@ -29,6 +29,11 @@ pub const CODES: [&str; 22] = [
     "send_failed",
     "connection_lost",
     "timeout",
+    "auth_required",
+    "scope_required",
+    "throttled",
+    "http_status",
+    "no_message",
     "answer_too_large",
     "bad_answer",
     "cancelled",
@@ -66,6 +71,11 @@ pub const fn word(error: &CallError) -> &'static str {
         CallError::SendFailed { .. } => "send_failed",
         CallError::ConnectionLost { .. } => "connection_lost",
         CallError::Timeout { .. } => "timeout",
+        CallError::AuthRequired { .. } => "auth_required",
+        CallError::ScopeRequired { .. } => "scope_required",
+        CallError::Throttled { .. } => "throttled",
+        CallError::HttpStatus { .. } => "http_status",
+        CallError::NoMessage { .. } => "no_message",
         CallError::AnswerTooLarge { .. } => "answer_too_large",
         CallError::BadAnswer { .. } => "bad_answer",
         CallError::Cancelled { .. } => "cancelled",
@@ -94,7 +104,13 @@ pub const fn status(error: &CallError) -> StatusCode {
         | CallError::Cancelled { .. }
         | CallError::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
         CallError::StartTimeout { .. } | CallError::Timeout { .. } => StatusCode::GATEWAY_TIMEOUT,
-        CallError::ConnectionLost { .. }
+        CallError::Throttled { .. } => StatusCode::SERVICE_UNAVAILABLE,
+        // Not 401 and 403: the gateway itself took the caller's credential.
+        CallError::AuthRequired { .. }
+        | CallError::ScopeRequired { .. }
+        | CallError::HttpStatus { .. }
+        | CallError::NoMessage { .. }
+        | CallError::ConnectionLost { .. }
         | CallError::AnswerTooLarge { .. }
         | CallError::BadAnswer { .. }
         | CallError::Refused { .. } => StatusCode::BAD_GATEWAY,
@@ -140,13 +156,25 @@ pub fn advice(error: &CallError) -> String {
         CallError::SendFailed { .. } | CallError::ShuttingDown => {
             "The call did not run and may be repeated.".to_owned()
         }
-        CallError::ConnectionLost { .. } => UNKNOWN.to_owned(),
-        CallError::Timeout { execution, .. } | CallError::Cancelled { execution } => {
-            match execution {
-                Execution::NotStarted => "The call did not run and may be repeated.".to_owned(),
-                Execution::Unknown | Execution::Completed => UNKNOWN.to_owned(),
-            }
+        CallError::AuthRequired { server, .. } | CallError::ScopeRequired { server, .. } => {
+            format!(
+                "The call did not run; ask the owner of the gateway to mend the credentials of \
+                 `{server}`."
+            )
         }
+        CallError::ConnectionLost { .. }
+        | CallError::HttpStatus { .. }
+        | CallError::NoMessage { .. } => UNKNOWN.to_owned(),
+        CallError::Throttled {
+            execution: Execution::NotStarted,
+            ..
+        } => "The call did not run; wait and repeat it.".to_owned(),
+        CallError::Timeout { execution, .. }
+        | CallError::Throttled { execution, .. }
+        | CallError::Cancelled { execution } => match execution {
+            Execution::NotStarted => "The call did not run and may be repeated.".to_owned(),
+            Execution::Unknown | Execution::Completed => UNKNOWN.to_owned(),
+        },
         CallError::AnswerTooLarge { .. } => {
             "The call did run; ask for less, do not repeat it as it is.".to_owned()
         }
@@ -172,6 +200,29 @@ pub fn data(error: &CallError) -> Map<String, Value> {
     data.insert("retry".to_owned(), retry.into());
     if let Some(after) = after {
         data.insert("retry_after_ms".to_owned(), after.into());
+    }
+    match error {
+        CallError::AuthRequired {
+            challenge: Some(challenge),
+            ..
+        }
+        | CallError::ScopeRequired {
+            challenge: Some(challenge),
+            ..
+        } => {
+            data.insert("challenge".to_owned(), (**challenge).into());
+        }
+        CallError::HttpStatus { status, .. } => {
+            data.insert("status".to_owned(), (*status).into());
+        }
+        // When to come back is worth knowing where it may not be repeated blindly, too.
+        CallError::Throttled { status, after, .. } => {
+            data.insert("status".to_owned(), (*status).into());
+            if let Some(after) = after {
+                data.insert("retry_after_ms".to_owned(), millis(*after).into());
+            }
+        }
+        _ => {}
     }
     data
 }

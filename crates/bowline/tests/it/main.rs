@@ -16,6 +16,7 @@ mod door;
 mod first_call;
 mod fixture_http;
 mod harness;
+mod http_servers;
 mod isolation;
 mod kill;
 mod old_sse;

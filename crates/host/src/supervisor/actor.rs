@@ -9,20 +9,18 @@ use bowline_core::error::Class;
 use bowline_core::supervision::{RestartBudget, Verdict};
 use bowline_core::tasks::LinkKey;
 use bowline_link::stdio::ConnectError;
-use bowline_link::{BoxFuture, Exit, Link, LinkEvent};
+use bowline_link::{Exit, Link, LinkEvent};
 use thiserror::Error;
 use tokio::sync::mpsc;
 
 use super::list::{self, ListError, Listed, list_all};
+use super::relist::Relist;
 use super::{Command, Dialled, Order, Ready, Shared, State, Surroundings, lock};
 use crate::catalog::{ListKind, Offer, Pages};
 use crate::spec::Isolation;
 
 /// A server that served this long has recovered from whatever ailed it before.
 const HEALTHY_AFTER: Duration = Duration::from_secs(10);
-
-/// How long a server may take to list anew.
-const RELIST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The task's own state.
 #[derive(Debug)]
@@ -40,14 +38,19 @@ enum Phase {
     Idle,
     Stopped,
     Starting,
-    Ready(Dialled),
+    Ready(Dialled, Relists),
     Backoff(Duration, Arc<str>),
     Ejected(Arc<str>),
     End,
 }
 
-/// Lists that were asked for.
-type Relist = BoxFuture<'static, Vec<Listed>>;
+/// The lists that are asked for again: the tools, and beside them all others, so that no other
+/// list holds up the tools.
+#[derive(Debug, Default)]
+struct Relists {
+    tools: Relist,
+    others: Relist,
+}
 
 /// Why a start failed.
 #[derive(Debug, Error)]
@@ -84,7 +87,7 @@ impl Actor {
                 Phase::Idle => self.idle().await,
                 Phase::Stopped => self.rest(State::Stopped).await,
                 Phase::Starting => self.starting().await,
-                Phase::Ready(dialled) => self.ready(dialled).await,
+                Phase::Ready(dialled, relists) => self.ready(dialled, relists).await,
                 Phase::Backoff(wait, reason) => self.backoff(wait, reason).await,
                 Phase::Ejected(reason) => self.rest(State::Ejected { reason }).await,
                 Phase::End => return,
@@ -145,13 +148,15 @@ impl Actor {
         };
         match outcome {
             Ok(Ok((dialled, lists))) => {
+                let mut relists = Relists::default();
+                self.learn(&mut relists.others, &lists);
                 self.publish(&dialled.0, lists);
                 self.shared.ready.store(Some(Arc::new(Ready {
                     generation,
                     link: Arc::clone(&dialled.0),
                     since: self.shared.clock.now(),
                 })));
-                Phase::Ready(dialled)
+                Phase::Ready(dialled, relists)
             }
             Ok(Err(error)) => self.failed(Class::ConnectFailed, &reason_of(&error)),
             // The connection under way was dropped, and its process with it.
@@ -183,17 +188,11 @@ impl Actor {
         Ok((dialled, kept))
     }
 
-    async fn ready(&mut self, (link, mut events): Dialled) -> Phase {
+    async fn ready(&mut self, (link, mut events): Dialled, mut relists: Relists) -> Phase {
         self.tell(State::Ready);
         let since = self.shared.clock.now();
-        let mut relist: Option<Relist> = None;
-        // A change during a list is looked at after it: a server that changes faster than it
-        // lists is still heard.
-        let mut changed: Vec<ListKind> = Vec::new();
+        let clock = Arc::clone(&self.shared.clock);
         loop {
-            if !changed.is_empty() && relist.is_none() {
-                relist = Some(self.relist(&link, std::mem::take(&mut changed)));
-            }
             tokio::select! {
                 biased;
                 command = self.commands.recv() => match command {
@@ -204,27 +203,37 @@ impl Actor {
                 },
                 exit = link.closed() => return self.lost(exit, since),
                 Some(event) = events.recv() => match event {
-                    LinkEvent::ToolsChanged => note(&mut changed, &[ListKind::Tools]),
-                    LinkEvent::PromptsChanged => note(&mut changed, &[ListKind::Prompts]),
+                    LinkEvent::ToolsChanged => relists.tools.note(&[ListKind::Tools]),
+                    LinkEvent::PromptsChanged => relists.others.note(&[ListKind::Prompts]),
                     LinkEvent::ResourcesChanged => {
-                        note(&mut changed, &[ListKind::Resources, ListKind::Templates]);
+                        relists.others.note(&[ListKind::Resources, ListKind::Templates]);
                     }
+                    LinkEvent::Renewed => self.shared.renewals.send_modify(|nth| *nth += 1),
                     LinkEvent::Ambiguous => self.interactive(),
                     event => self.around.heard(&self.shared, LinkKey::SHARED, event),
                 },
-                Some(listed) = listed(&mut relist) => {
-                    relist = None;
+                listed = relists.tools.next(&link, clock.as_ref()) => {
+                    self.learn(&mut relists.tools, &listed);
+                    self.publish(&link, listed);
+                }
+                listed = relists.others.next(&link, clock.as_ref()) => {
+                    self.learn(&mut relists.others, &listed);
                     self.publish(&link, listed);
                 }
             }
         }
     }
 
-    fn relist(&self, link: &Arc<dyn Link>, wanted: Vec<ListKind>) -> Relist {
-        let end = self.shared.clock.now().plus(RELIST_TIMEOUT);
-        let deadline = self.shared.clock.instant(end);
-        let link = Arc::clone(link);
-        Box::pin(async move { list_all(link.as_ref(), &wanted, deadline, deadline).await })
+    fn learn(&self, relist: &mut Relist, listed: &[Listed]) {
+        relist.learn(listed, self.shared.clock.as_ref(), self.jitter());
+    }
+
+    /// Well mixed, different for each server, and the same again on the same clock.
+    fn jitter(&self) -> u64 {
+        let mut mixer = DefaultHasher::new();
+        let (server, now) = (&self.shared.spec.name, self.shared.clock.now());
+        (server, self.failures, now).hash(&mut mixer);
+        mixer.finish()
     }
 
     /// The server asked a client for something while nobody could say which one it meant. From
@@ -261,11 +270,7 @@ impl Actor {
         let server = &self.shared.spec.name;
         match verdict {
             Verdict::Restart => {
-                // Well mixed, different for each server, and the same again on the same clock.
-                let mut mixer = DefaultHasher::new();
-                (server, self.failures, now).hash(&mut mixer);
-                let jitter = mixer.finish();
-                let wait = self.shared.spec.backoff.wait(self.failures, jitter);
+                let wait = self.shared.spec.backoff.wait(self.failures, self.jitter());
                 tracing::warn!(%server, %reason, ?wait, "failed; will be started again");
                 Phase::Backoff(wait, Arc::clone(reason))
             }
@@ -354,22 +359,6 @@ impl Actor {
             *current = state;
             changed
         });
-    }
-}
-
-fn note(changed: &mut Vec<ListKind>, kinds: &[ListKind]) {
-    for kind in kinds {
-        if !changed.contains(kind) {
-            changed.push(*kind);
-        }
-    }
-}
-
-/// Resolves when a list that was asked for arrives; never while none was.
-async fn listed(relist: &mut Option<Relist>) -> Option<Vec<Listed>> {
-    match relist {
-        Some(relist) => Some(relist.await),
-        None => std::future::pending().await,
     }
 }
 

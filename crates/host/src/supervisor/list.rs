@@ -62,6 +62,20 @@ pub enum ListError {
     CursorTooLarge(&'static str),
 }
 
+impl ListError {
+    /// Whether the same question may have an answer later; what breaks a limit breaks it until
+    /// the server says that it changed.
+    pub(super) const fn may_pass(&self) -> bool {
+        match self {
+            Self::Link { .. } | Self::Refused { .. } => true,
+            Self::TooManyPages(_)
+            | Self::TooManyItems(_)
+            | Self::RepeatedCursor(_)
+            | Self::CursorTooLarge(_) => false,
+        }
+    }
+}
+
 /// A list and what came of asking for it.
 pub(super) type Listed = (ListKind, Result<Vec<Bytes>, ListError>);
 

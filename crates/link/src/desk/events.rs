@@ -13,6 +13,7 @@ pub(crate) enum Change {
     Tools,
     Prompts,
     Resources,
+    Renewed,
     Ambiguous,
 }
 
@@ -41,6 +42,7 @@ impl Events {
             Change::Tools => LinkEvent::ToolsChanged,
             Change::Prompts => LinkEvent::PromptsChanged,
             Change::Resources => LinkEvent::ResourcesChanged,
+            Change::Renewed => LinkEvent::Renewed,
             Change::Ambiguous => LinkEvent::Ambiguous,
         };
         let mut due = lock(&self.due);

@@ -50,6 +50,9 @@ impl Talk {
         let mut delays = TRIES_AFTER.iter();
         loop {
             let held = Arc::clone(&self.session.borrow());
+            if self.form == Form::Streamable && self.has_caller(id) {
+                held.listened().await;
+            }
             let error = match self.post(&held, id, body.clone(), deadline).await {
                 Ok(()) => return Ok(()),
                 Err(Trouble::Expired) if !renewed => {

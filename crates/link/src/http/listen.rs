@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 use tracing::debug;
 
@@ -45,7 +46,7 @@ pub(super) async fn listen(talk: Arc<Talk>) {
             next = hear(&talk, &held, &mut resume) => next,
         };
         if next == Next::Never {
-            return;
+            return without(&talk, sessions).await;
         }
         tokio::select! {
             biased;
@@ -55,9 +56,23 @@ pub(super) async fn listen(talk: Arc<Talk>) {
     }
 }
 
+/// No stream is opened any more, so nobody is to wait for one.
+async fn without(talk: &Talk, mut sessions: watch::Receiver<Arc<Held>>) {
+    loop {
+        sessions.borrow_and_update().set_listened();
+        tokio::select! {
+            biased;
+            _ = talk.over() => return,
+            _ = sessions.changed() => {}
+        }
+    }
+}
+
 /// Opens the stream once and reads it to its end.
 async fn hear(talk: &Arc<Talk>, held: &Arc<Held>, resume: &mut Resume) -> Next {
-    let response = match talk.open_stream(held, resume, None).await {
+    let opened = talk.open_stream(held, resume, None).await;
+    held.set_listened();
+    let response = match opened {
         Ok(response) => response,
         Err(LinkError::Unreachable(_)) => {
             talk.lose();

@@ -1,16 +1,19 @@
 //! The session with a server: made by a handshake, and made again when the server forgot it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bowline_core::pending::Sent;
 use bowline_wire::mcp::{Revision, method};
 use http::header::{HOST, USER_AGENT};
 use http::uri::Authority;
 use http::{HeaderMap, HeaderName, HeaderValue};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 use tracing::info;
 
 use super::carry::{TRIES_AFTER, Trouble};
+use super::clock;
 use super::endpoint::Endpoint;
 use super::refusal;
 use super::road::Verb;
@@ -30,7 +33,14 @@ pub(super) struct Held {
     pub(super) id: Option<HeaderValue>,
     /// What goes with every request, the id included.
     pub(super) headers: HeaderMap,
+    /// Whether it is known what came of opening the stream outside requests.
+    listened: watch::Sender<bool>,
+    /// Until when that is waited for.
+    listened_until: Instant,
 }
+
+/// How long a call may wait for the stream outside requests to be opened.
+const LISTEN_WAIT: Duration = Duration::from_secs(1);
 
 impl Held {
     /// Before the handshake.
@@ -43,7 +53,25 @@ impl Held {
         }
         let us = concat!("bowline/", env!("CARGO_PKG_VERSION"));
         headers.insert(USER_AGENT, HeaderValue::from_static(us));
-        Self { id: None, headers }
+        Self {
+            id: None,
+            headers,
+            listened: watch::Sender::new(false),
+            listened_until: clock::after(LISTEN_WAIT),
+        }
+    }
+
+    /// The stream outside requests is open, or will not be.
+    pub(super) fn set_listened(&self) {
+        self.listened.send_replace(true);
+    }
+
+    /// Waits until what the server asks outside requests is heard. Some ask there during a call,
+    /// and what nobody hears is lost; some never say whether they offer such a stream.
+    pub(super) async fn listened(&self) {
+        let mut listened = self.listened.subscribe();
+        let heard = listened.wait_for(|listened| *listened);
+        let _ = timeout_at(self.listened_until, heard).await;
     }
 
     fn new(server: &Endpoint, id: Option<HeaderValue>, revision: Revision) -> Self {
@@ -156,8 +184,13 @@ impl Talk {
         info!(server = %self.spec.server, "the server forgot the session; making a new one");
         match self.shake(deadline).await {
             Ok(_) => {
-                // What the server offers now may differ from what it offered then.
-                for change in [Change::Tools, Change::Prompts, Change::Resources] {
+                // It knows nothing of what it was told, and may offer other things than then.
+                for change in [
+                    Change::Renewed,
+                    Change::Tools,
+                    Change::Prompts,
+                    Change::Resources,
+                ] {
                     self.events.changed(change);
                 }
                 self.due.notify_one();

@@ -202,6 +202,12 @@ impl Talk {
         self.with(|waiters| waiters.pending.get(id).is_some())
     }
 
+    /// Whether there is somebody whom the server can ask during a request.
+    pub(super) fn has_caller(&self, id: u64) -> bool {
+        let has = |waiter: &Waiter| waiter.caller.is_some();
+        self.with(|waiters| waiters.pending.get(id).is_some_and(has))
+    }
+
     /// Reads a stream on whose answer has come, so that its connection can be used again.
     pub(super) fn read_on(&self, rest: Box<dyn Chunks>) {
         // Without room it is dropped, which closes the connection.

@@ -38,6 +38,8 @@ async fn a_forgotten_session_is_made_again_once_for_ten_calls_and_each_is_sent_o
     assert_eq!(ids, again, "each request once more");
     assert!(scene.server.is_quiet());
     let event = soon(scene.events.recv()).await.unwrap();
+    assert_eq!(event, LinkEvent::Renewed, "it must be told again");
+    let event = soon(scene.events.recv()).await.unwrap();
     assert_eq!(event, LinkEvent::ToolsChanged, "what it offers may differ");
 }
 

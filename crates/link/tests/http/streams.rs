@@ -105,6 +105,52 @@ async fn the_stream_outside_calls_is_opened_again_where_it_broke_off() {
     assert_eq!(again.header("last-event-id"), Some("g-1"));
 }
 
+/// A link and the request for its stream, which is not answered yet.
+async fn unheard() -> (Scene, server::Seen) {
+    let mut server = Server::start().await;
+    let connecting = spawn(connect(spec(&server)));
+    server.initializes("one").await;
+    server.post().await.accepted().await;
+    let (link, events) = connecting.await.unwrap().unwrap();
+    let get = server.get().await;
+    let scene = Scene {
+        server,
+        link,
+        events,
+    };
+    (scene, get)
+}
+
+#[tokio::test]
+async fn a_call_is_sent_when_the_server_can_ask_its_caller_outside_calls() {
+    let (mut scene, mut stream) = unheard().await;
+    let (caller, mut ears) = caller();
+    let mut asking = request("tools/call");
+    asking.caller = Some(caller);
+    let call = scene.begin(asking);
+    let early = tokio::time::timeout(Duration::from_millis(200), scene.server.post());
+    assert!(early.await.is_err(), "a question would be lost");
+    stream.streams().await;
+    let seen = scene.server.post().await;
+    let question = r#"{"jsonrpc":"2.0","id":9,"method":"elicitation/create","params":{}}"#;
+    stream.event(&format!("data: {question}")).await;
+    let asked = soon(ears.asked.recv()).await.unwrap();
+    drop(asked);
+    seen.result("1").await;
+    assert_eq!(text(call.await.unwrap()), answered("1"));
+}
+
+#[tokio::test]
+async fn a_server_that_leaves_open_whether_it_has_a_stream_is_called_all_the_same() {
+    let (mut scene, _stream) = unheard().await;
+    let (caller, _ears) = caller();
+    let mut asking = request("tools/call");
+    asking.caller = Some(caller);
+    let call = scene.begin(asking);
+    scene.server.post().await.result("1").await;
+    assert_eq!(text(call.await.unwrap()), answered("1"));
+}
+
 #[tokio::test]
 async fn a_server_without_a_stream_outside_calls_is_not_asked_again() {
     let mut scene = Scene::new().await;

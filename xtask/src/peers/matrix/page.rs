@@ -34,6 +34,19 @@ A red cell (✗) names what failed. A dash means that nothing was walked.
 
 ";
 
+const NOTES: &str = "
+## Notes
+
+- A question belongs to the call during which it is asked. Over stdio and HTTP+SSE all calls share
+  one stream, and the TypeScript v2 server shares one too: `ctx.mcpReq.elicitInput` and
+  `requestSampling` send on the session's GET stream, not on the call's own. While calls of several
+  clients are in flight, nobody can say whose such a question is: Bowline refuses it, and from then
+  on gives each client that can answer a connection of its own (`isolation = \"auto\"`;
+  `\"session\"` does so from the start).
+- So that a cell says how two get on, the cells of one server are walked one after the other. Two
+  clients at once have a test: `a_server_that_asks_beside_its_calls_is_refused_at_most_once`.
+";
+
 /// Makes the whole page.
 pub(super) fn write(matrix: &Matrix, cells: &[Cell]) -> Result<String> {
     let mut page = HEAD.to_owned();
@@ -52,6 +65,7 @@ pub(super) fn write(matrix: &Matrix, cells: &[Cell]) -> Result<String> {
         let plan = plan.with_context(|| format!("{} has no plan", server.name))?;
         Ok(checks(plan.keys().map(String::as_str)))
     })?;
+    page.push_str(NOTES);
     faults(&mut page, cells)?;
     Ok(page)
 }

@@ -132,6 +132,32 @@ fn each_client_and_each_server_works_through_the_gateway() {
     assert!(red.is_empty(), "{}", red.join("\n"));
 }
 
+/// Its SDK asks on the stream that all calls of a session share, so that nobody can say which of
+/// two callers it means. It is refused once; from then on each has a session of its own.
+#[test]
+fn a_server_that_asks_beside_its_calls_is_refused_at_most_once() {
+    const ROUNDS: usize = 5;
+    let test = "a_server_that_asks_beside_its_calls_is_refused_at_most_once";
+    let Some(peers) = Peers::of(test, NEEDED) else {
+        return;
+    };
+    let matrix = Matrix::load();
+    let world = World::new(peers);
+    let cells = matrix.cells("typescript-2/typescript-2");
+    let (client, server) = cells[0];
+    let street = Street::open(&world, &cells);
+    let mut plan = matrix.plan(client, server);
+    plan.retain(|check, _| check == "elicitation");
+    let rounds: Vec<_> = (0..ROUNDS)
+        .map(|_| {
+            let walked = street.walk_at_once(client, server, &plan, 3);
+            walked.iter().flat_map(faults).collect::<Vec<_>>()
+        })
+        .collect();
+    let red = rounds.iter().filter(|faults| !faults.is_empty()).count();
+    assert!(red <= 1, "{rounds:?}");
+}
+
 /// The checks of a cell that failed.
 fn faults(cell: &Cell) -> Vec<String> {
     let failed = cell.checks.iter().filter(|check| !check.ok);

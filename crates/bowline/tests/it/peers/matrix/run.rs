@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::super::world::World;
 use super::{Cell, Check, Client, Matrix, Server, scripts};
@@ -23,8 +23,9 @@ const WALKERS: usize = 2;
 pub(super) struct Street<'a> {
     world: &'a World,
     gateway: Gateway,
-    /// One client at a time: a cell is about two, and a question that comes while two call is
-    /// refused once before each has a link of its own.
+    /// One client at a time: a cell is about two, and where a server asks on a stream that all
+    /// calls share, a question that comes while two call is refused once before each has a link
+    /// of its own. What comes after that has a test of its own.
     doors: BTreeMap<String, Mutex<()>>,
     /// Servers that are not there, and why.
     closed: BTreeMap<String, String>,
@@ -105,8 +106,28 @@ impl<'a> Street<'a> {
 
     fn walk_one(&self, matrix: &Matrix, client: &Client, server: &Server) -> Cell {
         let _door = self.doors[&server.name].lock().unwrap();
+        self.walk_plan(client, server, &matrix.plan(client, server))
+    }
+
+    /// Walks one server with several of the same client at the same time.
+    pub(super) fn walk_at_once(
+        &self,
+        client: &Client,
+        server: &Server,
+        plan: &Map<String, Value>,
+        clients: usize,
+    ) -> Vec<Cell> {
+        std::thread::scope(|scope| {
+            let walkers: Vec<_> = (0..clients)
+                .map(|_| scope.spawn(|| self.walk_plan(client, server, plan)))
+                .collect();
+            let cells = walkers.into_iter().map(|walker| walker.join().unwrap());
+            cells.inspect(tell).collect()
+        })
+    }
+
+    fn walk_plan(&self, client: &Client, server: &Server, plan: &Map<String, Value>) -> Cell {
         let begun = Instant::now();
-        let plan = matrix.plan(client, server);
         let wanted: Vec<_> = std::iter::once("connect")
             .chain(plan.keys().map(String::as_str))
             .collect();
