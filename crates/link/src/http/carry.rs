@@ -109,7 +109,7 @@ impl Talk {
         let parcel = Parcel {
             to: &self.endpoint,
             verb,
-            headers: &held.headers,
+            held,
             last_event: None,
         };
         let wait = Wait {
@@ -241,7 +241,7 @@ impl Talk {
         let parcel = Parcel {
             to: &self.endpoint,
             verb: Verb::Get,
-            headers: &held.headers,
+            held,
             last_event: resume.last.as_ref(),
         };
         let wait = Wait {

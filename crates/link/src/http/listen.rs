@@ -122,11 +122,11 @@ pub(super) async fn find_endpoint(
         client: Arc::clone(client),
         credentials: Arc::clone(&spec.credentials),
     };
-    let held = Held::none(&spec.url);
+    let held = Held::none();
     let parcel = Parcel {
         to: &spec.url,
         verb: Verb::Get,
-        headers: &held.headers,
+        held: &held,
         last_event: None,
     };
     let wait = Wait {

@@ -4,14 +4,13 @@ use std::sync::Arc;
 
 use bowline_core::pending::Sent;
 use bowline_wire::mcp::{Revision, method};
-use http::header::{HOST, USER_AGENT};
-use http::uri::Authority;
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
+use http::{HeaderName, HeaderValue};
 use tokio::time::{Instant, sleep, timeout_at};
 use tracing::info;
 
 use super::carry::{TRIES_AFTER, Trouble};
-use super::endpoint::Endpoint;
+use super::client::Lines;
 use super::refusal;
 use super::road::Verb;
 use super::talk::{Form, Talk, Waiting, message};
@@ -23,40 +22,57 @@ use crate::stdio::handshake::{self, Failure};
 pub(super) const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 pub(super) const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 
+const US: HeaderValue = HeaderValue::from_static(concat!("bowline/", env!("CARGO_PKG_VERSION")));
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
+const BOTH: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
+
 /// A session as requests need it.
 #[derive(Debug)]
 pub(super) struct Held {
     /// The server's name for it, where it keeps sessions.
     pub(super) id: Option<HeaderValue>,
-    /// What goes with every request, the id included.
-    pub(super) headers: HeaderMap,
+    /// The headers of what posts a message, the id included. Made once, not for every request.
+    pub(super) post: Lines,
+    /// The headers of what opens a stream.
+    pub(super) get: Lines,
+    /// The headers of what ends the session.
+    pub(super) delete: Lines,
 }
 
 impl Held {
     /// Before the handshake.
-    pub(super) fn none(server: &Endpoint) -> Self {
-        let mut headers = HeaderMap::new();
-        // Made once, not for every request.
-        let host = server.uri().authority().map(Authority::as_str);
-        if let Some(Ok(host)) = host.map(HeaderValue::from_str) {
-            headers.insert(HOST, host);
-        }
-        let us = concat!("bowline/", env!("CARGO_PKG_VERSION"));
-        headers.insert(USER_AGENT, HeaderValue::from_static(us));
-        Self { id: None, headers }
+    pub(super) fn none() -> Self {
+        let mut common = Lines::default();
+        common.push(&USER_AGENT, &US);
+        Self::with(None, common)
     }
 
-    fn new(server: &Endpoint, id: Option<HeaderValue>, revision: Revision) -> Self {
-        let mut held = Self::none(server);
+    fn new(id: Option<HeaderValue>, revision: Revision) -> Self {
+        let mut common = Self::none().delete;
         // Not known to the first revision, and no harm there.
         let revision = HeaderValue::from_static(revision.as_str());
-        held.headers.insert(PROTOCOL_VERSION, revision);
-        if let Some(mut id) = id {
-            id.set_sensitive(true);
-            held.headers.insert(SESSION_ID, id.clone());
-            held.id = Some(id);
+        common.push(&PROTOCOL_VERSION, &revision);
+        if let Some(id) = &id {
+            common.push(&SESSION_ID, id);
         }
-        held
+        Self::with(id, common)
+    }
+
+    fn with(mut id: Option<HeaderValue>, common: Lines) -> Self {
+        if let Some(id) = &mut id {
+            id.set_sensitive(true);
+        }
+        let (mut post, mut get) = (common.clone(), common.clone());
+        post.push(&ACCEPT, &BOTH);
+        post.push(&CONTENT_TYPE, &JSON);
+        get.push(&ACCEPT, &STREAM);
+        Self {
+            id,
+            post,
+            get,
+            delete: common,
+        }
     }
 }
 
@@ -96,12 +112,13 @@ impl Talk {
         let (id, mut answer) = registered.map_err(Failure::Link)?;
         let mut waiting = Waiting::handshake(self, id);
         let body = message(frame::request(id, &request));
-        let none = Held::none(&self.endpoint);
+        let none = Held::none();
         let mut session = None;
         let carrying = async {
             let verb = Verb::Post(body);
             let response = self.send(&none, Some(id), verb, deadline).await?;
-            session = response.headers.get(SESSION_ID).cloned();
+            let named = response.headers.get(&SESSION_ID);
+            session = named.and_then(|id| HeaderValue::from_bytes(id).ok());
             match self.digest(response, &none, id, deadline).await {
                 Ok(()) => Ok(()),
                 Err(Trouble::Link(error)) => Err(error),
@@ -113,7 +130,7 @@ impl Talk {
         let answer = waiting.settle(outcome, &mut answer);
         let answer = answer.map_err(Failure::Link)?;
         let info = handshake::read(&answer)?;
-        Ok((Held::new(&self.endpoint, session, info.revision), info))
+        Ok((Held::new(session, info.revision), info))
     }
 
     /// Tells the server that it may begin.

@@ -9,7 +9,7 @@ use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::time::Instant;
 
 use super::HttpSpec;
-use super::client::{Chunks, HttpClient};
+use super::client::{Body, HttpClient};
 use super::endpoint::Endpoint;
 use super::road::Road;
 use super::session::Held;
@@ -59,7 +59,7 @@ pub(super) struct Talk {
     /// Messages that want no answer.
     outbox: mpsc::Sender<Bytes>,
     /// Streams whose answer has come, to be read to their end.
-    rests: mpsc::Sender<Box<dyn Chunks>>,
+    rests: mpsc::Sender<Body>,
     counts: Counts,
 }
 
@@ -73,7 +73,7 @@ struct State {
 #[derive(Debug)]
 pub(super) struct Ends {
     pub(super) outbox: mpsc::Receiver<Bytes>,
-    pub(super) rests: mpsc::Receiver<Box<dyn Chunks>>,
+    pub(super) rests: mpsc::Receiver<Body>,
 }
 
 /// Streams that may wait to be read to their end.
@@ -92,7 +92,7 @@ impl Talk {
         // One more than callers may use, so that a new session can always be made.
         let waiters_max = spec.limits.in_flight_max.saturating_add(1);
         let talk = Self {
-            session: watch::Sender::new(Arc::new(Held::none(&endpoint))),
+            session: watch::Sender::new(Arc::new(Held::none())),
             client,
             form,
             endpoint,
@@ -203,9 +203,11 @@ impl Talk {
     }
 
     /// Reads a stream on whose answer has come, so that its connection can be used again.
-    pub(super) fn read_on(&self, rest: Box<dyn Chunks>) {
-        // Without room it is dropped, which closes the connection.
-        let _ = self.rests.try_send(rest);
+    pub(super) fn read_on(&self, rest: Body) {
+        if !rest.is_here() {
+            // Without room it is dropped, which closes the connection.
+            let _ = self.rests.try_send(rest);
+        }
     }
 
     pub(super) fn abilities(&self) -> bowline_core::caller::Abilities {
