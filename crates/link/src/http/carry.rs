@@ -46,11 +46,12 @@ impl Talk {
         again: Again,
         deadline: Instant,
     ) -> Result<(), LinkError> {
+        let verb = Verb::Post(body);
         let mut renewed = false;
         let mut delays = TRIES_AFTER.iter();
         loop {
             let held = Arc::clone(&self.session.borrow());
-            let error = match self.post(&held, id, body.clone(), deadline).await {
+            let error = match self.post(&held, id, &verb, deadline).await {
                 Ok(()) => return Ok(()),
                 Err(Trouble::Expired) if !renewed => {
                     // Rare roads are boxed: a call should carry no room for them.
@@ -83,12 +84,10 @@ impl Talk {
         self: &Arc<Self>,
         held: &Held,
         id: u64,
-        body: Bytes,
+        verb: &Verb,
         deadline: Instant,
     ) -> Result<(), Trouble> {
-        let response = self
-            .send(held, Some(id), Verb::Post(body), deadline)
-            .await?;
+        let response = self.send(held, Some(id), verb, deadline).await?;
         self.digest(response, held, id, deadline).await
     }
 
@@ -98,7 +97,7 @@ impl Talk {
         &self,
         held: &Held,
         id: Option<u64>,
-        verb: Verb,
+        verb: &Verb,
         deadline: Instant,
     ) -> Result<Response, LinkError> {
         let leaving = || {
@@ -240,7 +239,7 @@ impl Talk {
     ) -> Result<Response, LinkError> {
         let parcel = Parcel {
             to: &self.endpoint,
-            verb: Verb::Get,
+            verb: &Verb::Get,
             held,
             last_event: resume.last.as_ref(),
         };

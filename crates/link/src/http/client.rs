@@ -5,7 +5,6 @@ use std::fmt;
 use std::sync::Arc;
 
 use bowline_core::error::Execution;
-use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 use thiserror::Error;
 use tokio::time::Instant;
@@ -47,7 +46,7 @@ pub struct Outgoing<'a> {
     /// Its own headers.
     pub headers: Vec<(HeaderName, HeaderValue)>,
     /// The body.
-    pub body: Bytes,
+    pub body: &'a [u8],
 }
 
 impl<'a> Outgoing<'a> {
@@ -59,7 +58,7 @@ impl<'a> Outgoing<'a> {
             to,
             lines: Cow::Owned(Lines::default()),
             headers: Vec::new(),
-            body: Bytes::new(),
+            body: &[],
         }
     }
 }

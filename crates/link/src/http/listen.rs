@@ -125,7 +125,7 @@ pub(super) async fn find_endpoint(
     let held = Held::none();
     let parcel = Parcel {
         to: &spec.url,
-        verb: Verb::Get,
+        verb: &Verb::Get,
         held: &held,
         last_event: None,
     };

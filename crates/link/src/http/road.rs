@@ -43,10 +43,10 @@ pub(super) struct Road {
 }
 
 /// One request.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Parcel<'a> {
     pub(super) to: &'a Endpoint,
-    pub(super) verb: Verb,
+    pub(super) verb: &'a Verb,
     /// The session that it belongs to.
     pub(super) held: &'a Held,
     /// Where a broken stream is to go on.
@@ -101,7 +101,7 @@ impl Road {
         parcel: Parcel<'_>,
         wait: Wait<'_>,
     ) -> Result<Response, LinkError> {
-        let first = self.request(parcel.to, &parcel)?;
+        let first = self.request(parcel.to, parcel)?;
         let response = self.client.send(first, wait).await.map_err(trouble)?;
         if !is_redirect(response.status) {
             return Ok(response);
@@ -111,11 +111,12 @@ impl Road {
 
     async fn follow(
         &self,
-        mut parcel: Parcel<'_>,
+        parcel: Parcel<'_>,
         mut response: Response,
         wait: Wait<'_>,
     ) -> Result<Response, LinkError> {
         let mut here = parcel.to.clone();
+        let mut verb = parcel.verb.clone();
         for _ in 0..REDIRECTS_MAX {
             let Some(location) = response.headers.get(&LOCATION) else {
                 return Ok(response);
@@ -126,8 +127,12 @@ impl Road {
             if !next.is_same_origin(parcel.to) {
                 return Err(LinkError::Redirect(RedirectError::Origin));
             }
-            parcel.verb = parcel.verb.redirected(response.status);
-            let request = self.request(&next, &parcel)?;
+            verb = verb.redirected(response.status);
+            let hop = Parcel {
+                verb: &verb,
+                ..parcel
+            };
+            let request = self.request(&next, hop)?;
             let sent = self.client.send(request, wait).await;
             // Whether a server did anything before it pointed elsewhere is not known.
             response = sent.map_err(after_a_hop)?;
@@ -139,20 +144,16 @@ impl Road {
         Err(LinkError::Redirect(RedirectError::TooMany))
     }
 
-    fn request<'a>(
-        &self,
-        to: &'a Endpoint,
-        parcel: &Parcel<'a>,
-    ) -> Result<Outgoing<'a>, LinkError> {
+    fn request<'a>(&self, to: &'a Endpoint, parcel: Parcel<'a>) -> Result<Outgoing<'a>, LinkError> {
         let secrets = self.credentials.headers()?;
         if !secrets.is_empty() && !to.is_private() {
             return Err(LinkError::NotSent(NotSent::Exposed));
         }
         let held = parcel.held;
-        let (method, lines, body) = match &parcel.verb {
-            Verb::Post(body) => (Method::POST, &held.post, body.clone()),
-            Verb::Get => (Method::GET, &held.get, Bytes::new()),
-            Verb::Delete => (Method::DELETE, &held.delete, Bytes::new()),
+        let (method, lines, body) = match parcel.verb {
+            Verb::Post(body) => (Method::POST, &held.post, &**body),
+            Verb::Get => (Method::GET, &held.get, &[][..]),
+            Verb::Delete => (Method::DELETE, &held.delete, &[][..]),
         };
         let mut request = Outgoing {
             method,

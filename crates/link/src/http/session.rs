@@ -1,5 +1,6 @@
 //! The session with a server: made by a handshake, and made again when the server forgot it.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use bowline_core::pending::Sent;
@@ -116,7 +117,7 @@ impl Talk {
         let mut session = None;
         let carrying = async {
             let verb = Verb::Post(body);
-            let response = self.send(&none, Some(id), verb, deadline).await?;
+            let response = self.send(&none, Some(id), &verb, deadline).await?;
             let named = response.headers.get(&SESSION_ID);
             session = named.and_then(|id| HeaderValue::from_bytes(id).ok());
             match self.digest(response, &none, id, deadline).await {
@@ -126,7 +127,9 @@ impl Talk {
                 Err(Trouble::Expired) => Err(LinkError::BadAnswer("no session".into())),
             }
         };
-        let outcome = self.exchange(id, &mut answer, deadline, carrying).await;
+        let outcome = self
+            .exchange(id, &mut answer, deadline, pin!(carrying))
+            .await;
         let answer = waiting.settle(outcome, &mut answer);
         let answer = answer.map_err(Failure::Link)?;
         let info = handshake::read(&answer)?;
@@ -136,10 +139,10 @@ impl Talk {
     /// Tells the server that it may begin.
     async fn initialized(&self, held: &Held, deadline: Instant) -> Result<(), LinkError> {
         let note = message(frame::notification(method::INITIALIZED, None));
+        let verb = Verb::Post(note);
         let mut delays = TRIES_AFTER.iter();
         loop {
-            let verb = Verb::Post(note.clone());
-            let error = match self.send(held, None, verb, deadline).await {
+            let error = match self.send(held, None, &verb, deadline).await {
                 Ok(response) if response.status.is_success() => {
                     self.read_on(response.body);
                     return Ok(());

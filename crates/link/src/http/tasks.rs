@@ -38,7 +38,8 @@ pub(super) async fn post(talk: Arc<Talk>, mut outbox: mpsc::Receiver<Bytes>) {
         };
         let limit = talk.spec.limits.post;
         let held = Arc::clone(&talk.session.borrow());
-        let sending = talk.send(&held, None, Verb::Post(body), clock::after(limit));
+        let verb = Verb::Post(body);
+        let sending = talk.send(&held, None, &verb, clock::after(limit));
         let sent = tokio::select! {
             biased;
             _ = talk.ended() => return,
@@ -148,7 +149,7 @@ pub(super) async fn keep(talk: Arc<Talk>) {
     let held = Arc::clone(&talk.session.borrow());
     if held.id.is_some() {
         let limit = talk.spec.limits.stop;
-        let sending = talk.send(&held, None, Verb::Delete, clock::after(limit));
+        let sending = talk.send(&held, None, &Verb::Delete, clock::after(limit));
         // A server may refuse it; then it forgets the session by itself.
         let _ = timeout(limit, sending).await;
     }

@@ -109,7 +109,7 @@ impl From<Dialed> for Wire {
 impl Wire {
     /// Whether another request can be sent: the peer has not closed it, nor said anything.
     pub(super) fn is_usable(&mut self, cx: &mut Context<'_>) -> bool {
-        self.read.is_empty() && self.poll_read(cx).is_pending()
+        self.read.is_empty() && self.stream.is_quiet(cx)
     }
 
     /// Sends a request and waits for the head of the answer.
@@ -121,7 +121,7 @@ impl Wire {
     ) -> Result<Answered, Refused> {
         self.write.clear();
         head::write(&mut self.write, request);
-        let mut body: &[u8] = &request.body;
+        let mut body = request.body;
         if body.len() <= COPY_BYTES_MAX {
             self.write.extend_from_slice(body);
             body = &[];

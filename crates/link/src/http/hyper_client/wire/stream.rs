@@ -6,6 +6,7 @@ use std::task::{Context, Poll};
 
 use hyper_rustls::MaybeHttpsStream;
 use hyper_util::rt::TokioIo;
+use rustix::io::Errno;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
@@ -20,6 +21,20 @@ pub(super) enum Stream {
 }
 
 impl Stream {
+    /// Whether there is nothing to be read, not even the end. Asks the kernel, which knows of it
+    /// before the runtime does.
+    pub(super) fn is_quiet(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut byte = [0; 1];
+        match self {
+            Self::Plain(plain) => rustix::io::read(plain, &mut byte) == Err(Errno::AGAIN),
+            // What is on the network may be nothing but TLS talking to itself.
+            Self::Tls(tls) => {
+                let mut byte = ReadBuf::new(&mut byte);
+                Pin::new(tls).poll_read(cx, &mut byte).is_pending()
+            }
+        }
+    }
+
     /// Whether a write that failed has put nothing on the network. TLS keeps what it is given,
     /// and may have sent a part of it.
     pub(super) const fn tells_what_left(&self) -> bool {
