@@ -1,5 +1,6 @@
 //! One connection: a request goes out, its answer is read, and then the next.
 
+use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -7,7 +8,6 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
 use http::{Method, StatusCode};
-use std::future::poll_fn;
 use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::time::{Instant, timeout_at};
 
@@ -238,9 +238,9 @@ impl Wire {
     /// Lets go of memory that a quiet connection should not hold.
     fn rest(&mut self) {
         self.read.clear();
-        if self.read.try_reclaim(BUFFER_BYTES) && self.read.capacity() <= 2 * BUFFER_BYTES {
-            // It is as it was in the beginning.
-        } else {
+        // A large piece of a body may still hold the memory that it was read into.
+        let is_free = self.read.try_reclaim(BUFFER_BYTES);
+        if !is_free || self.read.capacity() > 2 * BUFFER_BYTES {
             self.read = BytesMut::with_capacity(BUFFER_BYTES);
         }
         if self.write.capacity() > BUFFER_BYTES {
