@@ -58,8 +58,15 @@ impl Headers {
     /// Returns the value of the first header of a name.
     #[must_use]
     pub fn get(&self, name: &HeaderName) -> Option<&[u8]> {
-        let mut lines = self.0.split(|byte| *byte == b'\n');
-        lines.find_map(|line| value_in(line, name.as_str()))
+        let mut rest = &*self.0;
+        while let Some(end) = memchr::memchr(b'\n', rest) {
+            let (line, after) = rest.split_at_checked(end + 1)?;
+            if let Some(value) = value_in(line, name.as_str()) {
+                return Some(value);
+            }
+            rest = after;
+        }
+        None
     }
 }
 
