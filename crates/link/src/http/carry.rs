@@ -46,14 +46,15 @@ impl Talk {
         again: Again,
         deadline: Instant,
     ) -> Result<(), LinkError> {
+        let verb = Verb::Post(body);
         let mut renewed = false;
         let mut delays = TRIES_AFTER.iter();
         loop {
             let held = Arc::clone(&self.session.borrow());
-            if self.form == Form::Streamable && self.has_caller(id) {
-                held.listened().await;
+            if !held.is_listened() && self.form == Form::Streamable && self.has_caller(id) {
+                Box::pin(held.listened()).await;
             }
-            let error = match self.post(&held, id, body.clone(), deadline).await {
+            let error = match self.post(&held, id, &verb, deadline).await {
                 Ok(()) => return Ok(()),
                 Err(Trouble::Expired) if !renewed => {
                     // Rare roads are boxed: a call should carry no room for them.
@@ -86,12 +87,10 @@ impl Talk {
         self: &Arc<Self>,
         held: &Held,
         id: u64,
-        body: Bytes,
+        verb: &Verb,
         deadline: Instant,
     ) -> Result<(), Trouble> {
-        let response = self
-            .send(held, Some(id), Verb::Post(body), deadline)
-            .await?;
+        let response = self.send(held, Some(id), verb, deadline).await?;
         self.digest(response, held, id, deadline).await
     }
 
@@ -101,7 +100,7 @@ impl Talk {
         &self,
         held: &Held,
         id: Option<u64>,
-        verb: Verb,
+        verb: &Verb,
         deadline: Instant,
     ) -> Result<Response, LinkError> {
         let leaving = || {
@@ -112,7 +111,7 @@ impl Talk {
         let parcel = Parcel {
             to: &self.endpoint,
             verb,
-            headers: &held.headers,
+            held,
             last_event: None,
         };
         let wait = Wait {
@@ -243,8 +242,8 @@ impl Talk {
     ) -> Result<Response, LinkError> {
         let parcel = Parcel {
             to: &self.endpoint,
-            verb: Verb::Get,
-            headers: &held.headers,
+            verb: &Verb::Get,
+            held,
             last_event: resume.last.as_ref(),
         };
         let wait = Wait {

@@ -1,31 +1,66 @@
 //! The door to HTTP: one request goes out, its answer comes back piece by piece.
 
+use std::borrow::Cow;
 use std::fmt;
-use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use bowline_core::error::Execution;
-use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, Request, StatusCode};
+use http::{HeaderName, HeaderValue, Method, StatusCode};
 use thiserror::Error;
 use tokio::time::Instant;
 
+use super::endpoint::Endpoint;
 use crate::link::BoxFuture;
+
+mod body;
+mod headers;
+pub use body::{Body, Chunks};
+pub(crate) use headers::write_line;
+pub use headers::{Headers, Lines};
 
 /// Carries HTTP requests, from this machine or from another one. It follows no redirects, keeps
 /// no cookies, unpacks no bodies and sends a request at most once.
 pub trait HttpClient: fmt::Debug + Send + Sync {
-    /// Sends a request to its absolute address and waits for the head of the answer. Dropping the
-    /// future, or the body of the answer, takes the request off the wire.
+    /// Sends a request and waits for the head of the answer. Dropping the future, or the body of
+    /// the answer, takes the request off the wire.
     fn send<'a>(
         &'a self,
-        request: Request<Bytes>,
+        request: Outgoing<'a>,
         wait: Wait<'a>,
     ) -> BoxFuture<'a, Result<Response, HttpError>>;
 
     /// Lets go of what nobody has used for a while; called now and then.
     fn tidy(&self) {}
+}
+
+/// A request. Where it goes and how long it is, is said by who carries it: neither `lines` nor
+/// `headers` hold `host`, `content-length`, `connection` or `transfer-encoding`.
+#[derive(Clone, Debug)]
+pub struct Outgoing<'a> {
+    /// What is asked for.
+    pub method: Method,
+    /// Where it goes.
+    pub to: &'a Endpoint,
+    /// The headers that it shares with many requests.
+    pub lines: Cow<'a, Lines>,
+    /// Its own headers.
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+    /// The body.
+    pub body: &'a [u8],
+}
+
+impl<'a> Outgoing<'a> {
+    /// Returns a request without headers and body.
+    #[must_use]
+    pub fn new(method: Method, to: &'a Endpoint) -> Self {
+        Self {
+            method,
+            to,
+            lines: Cow::Owned(Lines::default()),
+            headers: Vec::new(),
+            body: &[],
+        }
+    }
 }
 
 /// How long a request may take to be answered, and who is told when it leaves.
@@ -55,15 +90,9 @@ pub struct Response {
     /// The status.
     pub status: StatusCode,
     /// The headers.
-    pub headers: HeaderMap,
+    pub headers: Headers,
     /// The body.
-    pub body: Box<dyn Chunks>,
-}
-
-/// A body that arrives piece by piece.
-pub trait Chunks: fmt::Debug + Send {
-    /// Returns the next piece; nothing after the last one.
-    fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, HttpError>>>;
+    pub body: Body,
 }
 
 /// Why there is no answer, or no more of it.
@@ -105,57 +134,6 @@ impl HttpError {
                 Execution::Unknown
             }
         }
-    }
-}
-
-impl dyn Chunks + '_ {
-    /// Waits for the next piece.
-    pub async fn chunk(&mut self) -> Option<Result<Bytes, HttpError>> {
-        poll_fn(|cx| self.poll_chunk(cx)).await
-    }
-
-    /// Reads to the end. A body that comes in one piece is not copied.
-    ///
-    /// # Errors
-    /// `TooLong` as soon as the limit is passed, or what broke the body.
-    pub async fn whole(&mut self, bytes_max: usize) -> Result<Bytes, HttpError> {
-        let mut first = Bytes::new();
-        while first.is_empty() {
-            match self.chunk().await {
-                Some(chunk) => first = chunk?,
-                None => return Ok(first),
-            }
-        }
-        let mut all = match self.chunk().await {
-            None if first.len() > bytes_max => return Err(HttpError::TooLong { bytes_max }),
-            None => return Ok(first),
-            Some(chunk) => {
-                let chunk = chunk?;
-                let mut all = BytesMut::with_capacity((first.len() + chunk.len()) * 2);
-                all.extend_from_slice(&first);
-                all.extend_from_slice(&chunk);
-                all
-            }
-        };
-        while all.len() <= bytes_max {
-            match self.chunk().await {
-                Some(chunk) => all.extend_from_slice(&chunk?),
-                None => return Ok(all.freeze()),
-            }
-        }
-        Err(HttpError::TooLong { bytes_max })
-    }
-
-    /// Reads the first bytes of a body that nobody wants whole; what breaks it ends it.
-    pub async fn start(&mut self, bytes_max: usize) -> Bytes {
-        let mut all = BytesMut::new();
-        while all.len() < bytes_max
-            && let Some(Ok(chunk)) = self.chunk().await
-        {
-            all.extend_from_slice(&chunk);
-        }
-        all.truncate(bytes_max);
-        all.freeze()
     }
 }
 

@@ -15,7 +15,13 @@ const REFERENCE_BYTES_MAX: usize = 8 * 1024;
 #[derive(Clone, PartialEq, Eq)]
 pub struct Endpoint {
     uri: Uri,
-    host: Arc<str>,
+    origin: Arc<Origin>,
+}
+
+/// Where connections lead.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(super) struct Origin {
+    host: Box<str>,
     port: u16,
     is_tls: bool,
 }
@@ -64,12 +70,20 @@ impl Endpoint {
             None if is_tls => 443,
             None => 80,
         };
-        Ok(Self {
+        let origin = Origin {
             host: host.into(),
             port,
             is_tls,
+        };
+        Ok(Self {
             uri,
+            origin: Arc::new(origin),
         })
+    }
+
+    /// Returns where connections lead.
+    pub(super) const fn origin(&self) -> &Arc<Origin> {
+        &self.origin
     }
 
     /// Returns the address, secrets included.
@@ -81,14 +95,14 @@ impl Endpoint {
     /// Whether both have the same scheme, host and port.
     #[must_use]
     pub fn is_same_origin(&self, other: &Self) -> bool {
-        self.is_tls == other.is_tls && self.port == other.port && self.host == other.host
+        self.origin == other.origin
     }
 
     /// Whether what is sent there is read by nobody else: over TLS, or without leaving this
     /// machine.
     #[must_use]
     pub fn is_private(&self) -> bool {
-        self.is_tls || is_loopback(&self.host)
+        self.origin.is_tls || is_loopback(&self.origin.host)
     }
 
     /// Reads a reference as seen from here: absolute, or relative to this address.
@@ -104,7 +118,7 @@ impl Endpoint {
         if has_scheme(reference) {
             return Self::parse(reference);
         }
-        let scheme = if self.is_tls { "https" } else { "http" };
+        let scheme = if self.origin.is_tls { "https" } else { "http" };
         if reference.starts_with("//") {
             return Self::parse(&format!("{scheme}:{reference}"));
         }
@@ -188,7 +202,7 @@ fn is_loopback(host: &str) -> bool {
 
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = if self.is_tls { "https" } else { "http" };
+        let scheme = if self.origin.is_tls { "https" } else { "http" };
         let authority = self.uri.authority().map_or("", |name| name.as_str());
         write!(f, "{scheme}://{authority}{}", self.uri.path())
     }

@@ -6,12 +6,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::header::HOST;
-use http::uri::Scheme;
-use http::{HeaderValue, Request, Uri};
-use http_body_util::Full;
-use hyper::client::conn::http1;
+use http::Uri;
+use http::uri::PathAndQuery;
 use hyper_rustls::{ConfigBuilderExt, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
 use rustls::ClientConfig;
@@ -19,12 +15,13 @@ use rustls::crypto::ring;
 use tokio::time::{Instant, timeout_at};
 use tower::ServiceExt;
 
-use super::client::{HttpClient, HttpError, Response, Wait, causes};
+use super::client::{HttpClient, HttpError, Outgoing, Response, Wait, causes};
+use super::endpoint::Endpoint;
 use crate::link::BoxFuture;
 
 mod pool;
 mod wire;
-use pool::{Key, Pool};
+use pool::Pool;
 use wire::{Refused, Wire};
 
 /// A peer that vanished is noticed by the kernel after about this long without a word.
@@ -60,7 +57,6 @@ impl Default for ClientLimits {
 /// and no wake-up between two.
 pub struct HyperClient {
     connector: HttpsConnector<HttpConnector>,
-    conn: http1::Builder,
     pool: Arc<Pool>,
     limits: ClientLimits,
 }
@@ -101,51 +97,39 @@ impl HyperClient {
             .https_or_http()
             .enable_http1()
             .wrap_connector(tcp);
-        let mut conn = http1::Builder::new();
-        conn.max_headers(limits.headers_max)
-            .max_header_size(limits.head_bytes_max);
         Self {
             connector,
-            conn,
             pool: Arc::new(Pool::new(limits.idle_max)),
             limits,
         }
     }
 
-    async fn exchange(
-        &self,
-        request: Request<Bytes>,
-        wait: Wait<'_>,
-    ) -> Result<Response, HttpError> {
-        let (key, mut request) = prepare(request)?;
+    async fn exchange(&self, request: Outgoing<'_>, wait: Wait<'_>) -> Result<Response, HttpError> {
+        let to = request.to.origin();
         // Each round takes one connection out of the pool, and the last one makes a new one.
         loop {
-            let kept = self.pool.take(&key).await;
+            let kept = self.pool.take(to).await;
             let (wire, is_new) = match kept {
                 Some(wire) => (wire, false),
-                None => (Box::pin(self.dial(&key, wait.connect)).await?, true),
+                None => (Box::pin(self.dial(request.to, wait.connect)).await?, true),
             };
             (wait.leaving)();
-            let sent = wire.send(request, wait.first_byte).await;
-            match sent {
-                Ok((head, reading)) => return Ok(self.pool.response(key, head, reading)),
+            match wire.send(&request, &self.limits, wait.first_byte).await {
+                Ok(answered) => return Ok(self.pool.response(to, answered)),
                 // It was closed while it waited, before a byte was written.
-                Err(Refused::Unsent(back, _)) if !is_new => request = *back,
-                Err(Refused::Unsent(_, reason)) => return Err(HttpError::Unreachable(reason)),
+                Err(Refused::Unsent(_)) if !is_new => {}
+                Err(Refused::Unsent(reason)) => return Err(HttpError::Unreachable(reason)),
                 Err(Refused::Failed(error)) => return Err(error),
             }
         }
     }
 
-    async fn dial(&self, to: &Key, by: Option<Instant>) -> Result<Box<Wire>, HttpError> {
-        let address = to.address()?;
+    async fn dial(&self, to: &Endpoint, by: Option<Instant>) -> Result<Box<Wire>, HttpError> {
+        let address = address(to)?;
         let connecting = tokio::time::timeout(self.limits.connect, async {
             let stream = self.connector.clone().oneshot(address).await;
             let stream = stream.map_err(|error| not_reached(&*error))?;
-            let shaken = self.conn.handshake(stream).await;
-            let (sender, connection) =
-                shaken.map_err(|error| HttpError::Unreachable(causes(&error)))?;
-            Ok(Box::new(Wire::new(sender, connection)))
+            Ok(Box::new(Wire::from(stream)))
         });
         let dialed = match by {
             Some(deadline) => timeout_at(deadline, connecting).await.ok(),
@@ -161,7 +145,7 @@ impl HyperClient {
 impl HttpClient for HyperClient {
     fn send<'a>(
         &'a self,
-        request: Request<Bytes>,
+        request: Outgoing<'a>,
         wait: Wait<'a>,
     ) -> BoxFuture<'a, Result<Response, HttpError>> {
         Box::pin(self.exchange(request, wait))
@@ -184,27 +168,9 @@ fn not_reached(error: &(dyn Error + 'static)) -> HttpError {
     HttpError::Unreachable(causes(error))
 }
 
-/// Turns a request to an absolute address into what is written to a connection.
-fn prepare(request: Request<Bytes>) -> Result<(Key, Request<Full<Bytes>>), HttpError> {
-    let (mut parts, body) = request.into_parts();
-    let target = parts.uri.into_parts();
-    let is_tls = match &target.scheme {
-        Some(scheme) if *scheme == Scheme::HTTP => false,
-        Some(scheme) if *scheme == Scheme::HTTPS => true,
-        _ => return Err(HttpError::Invalid("the scheme is neither http nor https")),
-    };
-    let Some(authority) = target.authority else {
-        return Err(HttpError::Invalid("the address has no host"));
-    };
-    if authority.as_str().contains('@') {
-        return Err(HttpError::Invalid("the address holds a password"));
-    }
-    if !parts.headers.contains_key(HOST) {
-        let host = HeaderValue::from_str(authority.as_str());
-        let host = host.map_err(|_| HttpError::Invalid("the host is no header value"))?;
-        parts.headers.insert(HOST, host);
-    }
-    parts.uri = target.path_and_query.map_or_else(Uri::default, Uri::from);
-    let key = Key { is_tls, authority };
-    Ok((key, Request::from_parts(parts, Full::new(body))))
+/// Returns where to connect to: the path, which may be a secret, is not told to the connector.
+fn address(to: &Endpoint) -> Result<Uri, HttpError> {
+    let mut parts = to.uri().clone().into_parts();
+    parts.path_and_query = Some(PathAndQuery::from_static("/"));
+    Uri::from_parts(parts).map_err(|_| HttpError::Invalid("the address is not absolute"))
 }

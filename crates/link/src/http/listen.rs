@@ -137,11 +137,11 @@ pub(super) async fn find_endpoint(
         client: Arc::clone(client),
         credentials: Arc::clone(&spec.credentials),
     };
-    let held = Held::none(&spec.url);
+    let held = Held::none();
     let parcel = Parcel {
         to: &spec.url,
-        verb: Verb::Get,
-        headers: &held.headers,
+        verb: &Verb::Get,
+        held: &held,
         last_event: None,
     };
     let wait = Wait {

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::StatusCode;
 use http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
-use http::{HeaderMap, StatusCode};
 use tokio::time::timeout;
 
-use super::client::{Chunks, Response};
+use super::client::{Body, Headers, Response};
 use crate::link::LinkError;
 
 /// How much of something that is no message is kept to be shown.
@@ -29,9 +29,8 @@ pub(super) enum Content {
 }
 
 /// Returns what the body says that it is.
-pub(super) fn content(headers: &HeaderMap) -> Content {
-    let named = headers.get(CONTENT_TYPE).map(|value| value.as_bytes());
-    let named = named.unwrap_or_default();
+pub(super) fn content(headers: &Headers) -> Content {
+    let named = headers.get(&CONTENT_TYPE).unwrap_or_default();
     let end = named.iter().position(|byte| *byte == b';');
     let kind = named.get(..end.unwrap_or(named.len()));
     let kind = kind.unwrap_or_default().trim_ascii();
@@ -52,23 +51,21 @@ pub(super) async fn refusal(response: Response) -> LinkError {
             let Response {
                 status, mut body, ..
             } = response;
-            let preview = preview(body.as_mut()).await;
+            let preview = preview(&mut body).await;
             of_status(status, &preview)
         }
     }
 }
 
 /// Returns why a status whose body is known is no answer.
-pub(super) fn refusal_of(status: StatusCode, headers: &HeaderMap, body: &Bytes) -> LinkError {
+pub(super) fn refusal_of(status: StatusCode, headers: &Headers, body: &Bytes) -> LinkError {
     plain(status, headers).unwrap_or_else(|| of_status(status, body))
 }
 
 /// Returns why something that is no message is no answer.
 pub(super) async fn foreign(mut response: Response) -> LinkError {
-    let content_type = response.headers.get(CONTENT_TYPE);
-    let content_type = content_type.map(|value| value.as_bytes());
-    let content_type = String::from_utf8_lossy(content_type.unwrap_or_default()).into();
-    let preview = preview(response.body.as_mut()).await;
+    let content_type = text(response.headers.get(&CONTENT_TYPE).unwrap_or_default());
+    let preview = preview(&mut response.body).await;
     LinkError::ContentType {
         content_type,
         preview: text(&preview),
@@ -76,7 +73,7 @@ pub(super) async fn foreign(mut response: Response) -> LinkError {
 }
 
 /// What is only to be shown is not waited for.
-async fn preview(body: &mut dyn Chunks) -> Bytes {
+async fn preview(body: &mut Body) -> Bytes {
     let start = timeout(PREVIEW_WAIT, body.start(PREVIEW_BYTES_MAX));
     start.await.unwrap_or_default()
 }
@@ -93,7 +90,7 @@ pub(super) const fn is_transient(error: &LinkError) -> bool {
 }
 
 /// What needs no look at the body.
-fn plain(status: StatusCode, headers: &HeaderMap) -> Option<LinkError> {
+fn plain(status: StatusCode, headers: &Headers) -> Option<LinkError> {
     let code = status.as_u16();
     match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Some(LinkError::Unauthorized {
@@ -104,7 +101,7 @@ fn plain(status: StatusCode, headers: &HeaderMap) -> Option<LinkError> {
             status: code,
             after: after(headers),
         }),
-        StatusCode::SERVICE_UNAVAILABLE if headers.contains_key(RETRY_AFTER) => {
+        StatusCode::SERVICE_UNAVAILABLE if headers.get(&RETRY_AFTER).is_some() => {
             Some(LinkError::Throttled {
                 status: code,
                 after: after(headers),
@@ -122,14 +119,14 @@ fn of_status(status: StatusCode, body: &[u8]) -> LinkError {
     }
 }
 
-fn challenge(headers: &HeaderMap) -> Option<Arc<str>> {
-    let said = headers.get(WWW_AUTHENTICATE)?.as_bytes();
+fn challenge(headers: &Headers) -> Option<Arc<str>> {
+    let said = headers.get(&WWW_AUTHENTICATE)?;
     Some(text(said.get(..CHALLENGE_BYTES_MAX).unwrap_or(said)))
 }
 
 /// Dates are not read: a clock that differs would make nonsense of them.
-fn after(headers: &HeaderMap) -> Option<Duration> {
-    let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+fn after(headers: &Headers) -> Option<Duration> {
+    let seconds = std::str::from_utf8(headers.get(&RETRY_AFTER)?).ok()?;
     seconds.parse().ok().map(Duration::from_secs)
 }
 
@@ -152,10 +149,9 @@ mod tests {
             ("text/html", Content::Other),
             ("", Content::Other),
         ] {
-            let mut headers = HeaderMap::new();
-            headers.insert(CONTENT_TYPE, name.parse().unwrap());
+            let headers = Headers::from_lines(format!("content-type: {name}\r\n").as_bytes());
             assert_eq!(content(&headers), want, "{name:?}");
         }
-        assert_eq!(content(&HeaderMap::new()), Content::Other);
+        assert_eq!(content(&Headers::default()), Content::Other);
     }
 }

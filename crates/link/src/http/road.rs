@@ -1,32 +1,35 @@
 //! Brings one request to a server: credentials, redirects, deadlines.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use bowline_core::pending::Sent;
 use bytes::Bytes;
 use http::header::{
-    ACCEPT, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, LOCATION, TRANSFER_ENCODING,
+    ACCEPT, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, LOCATION, TRANSFER_ENCODING, USER_AGENT,
 };
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode};
+use http::{HeaderName, HeaderValue, Method, StatusCode};
 use thiserror::Error;
 
-use super::client::{HttpClient, HttpError, Response, Wait};
+use super::client::{HttpClient, HttpError, Outgoing, Response, Wait};
 use super::credentials::Credentials;
 use super::endpoint::{Endpoint, EndpointError};
+use super::session::Held;
 use crate::link::{Exit, LinkError, NotSent};
 
 /// Redirects that are followed for one request.
 const REDIRECTS_MAX: usize = 10;
 
-const JSON: HeaderValue = HeaderValue::from_static("application/json");
-const STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
-const BOTH: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
-/// What frames a message or names the session is ours alone.
-const OURS: [HeaderName; 6] = [
+/// What frames a message, says what it is or names the session is ours alone.
+const OURS: [HeaderName; 9] = [
+    ACCEPT,
     CONNECTION,
     CONTENT_LENGTH,
+    CONTENT_TYPE,
     HOST,
+    LAST_EVENT_ID,
     TRANSFER_ENCODING,
     super::session::PROTOCOL_VERSION,
     super::session::SESSION_ID,
@@ -40,12 +43,12 @@ pub(super) struct Road {
 }
 
 /// One request.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Parcel<'a> {
     pub(super) to: &'a Endpoint,
-    pub(super) verb: Verb,
-    /// The headers of the session.
-    pub(super) headers: &'a HeaderMap,
+    pub(super) verb: &'a Verb,
+    /// The session that it belongs to.
+    pub(super) held: &'a Held,
     /// Where a broken stream is to go on.
     pub(super) last_event: Option<&'a HeaderValue>,
 }
@@ -98,7 +101,7 @@ impl Road {
         parcel: Parcel<'_>,
         wait: Wait<'_>,
     ) -> Result<Response, LinkError> {
-        let first = self.request(parcel.to, &parcel)?;
+        let first = self.request(parcel.to, parcel)?;
         let response = self.client.send(first, wait).await.map_err(trouble)?;
         if !is_redirect(response.status) {
             return Ok(response);
@@ -108,23 +111,28 @@ impl Road {
 
     async fn follow(
         &self,
-        mut parcel: Parcel<'_>,
+        parcel: Parcel<'_>,
         mut response: Response,
         wait: Wait<'_>,
     ) -> Result<Response, LinkError> {
         let mut here = parcel.to.clone();
+        let mut verb = parcel.verb.clone();
         for _ in 0..REDIRECTS_MAX {
-            let Some(location) = response.headers.get(LOCATION) else {
+            let Some(location) = response.headers.get(&LOCATION) else {
                 return Ok(response);
             };
-            let location = location.to_str().unwrap_or_default();
+            let location = std::str::from_utf8(location).unwrap_or_default();
             let next = here.resolve(location);
             let next = next.map_err(|error| LinkError::Redirect(error.into()))?;
             if !next.is_same_origin(parcel.to) {
                 return Err(LinkError::Redirect(RedirectError::Origin));
             }
-            parcel.verb = parcel.verb.redirected(response.status);
-            let request = self.request(&next, &parcel)?;
+            verb = verb.redirected(response.status);
+            let hop = Parcel {
+                verb: &verb,
+                ..parcel
+            };
+            let request = self.request(&next, hop)?;
             let sent = self.client.send(request, wait).await;
             // Whether a server did anything before it pointed elsewhere is not known.
             response = sent.map_err(after_a_hop)?;
@@ -136,38 +144,44 @@ impl Road {
         Err(LinkError::Redirect(RedirectError::TooMany))
     }
 
-    fn request(&self, to: &Endpoint, parcel: &Parcel<'_>) -> Result<Request<Bytes>, LinkError> {
-        let mut headers = parcel.headers.clone();
+    fn request<'a>(&self, to: &'a Endpoint, parcel: Parcel<'a>) -> Result<Outgoing<'a>, LinkError> {
         let secrets = self.credentials.headers()?;
         if !secrets.is_empty() && !to.is_private() {
             return Err(LinkError::NotSent(NotSent::Exposed));
         }
-        for (name, mut value) in secrets {
-            if !OURS.contains(&name) {
-                value.set_sensitive(true);
-                headers.insert(name, value);
-            }
-        }
-        if let Some(id) = parcel.last_event {
-            headers.insert("last-event-id", id.clone());
-        }
-        let (method, body) = match &parcel.verb {
-            Verb::Post(body) => {
-                headers.insert(ACCEPT, BOTH);
-                headers.insert(CONTENT_TYPE, JSON);
-                (Method::POST, body.clone())
-            }
-            Verb::Get => {
-                headers.insert(ACCEPT, STREAM);
-                (Method::GET, Bytes::new())
-            }
-            Verb::Delete => (Method::DELETE, Bytes::new()),
+        let held = parcel.held;
+        let (method, lines, body) = match parcel.verb {
+            Verb::Post(body) => (Method::POST, &held.post, &**body),
+            Verb::Get => (Method::GET, &held.get, &[][..]),
+            Verb::Delete => (Method::DELETE, &held.delete, &[][..]),
         };
-        let mut request = Request::new(body);
-        *request.method_mut() = method;
-        *request.uri_mut() = to.uri().clone();
-        *request.headers_mut() = headers;
+        let mut request = Outgoing {
+            method,
+            to,
+            lines: Cow::Borrowed(lines),
+            headers: Vec::new(),
+            body,
+        };
+        add(&mut request, secrets);
+        if let Some(id) = parcel.last_event {
+            request.headers.push((LAST_EVENT_ID, id.clone()));
+        }
         Ok(request)
+    }
+}
+
+/// Adds what proves who we are. Of one name, the last is taken.
+fn add(request: &mut Outgoing<'_>, secrets: Vec<(HeaderName, HeaderValue)>) {
+    for (name, mut value) in secrets {
+        if OURS.contains(&name) {
+            continue;
+        }
+        if name == USER_AGENT {
+            request.lines = Cow::Owned(request.lines.without(&name));
+        }
+        value.set_sensitive(true);
+        request.headers.retain(|(known, _)| *known != name);
+        request.headers.push((name, value));
     }
 }
 

@@ -1,20 +1,20 @@
 //! The session with a server: made by a handshake, and made again when the server forgot it.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::pending::Sent;
 use bowline_wire::mcp::{Revision, method};
-use http::header::{HOST, USER_AGENT};
-use http::uri::Authority;
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
+use http::{HeaderName, HeaderValue};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 use tracing::info;
 
 use super::carry::{TRIES_AFTER, Trouble};
+use super::client::Lines;
 use super::clock;
-use super::endpoint::Endpoint;
 use super::refusal;
 use super::road::Verb;
 use super::talk::{Form, Talk, Waiting, message};
@@ -26,13 +26,22 @@ use crate::stdio::handshake::{self, Failure};
 pub(super) const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 pub(super) const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 
+const US: HeaderValue = HeaderValue::from_static(concat!("bowline/", env!("CARGO_PKG_VERSION")));
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
+const BOTH: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
+
 /// A session as requests need it.
 #[derive(Debug)]
 pub(super) struct Held {
     /// The server's name for it, where it keeps sessions.
     pub(super) id: Option<HeaderValue>,
-    /// What goes with every request, the id included.
-    pub(super) headers: HeaderMap,
+    /// The headers of what posts a message, the id included. Made once, not for every request.
+    pub(super) post: Lines,
+    /// The headers of what opens a stream.
+    pub(super) get: Lines,
+    /// The headers of what ends the session.
+    pub(super) delete: Lines,
     /// Whether it is known what came of opening the stream outside requests.
     listened: watch::Sender<bool>,
     /// Until when that is waited for.
@@ -44,26 +53,20 @@ const LISTEN_WAIT: Duration = Duration::from_secs(1);
 
 impl Held {
     /// Before the handshake.
-    pub(super) fn none(server: &Endpoint) -> Self {
-        let mut headers = HeaderMap::new();
-        // Made once, not for every request.
-        let host = server.uri().authority().map(Authority::as_str);
-        if let Some(Ok(host)) = host.map(HeaderValue::from_str) {
-            headers.insert(HOST, host);
-        }
-        let us = concat!("bowline/", env!("CARGO_PKG_VERSION"));
-        headers.insert(USER_AGENT, HeaderValue::from_static(us));
-        Self {
-            id: None,
-            headers,
-            listened: watch::Sender::new(false),
-            listened_until: clock::after(LISTEN_WAIT),
-        }
+    pub(super) fn none() -> Self {
+        let mut common = Lines::default();
+        common.push(&USER_AGENT, &US);
+        Self::with(None, common)
     }
 
     /// The stream outside requests is open, or will not be.
     pub(super) fn set_listened(&self) {
         self.listened.send_replace(true);
+    }
+
+    /// Whether that is known.
+    pub(super) fn is_listened(&self) -> bool {
+        *self.listened.borrow()
     }
 
     /// Waits until what the server asks outside requests is heard. Some ask there during a call,
@@ -74,17 +77,33 @@ impl Held {
         let _ = timeout_at(self.listened_until, heard).await;
     }
 
-    fn new(server: &Endpoint, id: Option<HeaderValue>, revision: Revision) -> Self {
-        let mut held = Self::none(server);
+    fn new(id: Option<HeaderValue>, revision: Revision) -> Self {
+        let mut common = Self::none().delete;
         // Not known to the first revision, and no harm there.
         let revision = HeaderValue::from_static(revision.as_str());
-        held.headers.insert(PROTOCOL_VERSION, revision);
-        if let Some(mut id) = id {
-            id.set_sensitive(true);
-            held.headers.insert(SESSION_ID, id.clone());
-            held.id = Some(id);
+        common.push(&PROTOCOL_VERSION, &revision);
+        if let Some(id) = &id {
+            common.push(&SESSION_ID, id);
         }
-        held
+        Self::with(id, common)
+    }
+
+    fn with(mut id: Option<HeaderValue>, common: Lines) -> Self {
+        if let Some(id) = &mut id {
+            id.set_sensitive(true);
+        }
+        let (mut post, mut get) = (common.clone(), common.clone());
+        post.push(&ACCEPT, &BOTH);
+        post.push(&CONTENT_TYPE, &JSON);
+        get.push(&ACCEPT, &STREAM);
+        Self {
+            id,
+            post,
+            get,
+            delete: common,
+            listened: watch::Sender::new(false),
+            listened_until: clock::after(LISTEN_WAIT),
+        }
     }
 }
 
@@ -124,12 +143,13 @@ impl Talk {
         let (id, mut answer) = registered.map_err(Failure::Link)?;
         let mut waiting = Waiting::handshake(self, id);
         let body = message(frame::request(id, &request));
-        let none = Held::none(&self.endpoint);
+        let none = Held::none();
         let mut session = None;
         let carrying = async {
             let verb = Verb::Post(body);
-            let response = self.send(&none, Some(id), verb, deadline).await?;
-            session = response.headers.get(SESSION_ID).cloned();
+            let response = self.send(&none, Some(id), &verb, deadline).await?;
+            let named = response.headers.get(&SESSION_ID);
+            session = named.and_then(|id| HeaderValue::from_bytes(id).ok());
             match self.digest(response, &none, id, deadline).await {
                 Ok(()) => Ok(()),
                 Err(Trouble::Link(error)) => Err(error),
@@ -137,20 +157,22 @@ impl Talk {
                 Err(Trouble::Expired) => Err(LinkError::BadAnswer("no session".into())),
             }
         };
-        let outcome = self.exchange(id, &mut answer, deadline, carrying).await;
+        let outcome = self
+            .exchange(id, &mut answer, deadline, pin!(carrying))
+            .await;
         let answer = waiting.settle(outcome, &mut answer);
         let answer = answer.map_err(Failure::Link)?;
         let info = handshake::read(&answer)?;
-        Ok((Held::new(&self.endpoint, session, info.revision), info))
+        Ok((Held::new(session, info.revision), info))
     }
 
     /// Tells the server that it may begin.
     async fn initialized(&self, held: &Held, deadline: Instant) -> Result<(), LinkError> {
         let note = message(frame::notification(method::INITIALIZED, None));
+        let verb = Verb::Post(note);
         let mut delays = TRIES_AFTER.iter();
         loop {
-            let verb = Verb::Post(note.clone());
-            let error = match self.send(held, None, verb, deadline).await {
+            let error = match self.send(held, None, &verb, deadline).await {
                 Ok(response) if response.status.is_success() => {
                     self.read_on(response.body);
                     return Ok(());

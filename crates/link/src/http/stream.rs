@@ -7,7 +7,7 @@ use std::time::Duration;
 use bowline_wire::sse::{Decoder, Limits, OwnedEvent, SseFault};
 use http::HeaderValue;
 
-use super::client::{Chunks, HttpError};
+use super::client::{Body, HttpError};
 
 /// How long to wait before a stream is opened again, when the server does not say.
 const RETRY: Duration = Duration::from_secs(1);
@@ -24,7 +24,7 @@ const DOUBLINGS_MAX: u32 = 8;
 /// A stream that is being read.
 #[derive(Debug)]
 pub(super) struct Stream {
-    body: Box<dyn Chunks>,
+    body: Body,
     decoder: Decoder,
 }
 
@@ -50,7 +50,7 @@ pub(super) struct Resume {
 }
 
 impl Stream {
-    pub(super) const fn new(body: Box<dyn Chunks>, bytes_max: usize) -> Self {
+    pub(super) const fn new(body: Body, bytes_max: usize) -> Self {
         let limits = Limits {
             line_bytes_max: bytes_max,
             event_bytes_max: bytes_max,
@@ -87,7 +87,7 @@ impl Stream {
     }
 
     /// Returns what is left of the body, unless its end is here already.
-    pub(super) async fn into_rest(self) -> Option<Box<dyn Chunks>> {
+    pub(super) async fn into_rest(self) -> Option<Body> {
         let mut body = self.body;
         let next = poll_fn(|cx| Poll::Ready(body.poll_chunk(cx))).await;
         match next {

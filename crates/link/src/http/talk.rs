@@ -1,5 +1,6 @@
 //! One conversation with a server over many HTTP requests: who waits, and whether it goes on.
 
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex};
 
 use bowline_core::pending::Sent;
@@ -9,7 +10,7 @@ use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::time::Instant;
 
 use super::HttpSpec;
-use super::client::{Chunks, HttpClient};
+use super::client::{Body, HttpClient};
 use super::endpoint::Endpoint;
 use super::road::Road;
 use super::session::Held;
@@ -59,7 +60,7 @@ pub(super) struct Talk {
     /// Messages that want no answer.
     outbox: mpsc::Sender<Bytes>,
     /// Streams whose answer has come, to be read to their end.
-    rests: mpsc::Sender<Box<dyn Chunks>>,
+    rests: mpsc::Sender<Body>,
     counts: Counts,
 }
 
@@ -73,7 +74,7 @@ struct State {
 #[derive(Debug)]
 pub(super) struct Ends {
     pub(super) outbox: mpsc::Receiver<Bytes>,
-    pub(super) rests: mpsc::Receiver<Box<dyn Chunks>>,
+    pub(super) rests: mpsc::Receiver<Body>,
 }
 
 /// Streams that may wait to be read to their end.
@@ -92,7 +93,7 @@ impl Talk {
         // One more than callers may use, so that a new session can always be made.
         let waiters_max = spec.limits.in_flight_max.saturating_add(1);
         let talk = Self {
-            session: watch::Sender::new(Arc::new(Held::none(&endpoint))),
+            session: watch::Sender::new(Arc::new(Held::none())),
             client,
             form,
             endpoint,
@@ -133,21 +134,21 @@ impl Talk {
         if body.len() > bytes_max {
             return Err(LinkError::NotSent(NotSent::TooLarge { bytes_max }));
         }
-        let carrying = self.carry(id, body, again, deadline);
+        let carrying = pin!(self.carry(id, body, again, deadline));
         let outcome = self.exchange(id, &mut answer, deadline, carrying).await;
         waiting.settle(outcome, &mut answer)
     }
 
     /// Waits for an answer while `carrying` brings the request there; `None` when the deadline
-    /// came first.
+    /// came first. It is borrowed, since what is moved into a future is held there twice.
     pub(super) async fn exchange(
         &self,
         id: u64,
         answer: &mut Receiver,
         deadline: Instant,
-        carrying: impl Future<Output = Result<(), LinkError>>,
+        carrying: Pin<&mut impl Future<Output = Result<(), LinkError>>>,
     ) -> Option<Result<Answer, LinkError>> {
-        let mut waiting = std::pin::pin!(desk::wait(self, id, answer, deadline));
+        let mut waiting = pin!(desk::wait(self, id, answer, deadline));
         tokio::select! {
             biased;
             carried = carrying => match carried {
@@ -209,9 +210,11 @@ impl Talk {
     }
 
     /// Reads a stream on whose answer has come, so that its connection can be used again.
-    pub(super) fn read_on(&self, rest: Box<dyn Chunks>) {
-        // Without room it is dropped, which closes the connection.
-        let _ = self.rests.try_send(rest);
+    pub(super) fn read_on(&self, rest: Body) {
+        if !rest.is_here() {
+            // Without room it is dropped, which closes the connection.
+            let _ = self.rests.try_send(rest);
+        }
     }
 
     pub(super) fn abilities(&self) -> bowline_core::caller::Abilities {
@@ -418,5 +421,49 @@ impl<'a> Waiting<'a> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.give_up("the caller took the request back");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::size_of_val;
+
+    use super::super::credentials::Anonymous;
+    use super::super::hyper_client::{ClientLimits, HyperClient};
+    use super::super::{HttpLimits, Transport};
+    use super::*;
+
+    /// Many calls wait at once, and each has one of these.
+    const CALL_FUTURE_BYTES_MAX: usize = 1536;
+
+    #[test]
+    fn a_call_that_waits_is_small() {
+        let endpoint = Endpoint::parse("http://127.0.0.1:1/mcp").unwrap();
+        let spec = HttpSpec {
+            server: "tracker".into(),
+            url: endpoint.clone(),
+            transport: Transport::Auto,
+            credentials: Arc::new(Anonymous),
+            owner: None,
+            limits: HttpLimits::default(),
+        };
+        let http = Arc::new(HyperClient::new(ClientLimits::default()).unwrap());
+        let info = ClientInfo {
+            name: "probe".into(),
+            version: "9".into(),
+        };
+        let (events, _heard) = mpsc::channel(1);
+        let (talk, _ends) = Talk::new(&spec, http, info, (Form::Streamable, endpoint), events);
+        let request = Request {
+            method: "tools/call".into(),
+            params: None,
+            rename: None,
+            progress_at: None,
+            reply_id: Bytes::from_static(b"1"),
+            deadline: super::super::clock::now(),
+            caller: None,
+        };
+        let bytes = size_of_val(&talk.request(request));
+        assert!(bytes <= CALL_FUTURE_BYTES_MAX, "{bytes}");
     }
 }

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tracing::debug;
 
-use super::client::Chunks;
+use super::client::Body;
 use super::clock;
 use super::road::Verb;
 use super::talk::{Phase, Talk};
@@ -38,7 +38,8 @@ pub(super) async fn post(talk: Arc<Talk>, mut outbox: mpsc::Receiver<Bytes>) {
         };
         let limit = talk.spec.limits.post;
         let held = Arc::clone(&talk.session.borrow());
-        let sending = talk.send(&held, None, Verb::Post(body), clock::after(limit));
+        let verb = Verb::Post(body);
+        let sending = talk.send(&held, None, &verb, clock::after(limit));
         let sent = tokio::select! {
             biased;
             _ = talk.ended() => return,
@@ -57,7 +58,7 @@ pub(super) async fn post(talk: Arc<Talk>, mut outbox: mpsc::Receiver<Bytes>) {
 
 /// Reads streams on after their answer, so that their connections can be used again; delivers
 /// changes that found no room; lets go of connections that nobody uses.
-pub(super) async fn rest(talk: Arc<Talk>, mut rests: mpsc::Receiver<Box<dyn Chunks>>) {
+pub(super) async fn rest(talk: Arc<Talk>, mut rests: mpsc::Receiver<Body>) {
     let mut open = Rests::default();
     let mut tidy = interval(TIDY_EVERY);
     tidy.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -87,7 +88,7 @@ struct Rests(Vec<Rest>);
 
 #[derive(Debug)]
 struct Rest {
-    body: Box<dyn Chunks>,
+    body: Body,
     bytes: usize,
     /// Whether it was there at the last look at the clock.
     is_old: bool,
@@ -98,7 +99,7 @@ impl Rests {
         self.0.is_empty()
     }
 
-    fn add(&mut self, body: Box<dyn Chunks>) {
+    fn add(&mut self, body: Body) {
         if self.0.len() >= RESTS_MAX {
             self.0.remove(0);
         }
@@ -148,7 +149,7 @@ pub(super) async fn keep(talk: Arc<Talk>) {
     let held = Arc::clone(&talk.session.borrow());
     if held.id.is_some() {
         let limit = talk.spec.limits.stop;
-        let sending = talk.send(&held, None, Verb::Delete, clock::after(limit));
+        let sending = talk.send(&held, None, &Verb::Delete, clock::after(limit));
         // A server may refuse it; then it forgets the session by itself.
         let _ = timeout(limit, sending).await;
     }

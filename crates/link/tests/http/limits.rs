@@ -2,7 +2,9 @@
 
 use std::net::TcpListener;
 
+use ::http::Method;
 use bowline_core::error::Execution;
+use bowline_link::http::client::Outgoing;
 
 use super::*;
 
@@ -156,8 +158,8 @@ async fn a_connection_that_does_not_come_about_in_time_was_not_sent() {
         first_byte: None,
         leaving: &|| panic!("nothing may leave"),
     };
-    let request = ::http::Request::get(format!("http://{address}/"));
-    let sent = client.send(request.body(Bytes::new()).unwrap(), wait);
+    let to = Endpoint::parse(&format!("http://{address}/")).unwrap();
+    let sent = client.send(Outgoing::new(Method::GET, &to), wait);
     let error = soon(sent).await.unwrap_err();
     assert_eq!(error, http::client::HttpError::ConnectTimeout);
     assert_eq!(error.execution(), Execution::NotStarted);
@@ -181,9 +183,9 @@ async fn a_server_that_speaks_no_tls_is_not_reached_over_https() {
         first_byte: None,
         leaving: &|| panic!("nothing may leave"),
     };
-    let request = ::http::Request::get(format!("https://{address}/"));
+    let to = Endpoint::parse(&format!("https://{address}/")).unwrap();
     let client = client();
-    let sent = client.send(request.body(Bytes::new()).unwrap(), wait);
+    let sent = client.send(Outgoing::new(Method::GET, &to), wait);
     let error = soon(sent).await.unwrap_err();
     assert!(
         matches!(error, http::client::HttpError::Unreachable(_)),
@@ -195,8 +197,8 @@ async fn a_server_that_speaks_no_tls_is_not_reached_over_https() {
 async fn an_answer_that_does_not_begin_in_time_may_have_run() {
     let mut server = Server::start().await;
     let client = client();
-    let request = ::http::Request::get(format!("{}/", server.origin));
-    let request = request.body(Bytes::new()).unwrap();
+    let to = Endpoint::parse(&format!("{}/", server.origin)).unwrap();
+    let request = Outgoing::new(Method::GET, &to);
     let wait = http::client::Wait {
         connect: None,
         first_byte: Some(after(Duration::from_millis(200))),

@@ -34,6 +34,7 @@ mod redirects;
 mod server;
 mod sessions;
 mod streams;
+mod wire;
 use server::{Server, soon};
 
 type Outcome = Result<Answer, LinkError>;

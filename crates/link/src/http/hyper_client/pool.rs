@@ -1,6 +1,7 @@
 //! Connections that wait to be used again.
 
 use std::collections::HashMap;
+use std::future::poll_fn;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -8,38 +9,15 @@ use std::time::Duration;
 use bowline_core::sync::lock;
 use bytes::Bytes;
 use foldhash::fast::RandomState;
-use http::Uri;
-use http::response::Parts;
-use http::uri::{Authority, Scheme};
 use tokio::time::Instant;
 
-use super::super::client::{Chunks, HttpError, Response};
+use super::super::client::{Body, Chunks, HttpError, Response};
 use super::super::clock;
-use super::wire::{Reading, Wire};
+use super::super::endpoint::Origin;
+use super::wire::{Answered, Reading, Wire};
 
 /// A connection is let go when it was not used for so long.
 const IDLE_MAX: Duration = Duration::from_secs(30);
-
-/// Where a connection leads.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Key {
-    pub(super) is_tls: bool,
-    pub(super) authority: Authority,
-}
-
-impl Key {
-    /// Returns where to connect to.
-    pub(super) fn address(&self) -> Result<Uri, HttpError> {
-        let scheme = if self.is_tls {
-            Scheme::HTTPS
-        } else {
-            Scheme::HTTP
-        };
-        let address = Uri::builder().scheme(scheme).path_and_query("/");
-        let address = address.authority(self.authority.clone()).build();
-        address.map_err(|_| HttpError::Invalid("the address is not absolute"))
-    }
-}
 
 /// Connections that carry nothing, by where they lead.
 #[derive(Debug)]
@@ -47,7 +25,7 @@ pub(super) struct Pool {
     /// To one origin.
     idle_max: usize,
     /// The longest unused stands first. A list that stays empty goes with `tidy`.
-    idle: Mutex<HashMap<Key, Vec<Idle>, RandomState>>,
+    idle: Mutex<HashMap<Arc<Origin>, Vec<Idle>, RandomState>>,
 }
 
 #[derive(Debug)]
@@ -66,24 +44,33 @@ impl Pool {
     }
 
     /// Returns the connection used last that is still good.
-    pub(super) async fn take(&self, key: &Key) -> Option<Box<Wire>> {
-        loop {
-            let mut wire = self.pop(key)?;
-            if wire.is_usable().await {
-                return Some(wire);
+    pub(super) async fn take(&self, to: &Origin) -> Option<Box<Wire>> {
+        poll_fn(|cx| {
+            let mut last = self.pop(to);
+            while last.as_mut().is_some_and(|wire| !wire.is_usable(cx)) {
+                last = self.pop(to);
             }
-        }
+            Poll::Ready(last)
+        })
+        .await
     }
 
-    fn pop(&self, key: &Key) -> Option<Box<Wire>> {
-        let last = lock(&self.idle).get_mut(key)?.pop();
+    fn pop(&self, to: &Origin) -> Option<Box<Wire>> {
+        let last = lock(&self.idle).get_mut(to)?.pop();
         last.map(|idle| idle.wire)
     }
 
-    fn put(&self, key: Key, wire: Box<Wire>) {
+    /// Keeps a connection whose answer was read, where it can be used again.
+    fn keep(&self, to: &Arc<Origin>, reading: Reading) {
+        let Some(wire) = reading.into_wire() else {
+            return;
+        };
         let used = clock::now();
         let mut idle = lock(&self.idle);
-        let list = idle.entry(key).or_default();
+        let list = match idle.get_mut(to) {
+            Some(list) => list,
+            None => idle.entry(Arc::clone(to)).or_default(),
+        };
         if list.len() < self.idle_max {
             list.push(Idle { wire, used });
         }
@@ -99,16 +86,24 @@ impl Pool {
     }
 
     /// Returns an answer whose connection comes back here once it is read.
-    pub(super) fn response(self: &Arc<Self>, key: Key, head: Parts, reading: Reading) -> Response {
-        let mut body = Kept {
-            open: Some((key, reading)),
-            pool: self.clone(),
+    pub(super) fn response(self: &Arc<Self>, to: &Arc<Origin>, answered: Answered) -> Response {
+        let mut reading = answered.reading;
+        let first = reading.here();
+        let body = if reading.is_over() {
+            self.keep(to, reading);
+            Body::from(first.unwrap_or_default())
+        } else {
+            Body::open(Box::new(Kept {
+                first,
+                open: Some(reading),
+                to: Arc::clone(to),
+                pool: Arc::clone(self),
+            }))
         };
-        body.keep_if_over();
         Response {
-            status: head.status,
-            headers: head.headers,
-            body: Box::new(body),
+            status: answered.status,
+            headers: answered.headers,
+            body,
         }
     }
 }
@@ -116,34 +111,27 @@ impl Pool {
 /// A body whose connection is kept after its end, and closed when it is dropped before.
 #[derive(Debug)]
 struct Kept {
+    /// What came with the head.
+    first: Option<Bytes>,
     /// Absent after the end.
-    open: Option<(Key, Reading)>,
+    open: Option<Reading>,
+    to: Arc<Origin>,
     pool: Arc<Pool>,
-}
-
-impl Kept {
-    fn keep_if_over(&mut self) {
-        if let Some((key, reading)) = self.open.take_if(|(_, reading)| reading.is_over()) {
-            self.pool.put(key, reading.into_wire());
-        }
-    }
 }
 
 impl Chunks for Kept {
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, HttpError>>> {
-        let Some((_, reading)) = &mut self.open else {
+        if let Some(first) = self.first.take() {
+            return Poll::Ready(Some(Ok(first)));
+        }
+        let Some(reading) = &mut self.open else {
             return Poll::Ready(None);
         };
         let chunk = reading.poll_chunk(cx);
-        match &chunk {
-            Poll::Ready(None) => {
-                if let Some((key, reading)) = self.open.take() {
-                    self.pool.put(key, reading.into_wire());
-                }
-            }
-            Poll::Ready(Some(Err(_))) => self.open = None,
-            Poll::Ready(Some(Ok(_))) => self.keep_if_over(),
-            Poll::Pending => {}
+        if let Poll::Ready(Some(Err(_))) = &chunk {
+            self.open = None;
+        } else if let Some(reading) = self.open.take_if(|reading| reading.is_over()) {
+            self.pool.keep(&self.to, reading);
         }
         chunk
     }

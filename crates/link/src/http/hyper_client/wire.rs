@@ -1,189 +1,333 @@
-//! One connection, driven by who uses it.
+//! One connection: a request goes out, its answer is read, and then the next.
 
-use std::fmt;
 use std::future::poll_fn;
+use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
-use http::Request;
-use http::response::Parts;
-use http_body_util::Full;
-use hyper::body::{Body, Incoming};
-use hyper::client::conn::TrySendError;
-use hyper::client::conn::http1::{Connection, SendRequest};
-use hyper_rustls::MaybeHttpsStream;
-use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
+use bytes::{Bytes, BytesMut};
+use http::{Method, StatusCode};
+use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::time::{Instant, timeout_at};
 
-use super::super::client::{HttpError, causes};
+use super::super::client::{Headers, HttpError, Outgoing, causes};
+use super::ClientLimits;
 
-type Stream = MaybeHttpsStream<TokioIo<TcpStream>>;
+mod body;
+mod head;
+mod stream;
+#[cfg(test)]
+mod tests;
+
+use body::{Decoder, Step};
+use head::Head;
+pub(super) use stream::Dialed;
+use stream::Stream;
+
+/// What a connection holds to read and to write, each, while it waits for its next request.
+const BUFFER_BYTES: usize = 4 * 1024;
+
+/// What is read at once of a body that is known to be long.
+const READ_BYTES_MAX: usize = 64 * 1024;
+
+/// A body up to here is written with its head as one piece of memory.
+const COPY_BYTES_MAX: usize = 16 * 1024;
+
+/// Heads that may come before the one of the answer.
+const INTERIM_HEADS_MAX: usize = 8;
 
 /// A connection. Nothing happens on it unless it is polled: by the request that it carries, or
 /// when it is taken out of the pool.
+#[derive(Debug)]
 pub(super) struct Wire {
-    sender: SendRequest<Full<Bytes>>,
-    connection: Connection<Stream, Full<Bytes>>,
-    /// Whether the connection has ended, after which it must not be polled.
-    is_over: bool,
-}
-
-impl fmt::Debug for Wire {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Wire")
-            .field("is_over", &self.is_over)
-            .finish_non_exhaustive()
-    }
+    stream: Stream,
+    /// What was read and is not used yet.
+    read: BytesMut,
+    /// What is written first: the head, and a short body.
+    write: Vec<u8>,
 }
 
 /// Why a request has no answer.
 #[derive(Debug)]
 pub(super) enum Refused {
-    /// No byte of it was written, so it is given back.
-    Unsent(Box<Request<Full<Bytes>>>, Arc<str>),
+    /// No byte of it was written.
+    Unsent(Arc<str>),
     Failed(HttpError),
+}
+
+/// How far a request has gone out.
+#[derive(Debug)]
+struct Sending<'a> {
+    method: &'a Method,
+    /// What is written after the wire's own buffer.
+    body: &'a [u8],
+    /// Of both together.
+    written: usize,
+    state: Out,
+    /// Heads that were not the answer.
+    interim: usize,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Out {
+    /// No byte has left.
+    Unsent,
+    Open,
+    Done,
+    /// It cannot be written to its end, but may have been answered.
+    Broken(Arc<str>),
 }
 
 /// A body on its connection.
 #[derive(Debug)]
 pub(super) struct Reading {
     wire: Box<Wire>,
-    incoming: Incoming,
+    body: Decoder,
+    /// Whether the connection can be used again.
+    keeps: bool,
+}
+
+/// What is known of an answer when its head is here.
+#[derive(Debug)]
+pub(super) struct Answered {
+    pub(super) status: StatusCode,
+    pub(super) headers: Headers,
+    pub(super) reading: Reading,
+}
+
+impl From<Dialed> for Wire {
+    fn from(dialed: Dialed) -> Self {
+        Self {
+            stream: dialed.into(),
+            read: BytesMut::with_capacity(BUFFER_BYTES),
+            write: Vec::new(),
+        }
+    }
 }
 
 impl Wire {
-    pub(super) const fn new(
-        sender: SendRequest<Full<Bytes>>,
-        connection: Connection<Stream, Full<Bytes>>,
-    ) -> Self {
-        Self {
-            sender,
-            connection,
-            is_over: false,
-        }
-    }
-
-    /// Moves bytes in both directions as far as they go.
-    fn drive(&mut self, cx: &mut Context<'_>) {
-        if !self.is_over {
-            // Why it ended is told to the request that it carried.
-            self.is_over = Pin::new(&mut self.connection).poll(cx).is_ready();
-        }
-    }
-
-    /// Whether another request can be sent: the peer has not closed it, and no answer is open.
-    pub(super) async fn is_usable(&mut self) -> bool {
-        poll_fn(|cx| {
-            self.drive(cx);
-            Poll::Ready(!self.is_over && self.sender.is_ready())
-        })
-        .await
+    /// Whether another request can be sent: the peer has not closed it, nor said anything.
+    pub(super) fn is_usable(&mut self, cx: &mut Context<'_>) -> bool {
+        self.read.is_empty() && self.stream.is_quiet(cx)
     }
 
     /// Sends a request and waits for the head of the answer.
     pub(super) async fn send(
         mut self: Box<Self>,
-        request: Request<Full<Bytes>>,
+        request: &Outgoing<'_>,
+        limits: &ClientLimits,
         first_byte: Option<Instant>,
-    ) -> Result<(Parts, Reading), Refused> {
-        let mut sending = pin!(self.sender.try_send_request(request));
-        let (connection, is_over) = (&mut self.connection, &mut self.is_over);
-        let answered = poll_fn(|cx| {
-            if let Poll::Ready(sent) = sending.as_mut().poll(cx) {
-                return Poll::Ready(Some(sent));
-            }
-            if *is_over {
-                return Poll::Ready(None);
-            }
-            *is_over = Pin::new(&mut *connection).poll(cx).is_ready();
-            match sending.as_mut().poll(cx) {
-                Poll::Ready(sent) => Poll::Ready(Some(sent)),
-                // A connection that is over answers nothing.
-                Poll::Pending if *is_over => Poll::Ready(None),
-                Poll::Pending => Poll::Pending,
-            }
-        });
-        let answered = match first_byte {
-            None => answered.await,
+    ) -> Result<Answered, Refused> {
+        self.write.clear();
+        head::write(&mut self.write, request);
+        let mut body = request.body;
+        if body.len() <= COPY_BYTES_MAX {
+            self.write.extend_from_slice(body);
+            body = &[];
+        }
+        let mut sending = Sending {
+            method: &request.method,
+            body,
+            written: 0,
+            state: Out::Unsent,
+            interim: 0,
+        };
+        let answered = poll_fn(|cx| self.poll_exchange(cx, &mut sending, limits));
+        let head = match first_byte {
+            None => answered.await?,
             Some(deadline) => match timeout_at(deadline, answered).await {
-                Ok(answered) => answered,
+                Ok(answered) => answered?,
                 Err(_) => return Err(Refused::Failed(HttpError::FirstByteTimeout)),
             },
         };
-        match answered {
-            Some(Ok(response)) => {
-                let (head, incoming) = response.into_parts();
-                Ok((
-                    head,
-                    Reading {
-                        wire: self,
-                        incoming,
-                    },
-                ))
+        // What was not asked to its end cannot be followed by another request.
+        let keeps = head.keeps && sending.state == Out::Done;
+        Ok(Answered {
+            status: head.status,
+            headers: head.headers,
+            reading: Reading {
+                wire: self,
+                body: head.body,
+                keeps,
+            },
+        })
+    }
+
+    /// Writes and reads at once: an answer may come before the request has gone out.
+    fn poll_exchange(
+        &mut self,
+        cx: &mut Context<'_>,
+        sending: &mut Sending<'_>,
+        limits: &ClientLimits,
+    ) -> Poll<Result<Head, Refused>> {
+        if matches!(sending.state, Out::Unsent | Out::Open)
+            && let Poll::Ready(written) = self.poll_write(cx, sending)
+        {
+            sending.state = match written {
+                Ok(()) => Out::Done,
+                Err(error) => Out::Broken(sending.fail(&error)?),
+            };
+        }
+        loop {
+            let head = head::read(&mut self.read, limits, sending.method);
+            match head.map_err(Refused::Failed)? {
+                Some(_) if sending.state == Out::Unsent => {
+                    return Poll::Ready(Err(Refused::Unsent("it spoke first".into())));
+                }
+                Some(head) if head.status == StatusCode::SWITCHING_PROTOCOLS => {
+                    return Poll::Ready(Err(sending.bad("it speaks another protocol")));
+                }
+                Some(head) if head.status.is_informational() => {
+                    sending.interim += 1;
+                    if sending.interim > INTERIM_HEADS_MAX {
+                        return Poll::Ready(Err(sending.bad("the answer does not begin")));
+                    }
+                    continue;
+                }
+                Some(head) => return Poll::Ready(Ok(head)),
+                None => {}
             }
-            Some(Err(error)) => Err(Refused::from(error)),
-            None => {
-                let reason = "it was closed".into();
-                Err(Refused::Failed(HttpError::Lost(reason)))
+            match ready!(self.poll_read(cx)) {
+                Ok(0) => return Poll::Ready(Err(sending.lost("it was closed".into()))),
+                Ok(_) => {}
+                Err(error) => return Poll::Ready(Err(sending.lost(causes(&error)))),
             }
+        }
+    }
+
+    fn poll_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        sending: &mut Sending<'_>,
+    ) -> Poll<io::Result<()>> {
+        let mut stream = Pin::new(&mut self.stream);
+        loop {
+            let first = self.write.get(sending.written..).unwrap_or_default();
+            let of_body = sending.written.saturating_sub(self.write.len());
+            let second = sending.body.get(of_body..).unwrap_or_default();
+            if !stream.tells_what_left() {
+                sending.state = Out::Open;
+            }
+            let written = match (first.is_empty(), second.is_empty()) {
+                (true, true) => return stream.poll_flush(cx),
+                (false, true) => stream.as_mut().poll_write(cx, first),
+                (true, false) => stream.as_mut().poll_write(cx, second),
+                (false, false) => {
+                    let both = [IoSlice::new(first), IoSlice::new(second)];
+                    stream.as_mut().poll_write_vectored(cx, &both)
+                }
+            };
+            match ready!(written)? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                count => sending.written += count,
+            }
+            sending.state = Out::Open;
+        }
+    }
+
+    /// Reads once into the buffer; nothing was read at the end.
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        if self.read.spare_capacity_mut().is_empty() {
+            // Grows by doubling, or takes the room of what was used.
+            self.read.reserve(self.read.len().max(BUFFER_BYTES));
+        }
+        pin!(self.stream.read_buf(&mut self.read)).poll(cx)
+    }
+
+    /// Lets go of memory that a quiet connection should not hold.
+    fn rest(&mut self) {
+        self.read.clear();
+        // A large piece of a body may still hold the memory that it was read into.
+        let is_free = self.read.try_reclaim(BUFFER_BYTES);
+        if !is_free || self.read.capacity() > 2 * BUFFER_BYTES {
+            self.read = BytesMut::with_capacity(BUFFER_BYTES);
+        }
+        if self.write.capacity() > BUFFER_BYTES {
+            self.write = Vec::new();
         }
     }
 }
 
-impl From<TrySendError<Request<Full<Bytes>>>> for Refused {
-    fn from(mut error: TrySendError<Request<Full<Bytes>>>) -> Self {
-        let back = error.take_message();
-        let error = error.into_error();
-        let reason = causes(&error);
-        match back {
-            Some(request) => Self::Unsent(Box::new(request), reason),
-            None if error.is_parse() => Self::Failed(HttpError::Head(reason)),
-            None => Self::Failed(HttpError::Lost(reason)),
+impl Sending<'_> {
+    /// Returns why it is broken, or that it never began.
+    fn fail(&self, error: &io::Error) -> Result<Arc<str>, Refused> {
+        match self.state {
+            Out::Unsent => Err(Refused::Unsent(causes(error))),
+            Out::Open | Out::Done | Out::Broken(_) => Ok(causes(error)),
         }
+    }
+
+    /// There will be no answer.
+    fn lost(&self, reason: Arc<str>) -> Refused {
+        match &self.state {
+            Out::Unsent => Refused::Unsent(reason),
+            Out::Open | Out::Done => Refused::Failed(HttpError::Lost(reason)),
+            Out::Broken(first) => Refused::Failed(HttpError::Lost(Arc::clone(first))),
+        }
+    }
+
+    fn bad(&self, reason: &'static str) -> Refused {
+        debug_assert_ne!(self.state, Out::Unsent);
+        Refused::Failed(HttpError::Head(reason.into()))
     }
 }
 
 impl Reading {
     /// Whether nothing is left to be read.
     pub(super) fn is_over(&self) -> bool {
-        self.incoming.is_end_stream()
+        self.body.is_over()
     }
 
-    /// Returns the connection, to be used again.
-    pub(super) fn into_wire(self) -> Box<Wire> {
-        self.wire
+    /// Returns the connection if it can be used again.
+    pub(super) fn into_wire(mut self) -> Option<Box<Wire>> {
+        // What nobody asked for would be taken for the next answer.
+        if !self.keeps || !self.is_over() || !self.wire.read.is_empty() {
+            return None;
+        }
+        self.wire.rest();
+        Some(self.wire)
+    }
+
+    /// Returns what is here already, without waiting; an error is found again by who waits.
+    pub(super) fn here(&mut self) -> Option<Bytes> {
+        match self.body.step(&mut self.wire.read) {
+            Ok(Step::Data(piece)) => Some(piece),
+            Ok(Step::More | Step::End) | Err(_) => None,
+        }
     }
 
     pub(super) fn poll_chunk(
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Bytes, HttpError>>> {
-        let mut driven = false;
+        let lost = |reason| Poll::Ready(Some(Err(HttpError::Lost(reason))));
         loop {
-            match Pin::new(&mut self.incoming).poll_frame(cx) {
-                Poll::Ready(Some(Ok(frame))) => {
-                    // What follows a body is nothing to us.
-                    if let Ok(data) = frame.into_data() {
-                        return Poll::Ready(Some(Ok(data)));
+            match self.body.step(&mut self.wire.read) {
+                Ok(Step::Data(piece)) => return Poll::Ready(Some(Ok(piece))),
+                Ok(Step::End) => return Poll::Ready(None),
+                Ok(Step::More) => {}
+                Err(broken) => return lost(causes(&broken)),
+            }
+            self.make_room();
+            match ready!(self.wire.poll_read(cx)) {
+                Ok(0) => {
+                    if let Err(broken) = self.body.close() {
+                        return lost(causes(&broken));
                     }
                 }
-                Poll::Ready(Some(Err(error))) => {
-                    return Poll::Ready(Some(Err(HttpError::Lost(causes(&error)))));
-                }
-                Poll::Ready(None) => return Poll::Ready(None),
-                Poll::Pending if !driven && !self.wire.is_over => {
-                    self.wire.drive(cx);
-                    driven = true;
-                }
-                Poll::Pending if self.wire.is_over => {
-                    let reason = "it was closed".into();
-                    return Poll::Ready(Some(Err(HttpError::Lost(reason))));
-                }
-                Poll::Pending => return Poll::Pending,
+                Ok(_) => {}
+                Err(error) => return lost(causes(&error)),
             }
+        }
+    }
+
+    /// Makes room for as much as will come, within bounds.
+    fn make_room(&mut self) {
+        let expected = usize::try_from(self.body.expects()).unwrap_or(READ_BYTES_MAX);
+        let expected = expected.min(READ_BYTES_MAX);
+        if expected > BUFFER_BYTES {
+            self.wire.read.reserve(expected);
         }
     }
 }

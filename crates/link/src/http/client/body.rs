@@ -1,0 +1,111 @@
+//! The body of an answer: here already, or still arriving.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::mem::take;
+use std::task::{Context, Poll};
+
+use bytes::{Bytes, BytesMut};
+
+use super::HttpError;
+
+/// A body to be read.
+#[derive(Debug)]
+pub struct Body(State);
+
+#[derive(Debug)]
+enum State {
+    /// All of it that was not read yet.
+    Here(Bytes),
+    Open(Box<dyn Chunks>),
+}
+
+/// A body that arrives piece by piece.
+pub trait Chunks: fmt::Debug + Send {
+    /// Returns the next piece; nothing after the last one.
+    fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, HttpError>>>;
+}
+
+impl From<Bytes> for Body {
+    fn from(whole: Bytes) -> Self {
+        Self(State::Here(whole))
+    }
+}
+
+impl Body {
+    /// Returns a body of which more may come.
+    #[must_use]
+    pub fn open(chunks: Box<dyn Chunks>) -> Self {
+        Self(State::Open(chunks))
+    }
+
+    /// Whether nothing is left to be waited for.
+    #[must_use]
+    pub const fn is_here(&self) -> bool {
+        matches!(self.0, State::Here(_))
+    }
+
+    /// Returns the next piece; nothing after the last one.
+    pub fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, HttpError>>> {
+        match &mut self.0 {
+            State::Here(bytes) if bytes.is_empty() => Poll::Ready(None),
+            State::Here(bytes) => Poll::Ready(Some(Ok(take(bytes)))),
+            State::Open(chunks) => chunks.poll_chunk(cx),
+        }
+    }
+
+    /// Waits for the next piece.
+    pub async fn chunk(&mut self) -> Option<Result<Bytes, HttpError>> {
+        poll_fn(|cx| self.poll_chunk(cx)).await
+    }
+
+    /// Reads to the end. A body that comes in one piece is not copied.
+    ///
+    /// # Errors
+    /// `TooLong` as soon as the limit is passed, or what broke the body.
+    pub async fn whole(&mut self, bytes_max: usize) -> Result<Bytes, HttpError> {
+        if let State::Here(bytes) = &mut self.0 {
+            return match take(bytes) {
+                bytes if bytes.len() > bytes_max => Err(HttpError::TooLong { bytes_max }),
+                bytes => Ok(bytes),
+            };
+        }
+        let mut first = Bytes::new();
+        while first.is_empty() {
+            match self.chunk().await {
+                Some(chunk) => first = chunk?,
+                None => return Ok(first),
+            }
+        }
+        let mut all = match self.chunk().await {
+            None if first.len() > bytes_max => return Err(HttpError::TooLong { bytes_max }),
+            None => return Ok(first),
+            Some(chunk) => {
+                let chunk = chunk?;
+                let mut all = BytesMut::with_capacity((first.len() + chunk.len()) * 2);
+                all.extend_from_slice(&first);
+                all.extend_from_slice(&chunk);
+                all
+            }
+        };
+        while all.len() <= bytes_max {
+            match self.chunk().await {
+                Some(chunk) => all.extend_from_slice(&chunk?),
+                None => return Ok(all.freeze()),
+            }
+        }
+        Err(HttpError::TooLong { bytes_max })
+    }
+
+    /// Reads the first bytes of a body that nobody wants whole; what breaks it ends it.
+    pub async fn start(&mut self, bytes_max: usize) -> Bytes {
+        let mut all = BytesMut::new();
+        while all.len() < bytes_max
+            && let Some(Ok(chunk)) = self.chunk().await
+        {
+            all.extend_from_slice(&chunk);
+        }
+        all.truncate(bytes_max);
+        all.freeze()
+    }
+}
