@@ -50,8 +50,9 @@ impl Talk {
         let mut delays = TRIES_AFTER.iter();
         loop {
             let held = Arc::clone(&self.session.borrow());
-            if self.form == Form::Streamable && self.has_caller(id) {
-                held.listened().await;
+            if self.form == Form::Streamable && !held.is_listened() && self.has_caller(id) {
+                // Boxed: a call should carry no room for what only the first ones meet.
+                Box::pin(held.listened()).await;
             }
             let error = match self.post(&held, id, body.clone(), deadline).await {
                 Ok(()) => return Ok(()),

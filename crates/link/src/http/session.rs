@@ -66,6 +66,11 @@ impl Held {
         self.listened.send_replace(true);
     }
 
+    /// Whether there is nothing to wait for any more.
+    pub(super) fn is_listened(&self) -> bool {
+        *self.listened.borrow()
+    }
+
     /// Waits until what the server asks outside requests is heard. Some ask there during a call,
     /// and what nobody hears is lost; some never say whether they offer such a stream.
     pub(super) async fn listened(&self) {
