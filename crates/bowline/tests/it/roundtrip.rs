@@ -1,8 +1,11 @@
 //! Generated messages of every type of every legacy schema go through the gateway unchanged, with
 //! unknown members at every level of them.
 
+mod aside;
+mod client;
 mod echo;
 mod make;
+mod rows;
 mod trip;
 
 use serde_json::{Value, json};
@@ -10,102 +13,15 @@ use serde_json::{Value, json};
 use crate::peers::{left_out, root};
 use echo::Echo;
 use make::Maker;
-use trip::{Kind, Row};
+use rows::{LISTS, List, NEWS, OWN, ROWS, TASKS, UNHEARD};
+use trip::{Kind, Trip, Way};
 
 /// Instances of each type, unless `BOWLINE_ROUNDTRIP` says how many.
-const INSTANCES: usize = 100;
+const INSTANCES: usize = 50;
 /// Where every run begins, unless `BOWLINE_SEED` says another.
 const SEED: u64 = 7;
 
 const REVISIONS: [&str; 4] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"];
-
-/// The params of a call of the one tool; a call as a task has another kind of answer.
-const TOOL: &[(&str, &str)] = &[("name", "\"t\""), ("task", "")];
-
-const fn row(request: &'static str, fixed: &'static [(&str, &str)], kind: Kind) -> Row {
-    Row {
-        request,
-        fixed,
-        kind,
-    }
-}
-
-/// What goes through. A type that a revision does not know is not asked of it.
-const ROWS: &[Row] = &[
-    row("CallToolRequest", TOOL, Kind::Result("CallToolResult")),
-    row("CallToolRequest", TOOL, Kind::Error),
-    row("CallToolRequest", TOOL, Kind::Told("ProgressNotification")),
-    row(
-        "GetPromptRequest",
-        &[("name", "\"t\"")],
-        Kind::Result("GetPromptResult"),
-    ),
-    row(
-        "ReadResourceRequest",
-        &[("uri", "\"x://t\"")],
-        Kind::Result("ReadResourceResult"),
-    ),
-    row(
-        "CompleteRequest",
-        &[("ref", r#"{"type":"ref/prompt","name":"t"}"#)],
-        Kind::Result("CompleteResult"),
-    ),
-    row(
-        "CallToolRequest",
-        TOOL,
-        Kind::Asked("CreateMessageRequest", "CreateMessageResult"),
-    ),
-    row(
-        "CallToolRequest",
-        TOOL,
-        Kind::Asked("ElicitRequest", "ElicitResult"),
-    ),
-    row(
-        "CallToolRequest",
-        TOOL,
-        Kind::Asked("ListRootsRequest", "ListRootsResult"),
-    ),
-];
-
-/// What the gateway answers itself, however its params look.
-const OWN: &[(&str, &[(&str, &str)])] = &[
-    ("PingRequest", &[]),
-    ("SubscribeRequest", &[("uri", "\"x://t\"")]),
-    ("UnsubscribeRequest", &[("uri", "\"x://t\"")]),
-    ("SetLevelRequest", &[]),
-];
-
-/// What the server offers: the method that lists it, the member it is in, its type, its key and
-/// what stands there in the first and in all others.
-const LISTS: &[List] = &[
-    ("tools/list", "tools", "Tool", "name", "t", "t-@"),
-    ("prompts/list", "prompts", "Prompt", "name", "t", "t-@"),
-    (
-        "resources/list",
-        "resources",
-        "Resource",
-        "uri",
-        "x://t",
-        "x://t/@",
-    ),
-    (
-        "resources/templates/list",
-        "resourceTemplates",
-        "ResourceTemplate",
-        "uriTemplate",
-        "y://t/{a}",
-        "y://t/@/{a}",
-    ),
-];
-
-type List = (
-    &'static str,
-    &'static str,
-    &'static str,
-    &'static str,
-    &'static str,
-    &'static str,
-);
 
 /// The schema of one revision.
 struct Schema {
@@ -176,34 +92,47 @@ fn generated_messages_of_every_legacy_schema_go_through_unchanged() {
 /// Sends everything of one revision and returns how much that was.
 fn walk(schema: &Schema, instances: usize, seed: u64) -> usize {
     let mut maker = Maker::new(&schema.all, seed);
-    let offers: Vec<_> = LISTS
+    let tasks = schema.get(TASKS.item).map(|_| TASKS);
+    let lists: Vec<_> = LISTS.iter().copied().chain(tasks).collect();
+    let offers: Vec<_> = lists
         .iter()
         .map(|list| offer(schema, &mut maker, list, instances))
         .collect();
-    let lists = LISTS
-        .iter()
-        .zip(&offers)
-        .map(|((method, member, ..), all)| {
-            let text = format!("{{\"{member}\":[{}]}}", all.join(","));
-            ((*method).to_owned(), json!(text))
-        });
-    let echo = Echo::up(&Value::Object(lists.collect()), schema.revision);
+    let given = lists.iter().zip(&offers).map(|(list, all)| {
+        let text = format!("{{\"{}\":[{}]}}", list.member, all.join(","));
+        (list.method.to_owned(), json!(text))
+    });
+    let echo = Echo::up(&Value::Object(given.collect()), schema.revision);
     let mut count = 0;
     let mut tell = |what: &str, many: usize| {
         eprintln!("{} {what}: {many}", schema.revision);
         count += many;
     };
-    for ((method, member, name, ..), offered) in LISTS.iter().zip(&offers) {
-        let listed = echo.list(method, member);
-        assert_eq!(&listed, offered, "{method} of {}", schema.revision);
-        tell(name, offered.len());
+    for (list, offered) in LISTS.iter().zip(&offers) {
+        echo.lists(list, offered);
+        tell(list.item, offered.len());
     }
     for row in ROWS.iter().filter(|row| row.is_in(schema)) {
         let trips: Vec<_> = (0..instances)
             .map(|at| row.trip(schema, &mut maker, at))
             .collect();
-        echo.travel(&trips);
+        echo.travel(row.road, &trips);
         tell(&row.name(), trips.len());
+        if matches!(row.kind, Kind::Task) {
+            // All that were made are listed, and no other.
+            let offered = offers.last().unwrap();
+            let listed = echo.list(TASKS.method, TASKS.member);
+            assert_eq!(&listed, offered, "{} {}", schema.revision, TASKS.method);
+            tell("Task", offered.len());
+        }
+    }
+    for (name, fixed) in NEWS.iter().filter(|(name, _)| schema.get(name).is_some()) {
+        let trips = news(schema, &mut maker, name, fixed, instances);
+        let task = schema
+            .get("Task")
+            .map(|_| trip::made(schema, &mut maker, "task-news"));
+        echo.news(&trips, task);
+        tell(name, trips.len());
     }
     for (request, fixed) in OWN {
         let part = schema.get(request).unwrap();
@@ -212,13 +141,66 @@ fn walk(schema: &Schema, instances: usize, seed: u64) -> usize {
         echo.own(&trip::method(part), &made);
         tell(request, made.len());
     }
+    for name in UNHEARD {
+        let part = schema.get(name).unwrap();
+        let params = &part["properties"]["params"];
+        let made: Vec<_> = (0..instances).map(|_| maker.make(params, &[])).collect();
+        echo.unheard(&trip::method(part), &made);
+        tell(name, made.len());
+    }
+    tell(
+        "InitializeRequest",
+        greet(schema, &mut maker, &echo, instances),
+    );
     count
+}
+
+/// Makes calls during which the server says something to whom it concerns.
+fn news(
+    schema: &Schema,
+    maker: &mut Maker<'_>,
+    name: &str,
+    fixed: &[(&str, &str)],
+    instances: usize,
+) -> Vec<Trip> {
+    let plain = &ROWS[0];
+    (0..instances)
+        .map(|at| {
+            let mut trip = plain.trip(schema, maker, at);
+            trip.on_the_way = vec![trip::told(schema, maker, name, fixed, Way::Aside)];
+            trip
+        })
+        .collect()
+}
+
+/// Opens sessions and returns how many.
+fn greet(schema: &Schema, maker: &mut Maker<'_>, echo: &Echo, instances: usize) -> usize {
+    let request = schema.get("InitializeRequest").unwrap();
+    let revision = format!("\"{}\"", schema.revision);
+    for at in 0..instances {
+        let params = &request["properties"]["params"];
+        let params = maker.make(params, &[("protocolVersion", &revision)]);
+        let result = echo.greet(&params);
+        let answered: Value = serde_json::from_str(&result).unwrap();
+        assert_eq!(answered["protocolVersion"], schema.revision, "{params}");
+        assert_eq!(answered["serverInfo"]["name"], "echo", "{result}");
+        if at < trip::CHECKED {
+            schema.check(schema.get("InitializeResult").unwrap(), &result);
+        }
+    }
+    instances
 }
 
 /// Makes what a list holds: the one that is called, and many that are not.
 fn offer(schema: &Schema, maker: &mut Maker<'_>, list: &List, instances: usize) -> Vec<String> {
-    let (_, _, name, key, first, others) = list;
-    let part = schema.get(name).unwrap();
+    let List {
+        item,
+        key,
+        first,
+        others,
+        ..
+    } = list;
+    let part = schema.get(item).unwrap();
     (0..instances)
         .map(|at| {
             let own = match at {

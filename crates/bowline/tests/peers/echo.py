@@ -5,8 +5,8 @@
 A request whose params hold "x-case": "OFFSET:LENGTH" finds at that place of the file CASES what to
 do: an array of ["send", LINE] and ["ask", ID, LINE], of which the second waits for the answer. In
 a line @ID@ is the id of the request and @TOKEN@ its progress token. Whatever comes in with a case,
-or answers one, is appended to RECORD: the case, a tab and the line. LISTS is an object of methods
-and the results that they have, as they are to be written.
+or answers one, is appended to RECORD: the case, a tab and the line; of a notification that is all.
+LISTS is an object of methods and the results that they have, as they are to be written.
 """
 
 import json
@@ -20,6 +20,7 @@ CAPABILITIES = {
     "logging": {},
     "prompts": {"listChanged": True},
     "resources": {"listChanged": True, "subscribe": True},
+    "tasks": {"cancel": {}, "list": {}, "requests": {"tools": {"call": {}}}},
     "tools": {"listChanged": True},
 }
 
@@ -46,9 +47,9 @@ def begin(message, found, cases):
     meta = message["params"].get("_meta") or {}
     return {
         "name": f"{offset}:{length}",
-        "id": json.dumps(message["id"]),
+        "id": json.dumps(message.get("id")),
         "token": json.dumps(meta.get("progressToken")),
-        "steps": json.loads(cases.read(length)),
+        "steps": json.loads(cases.read(length)) if "id" in message else [],
     }
 
 
