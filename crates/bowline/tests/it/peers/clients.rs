@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::Peers;
-use super::world::{NAMES, World};
+use super::world::{ASKING, NAMES, World, take_asking};
 use crate::harness::{Gateway, Http, bowline, signal};
 
 /// No client takes longer unless something hangs.
@@ -225,7 +225,7 @@ fn see_the_same(peers: Peers, clients: &[Client]) {
         for (way, through) in ["HTTP", "stdio"].iter().zip(through.chunks(5)) {
             for (name, (direct, through)) in NAMES.iter().zip(direct.iter().zip(through)) {
                 let what = format!("{} to {name} over {way}", client.name);
-                assert_same(direct, through, &what);
+                assert_same(name, direct, through, &what);
             }
         }
         for (way, through) in ["HTTP", "stdio"].iter().zip(&everyone) {
@@ -235,9 +235,22 @@ fn see_the_same(peers: Peers, clients: &[Client]) {
     }
 }
 
-fn assert_same(direct: &Value, through: &Value, what: &str) {
+fn assert_same(name: &str, direct: &Value, through: &Value, what: &str) {
+    let (mut direct, mut through) = (direct.clone(), through.clone());
+    take_asking(&mut direct["tools"]["tools"]);
+    let asking = take_asking(&mut through["tools"]["tools"]);
+    assert_eq!(asking, asking_of(name), "{what}");
     for part in ["revision", "serverInfo", "tools", "results", "progress"] {
         assert_eq!(through[part], direct[part], "{part} of {what}");
+    }
+}
+
+/// How many tools a server offers only to who can be asked.
+fn asking_of(name: &str) -> usize {
+    if name == "everything" {
+        ASKING.len()
+    } else {
+        0
     }
 }
 
@@ -254,11 +267,10 @@ fn assert_same_together(direct: &[Value], through: &Value, what: &str) {
             let name = tool["name"].as_str().unwrap().strip_prefix(&prefix);
             tool["name"] = json!(name.unwrap());
         }
-        assert_eq!(
-            json!(of_this),
-            direct["tools"]["tools"],
-            "{name} among {what}"
-        );
+        let (mut of_this, mut own) = (json!(of_this), direct["tools"]["tools"].clone());
+        assert_eq!(take_asking(&mut of_this), asking_of(name), "{what}");
+        take_asking(&mut own);
+        assert_eq!(of_this, own, "{name} among {what}");
         let rest = results.split_off(direct["results"].as_array().unwrap().len());
         assert_eq!(json!(results), direct["results"], "{name} among {what}");
         results = rest;

@@ -69,8 +69,17 @@ pub(crate) fn meaning(json: &[u8]) -> String {
 }
 
 impl Peer {
-    /// Starts a program and shakes hands with it.
+    /// Starts a server and shakes hands with it as the gateway does, which can be asked.
     pub(crate) fn program(command: &mut Command) -> Self {
+        let able = json!({
+            "roots": {"listChanged": true},
+            "sampling": {"tools": {}},
+            "elicitation": {"form": {}, "url": {}},
+        });
+        Self::start(command, &able)
+    }
+
+    fn start(command: &mut Command, capabilities: &Value) -> Self {
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -88,7 +97,7 @@ impl Peer {
             "jsonrpc": "2.0", "id": 0, "method": "initialize",
             "params": {
                 "protocolVersion": "2025-11-25",
-                "capabilities": {},
+                "capabilities": capabilities,
                 "clientInfo": {"name": "it", "version": "1"},
             },
         }));
@@ -105,7 +114,7 @@ impl Peer {
             .arg(gateway.state())
             .arg("stdio")
             .args(server.into_iter().flat_map(|name| ["--server", name]));
-        Self::program(&mut command)
+        Self::start(&mut command, &json!({}))
     }
 
     pub(crate) fn http(gateway: &Gateway, path: &str) -> Self {
@@ -150,7 +159,7 @@ impl Stdin {
         input.flush().unwrap();
     }
 
-    /// Reads on to the answer of this request.
+    /// Reads on to the answer of this request; has no roots, when asked.
     fn answer(&mut self, id: u64) -> Answer {
         loop {
             let mut line = Vec::new();
@@ -161,6 +170,12 @@ impl Stdin {
                 .unwrap_or_else(|refusal| panic!("{refusal:?}: {line:?}"));
             if message.method().is_none() && message.id() == Some(id.to_string().as_bytes()) {
                 return Answer::read(line);
+            }
+            if let (Some("roots/list"), Some(id)) = (message.method(), message.id()) {
+                let id = String::from_utf8_lossy(id);
+                self.write(&format!(
+                    r#"{{"jsonrpc":"2.0","id":{id},"result":{{"roots":[]}}}}"#
+                ));
             }
         }
     }

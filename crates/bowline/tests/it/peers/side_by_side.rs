@@ -16,14 +16,14 @@ fn five_official_servers_serve_side_by_side() {
     let mut session = gateway.session("/mcp");
     let listed = session.request("tools/list", &json!({}));
     let listed = listed["result"]["tools"].as_array().unwrap().clone();
-    for (name, tools) in NAMES.iter().zip([13, 14, 9, 2, 12]) {
+    for (name, tools) in NAMES.iter().zip([17, 14, 9, 2, 12]) {
         let prefix = format!("{name}__");
         let own = listed.iter().map(|tool| tool["name"].as_str().unwrap());
         let own = own.filter(|tool| tool.starts_with(&prefix)).count();
         assert_eq!(own, tools, "tools of {name}");
         assert_eq!(gateway.wait_for(name, "ready")["tools"], tools);
     }
-    assert_eq!(listed.len(), 13 + 14 + 9 + 2 + 12);
+    assert_eq!(listed.len(), 17 + 14 + 9 + 2 + 12);
     std::thread::scope(|scope| {
         for name in NAMES {
             scope.spawn(|| (0..5).for_each(|_| work(&world, &gateway, name)));

@@ -227,3 +227,20 @@ fn quiet_zone() -> &'static str {
         "Etc/UTC"
     }
 }
+
+/// Tools that `everything` offers only to clients that can be asked for something. The gateway
+/// can, since any client may come; most clients here cannot.
+pub(crate) const ASKING: [&str; 4] = [
+    "get-roots-list",
+    "trigger-elicitation-request",
+    "trigger-sampling-request",
+    "trigger-url-elicitation",
+];
+
+/// Takes those out of a list of tools and says how many they were.
+pub(crate) fn take_asking(tools: &mut Value) -> usize {
+    let tools = tools.as_array_mut().unwrap();
+    let before = tools.len();
+    tools.retain(|tool| !ASKING.contains(&tool["name"].as_str().unwrap()));
+    before - tools.len()
+}
