@@ -7,7 +7,7 @@ use bowline_core::call::{Principal, Role};
 use http::header::{self, HeaderMap};
 use http::request::Parts;
 use http::uri::Authority;
-use subtle::{Choice, ConstantTimeEq as _};
+use subtle::ConstantTimeEq as _;
 use thiserror::Error;
 
 use super::route::Place;
@@ -59,23 +59,15 @@ impl Token {
         if given.len() != self.0.len() {
             return false;
         }
-        let same = self
-            .0
-            .chunks(8)
-            .zip(given.chunks(8))
-            .map(|(own, given)| word(own).ct_eq(&word(given)))
-            .fold(Choice::from(1), |all, one| all & one);
-        bool::from(same)
+        let (own, own_rest) = self.0.as_chunks::<8>();
+        let (given, given_rest) = given.as_chunks::<8>();
+        let words = own.iter().zip(given).fold(0, |seen, (own, given)| {
+            seen | (u64::from_ne_bytes(*own) ^ u64::from_ne_bytes(*given))
+        });
+        let rest = own_rest.iter().zip(given_rest);
+        let rest = rest.fold(0, |seen, (own, given)| seen | (own ^ given));
+        bool::from(words.ct_eq(&0) & rest.ct_eq(&0))
     }
-}
-
-/// Returns up to eight bytes as a number.
-fn word(bytes: &[u8]) -> u64 {
-    let mut word = [0; 8];
-    for (to, from) in word.iter_mut().zip(bytes) {
-        *to = *from;
-    }
-    u64::from_ne_bytes(word)
 }
 
 impl std::fmt::Debug for Token {

@@ -2,7 +2,7 @@
 
 use std::future::{Future, poll_fn};
 use std::ops::Range;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -132,12 +132,14 @@ pub(super) async fn answer(
     let Some(end) = end else {
         return body::json(StatusCode::OK, running.await);
     };
-    let mut patience = pin!(tokio::time::sleep(STREAM_AFTER));
+    // No timer of its own: the keeper of the connection looks at what is under way now and then.
+    let clock = edge.host.clock();
+    let until = clock.now().plus(STREAM_AFTER);
     let answer = poll_fn(|cx| {
         if let Poll::Ready(answer) = running.as_mut().poll(cx) {
             return Poll::Ready(Some(answer));
         }
-        if end.line().poll_waiting(cx).is_ready() || patience.as_mut().poll(cx).is_ready() {
+        if end.line().poll_waiting(cx).is_ready() || clock.now() >= until {
             return Poll::Ready(None);
         }
         Poll::Pending

@@ -53,7 +53,7 @@ fn inspector_cli_works_over_http_and_stdio() {
     ] {
         let all = inspect(&world, target, Ask::List);
         let all = all["result"]["tools"].as_array().unwrap().len();
-        assert_eq!(all, 13 + 14 + 9 + 2 + 12);
+        assert_eq!(all, 17 + 14 + 9 + 2 + 12);
     }
 }
 
