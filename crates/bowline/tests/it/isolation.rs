@@ -193,3 +193,40 @@ fn a_stream_of_a_call_names_whom_the_server_asks_so_http_servers_stay_shared() {
     assert_eq!(status["own_links"], 0);
     assert_eq!(status["isolated_because"], Value::Null);
 }
+
+#[test]
+fn a_question_to_a_caller_without_a_stream_is_never_put_to_another() {
+    let gateway = Gateway::up(&fixture("one", &[]));
+    gateway.wait_for("one", "ready");
+    let [a, mut b] = two(&gateway);
+    let mut waiting = b.twin();
+    waiting.send_call(9, "one__slow", &json!({"ms": 600_000, "message": "late"}));
+    eventually("the call is in flight", || {
+        gateway.status("one")["in_flight"] == 1
+    });
+    // It takes JSON only, so it cannot be asked; but the question is its own all the same.
+    let mut deaf = a.twin();
+    let mut headers = deaf.headers();
+    for name in ["Accept", "Content-Type"] {
+        headers.push((name.to_owned(), "application/json".to_owned()));
+    }
+    let headers: Vec<_> = headers
+        .iter()
+        .map(|(key, value)| (&**key, &**value))
+        .collect();
+    let call = json!({
+        "jsonrpc": "2.0", "id": 7, "method": "tools/call",
+        "params": {"name": ASK, "arguments": {"message": "whose?"}},
+    });
+    deaf.http
+        .send("POST", "/mcp", &headers, call.to_string().as_bytes());
+    let refused = deaf.http.read().json();
+    let text = refused["result"]["content"][0]["text"].to_string();
+    assert!(text.contains("calls of several clients"), "{refused}");
+    let cancel = json!({
+        "jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 9},
+    });
+    assert_eq!(b.post(&cancel).status, 202);
+    let ended = waiting.http.read();
+    assert_eq!(ended.header("content-type"), Some("application/json"));
+}
