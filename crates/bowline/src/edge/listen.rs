@@ -11,6 +11,7 @@ use tokio::sync::{Semaphore, watch};
 use super::body::{self, Answer};
 use super::door::{Local, Refused};
 use super::errors::UNAUTHORIZED;
+use super::mcp::Endpoint;
 use super::route::{Place, place};
 use super::{Edge, api, connection, mcp};
 
@@ -59,16 +60,15 @@ pub(super) async fn answer(edge: &Arc<Edge>, request: Request<Incoming>, local: 
         Ok(principal) => principal,
         Err(refused) => return refusal(refused),
     };
-    match place {
-        Place::Mcp(scope) => mcp::answer(edge, &principal, &scope, &parts, incoming).await,
-        Place::Sse(scope) => mcp::sse(edge, &principal, &scope, &parts),
-        Place::Messages(scope) => {
-            Box::pin(mcp::messages(edge, &principal, &scope, &parts, incoming)).await
-        }
-        Place::Api => Box::pin(api::answer(edge, &principal, parts, incoming)).await,
-        Place::Livez => body::text(StatusCode::OK, "ok\n"),
-        Place::Readyz => body::text(StatusCode::OK, "ready\n"),
-    }
+    let (endpoint, scope) = match place {
+        Place::Mcp(scope) => (Endpoint::Streamable, scope),
+        Place::Sse(scope) => (Endpoint::OldStream, scope),
+        Place::Messages(scope) => (Endpoint::OldMessages, scope),
+        Place::Api => return Box::pin(api::answer(edge, &principal, parts, incoming)).await,
+        Place::Livez => return body::text(StatusCode::OK, "ok\n"),
+        Place::Readyz => return body::text(StatusCode::OK, "ready\n"),
+    };
+    mcp::answer(edge, &principal, (endpoint, &scope), &parts, incoming).await
 }
 
 /// Turns a caller away. The body is an error that MCP clients can show.

@@ -9,7 +9,6 @@ mod local;
 mod old;
 mod read;
 
-pub use old::{messages, sse};
 pub(super) use read::is_json;
 
 use std::sync::Arc;
@@ -48,11 +47,22 @@ pub(super) async fn bounded_body(
         .map_err(read::Unread::answer)
 }
 
+/// Which of the MCP endpoints of a scope is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    /// The one of streamable HTTP.
+    Streamable,
+    /// The stream of 2024-11-05.
+    OldStream,
+    /// Where messages are posted to that stream's session.
+    OldMessages,
+}
+
 /// Answers one request to an MCP endpoint.
 pub async fn answer(
     edge: &Arc<Edge>,
     principal: &Arc<Principal>,
-    scope: &Scope,
+    (endpoint, scope): (Endpoint, &Scope),
     parts: &Parts,
     incoming: Incoming,
 ) -> Answer {
@@ -65,11 +75,15 @@ pub async fn answer(
     if let Some(refused) = refuse_scope(caller) {
         return refused;
     }
-    match parts.method {
-        Method::POST => post(caller, incoming).await,
-        Method::GET => listen(caller),
-        Method::DELETE => end(caller),
-        _ => not_allowed("GET, POST, DELETE"),
+    match (endpoint, &parts.method) {
+        (Endpoint::Streamable, &Method::POST) => post(caller, incoming).await,
+        (Endpoint::Streamable, &Method::GET) => listen(caller),
+        (Endpoint::Streamable, &Method::DELETE) => end(caller),
+        (Endpoint::OldStream, &Method::GET) => old::sse(caller),
+        (Endpoint::OldMessages, &Method::POST) => Box::pin(old::messages(caller, incoming)).await,
+        (Endpoint::Streamable, _) => not_allowed("GET, POST, DELETE"),
+        (Endpoint::OldStream, _) => not_allowed("GET"),
+        (Endpoint::OldMessages, _) => not_allowed("POST"),
     }
 }
 

@@ -2,19 +2,15 @@
 
 use std::sync::Arc;
 
-use bowline_core::call::{Principal, Scope};
+use bowline_core::call::Scope;
 use bowline_core::caller::{Abilities, CallerEnd};
 use bowline_wire::mcp::{Revision, method};
 use bowline_wire::{Kind, Message};
-use http::request::Parts;
-use http::{Method, StatusCode};
+use http::StatusCode;
 use hyper::body::Incoming;
 
 use super::call::{self, Ask, Running};
-use super::{
-    Caller, find, handshake, heard, local, no_session, not_allowed, read, refuse_scope,
-    too_many_streams,
-};
+use super::{Caller, find, handshake, heard, local, no_session, read, too_many_streams};
 use crate::edge::Edge;
 use crate::edge::body::{self, Answer};
 use crate::edge::session::{Home, Session, Terms};
@@ -36,19 +32,13 @@ impl Drop for Leaving {
 }
 
 /// Opens a session and its stream.
-pub fn sse(edge: &Arc<Edge>, principal: &Arc<Principal>, scope: &Scope, parts: &Parts) -> Answer {
-    let caller = Caller {
+pub(super) fn sse(caller: Caller<'_>) -> Answer {
+    let Caller {
         edge,
         principal,
         scope,
         parts,
-    };
-    if let Some(refused) = refuse_scope(caller) {
-        return refused;
-    }
-    if parts.method != Method::GET {
-        return not_allowed("GET");
-    }
+    } = caller;
     if !read::accepts(parts, "text/event-stream") {
         return body::empty(StatusCode::NOT_ACCEPTABLE);
     }
@@ -79,30 +69,12 @@ pub fn sse(edge: &Arc<Edge>, principal: &Arc<Principal>, scope: &Scope, parts: &
 }
 
 /// Takes a message of such a session; its answer goes to the stream.
-pub async fn messages(
-    edge: &Arc<Edge>,
-    principal: &Arc<Principal>,
-    scope: &Scope,
-    parts: &Parts,
-    incoming: Incoming,
-) -> Answer {
-    let caller = Caller {
-        edge,
-        principal,
-        scope,
-        parts,
-    };
-    if let Some(refused) = refuse_scope(caller) {
-        return refused;
-    }
-    if parts.method != Method::POST {
-        return not_allowed("POST");
-    }
-    let text = match read::body(parts, incoming).await {
+pub(super) async fn messages(caller: Caller<'_>, incoming: Incoming) -> Answer {
+    let text = match read::body(caller.parts, incoming).await {
         Ok(text) => text,
         Err(refused) => return refused.answer(),
     };
-    let Some(id) = session_id(parts.uri.query().unwrap_or_default()) else {
+    let Some(id) = session_id(caller.parts.uri.query().unwrap_or_default()) else {
         return no_session(StatusCode::BAD_REQUEST, None);
     };
     let session = find(caller, id).filter(|session| session.is_old());
