@@ -12,7 +12,7 @@ use bowline_core::tasks::{LinkKey, TaskTable};
 use bowline_core::time::Now;
 use bowline_link::LinkEvent;
 use bowline_wire::object;
-use bowline_wire::splice::{Edit, Edited, write_string};
+use bowline_wire::splice::{replace, write_string};
 use bytes::Bytes;
 
 use crate::ports::Audience;
@@ -137,10 +137,5 @@ fn renamed(notification: &Bytes, uri: &str, known_as: &str) -> Bytes {
     };
     let mut with = Vec::new();
     write_string(&mut with, known_as);
-    let edits = [Edit { at, with: &with }];
-    let edited = Edited {
-        source: notification,
-        edits: &edits,
-    };
-    edited.to_vec().into()
+    replace(notification, at, &with).into()
 }

@@ -12,6 +12,7 @@ use bowline_core::call::Body;
 use bowline_core::caller::{Ability, CallerEnd, Question};
 use bowline_wire::jsonrpc::{write_error, write_result};
 use bowline_wire::mcp::{code, method};
+use bowline_wire::splice::replace;
 use bowline_wire::{Kind, Message, Span, object};
 use bytes::Bytes;
 use tokio::time::{Instant, timeout_at};
@@ -154,7 +155,7 @@ impl<D: Desk> Incoming<'_, D> {
         if body == Body::Error {
             self.note_addresses(body_at.of(message.bytes()), waiter.caller.as_ref());
         }
-        let bytes = splice(message.bytes(), id_at, &waiter.reply_id);
+        let bytes = replace(message.bytes(), id_at, &waiter.reply_id).into();
         let shift = |at: usize| {
             if at < id_at.end {
                 at
@@ -189,7 +190,7 @@ impl<D: Desk> Incoming<'_, D> {
                 .into_iter()
                 .flat_map(|list| object::items(list).map(move |item| item.of(list)))
             {
-                if let Some(id) = questions::text(item, "elicitationId") {
+                if let Some(id) = object::text(item, "elicitationId") {
                     waiters.questions.remember(&id, session);
                 }
             }
@@ -227,7 +228,9 @@ impl<D: Desk> Incoming<'_, D> {
             Some((token, caller, given))
         });
         match progress {
-            Some((token, caller, given)) => caller.push(splice(message.bytes(), token, &given)),
+            Some((token, caller, given)) => {
+                caller.push(replace(message.bytes(), token, &given).into())
+            }
             None => Counts::add(&self.desk.counts().late),
         }
     }
@@ -247,7 +250,7 @@ impl<D: Desk> Incoming<'_, D> {
     /// Passes on what is said of one thing, to be brought to those who asked about it.
     fn told_by_key(&self, key: &str, event: impl FnOnce(Arc<str>, Bytes) -> LinkEvent) {
         let params = self.message.params().unwrap_or_default();
-        match questions::text(params, key) {
+        match object::text(params, key) {
             Some(name) => self.pass(|notification| event(name.as_ref().into(), notification)),
             None => Counts::add(&self.desk.counts().dropped),
         }
@@ -256,7 +259,7 @@ impl<D: Desk> Incoming<'_, D> {
     /// What the user was sent to is done: whoever was sent there is told.
     fn completed(&self) {
         let params = self.message.params().unwrap_or_default();
-        let id = questions::text(params, "elicitationId");
+        let id = object::text(params, "elicitationId");
         let found = self.desk.with(|waiters| {
             let session = waiters.questions.session_of(id.as_deref()?)?;
             Some((session, waiters.newest_of(session)))
@@ -337,7 +340,7 @@ impl<D: Desk> Incoming<'_, D> {
     ) {
         let id = Bytes::copy_from_slice(id);
         let address = (ability == Ability::ElicitationUrl)
-            .then(|| questions::text(self.message.params()?, "elicitationId"))
+            .then(|| object::text(self.message.params()?, "elicitationId"))
             .flatten();
         let opened = self.desk.with(|waiters| {
             if let Some(address) = address {
@@ -386,15 +389,4 @@ fn refusal(id: &[u8], code: i64, message: &str) -> Vec<u8> {
     let mut out = Vec::new();
     write_error(&mut out, Some(id), code, message, None);
     out
-}
-
-/// Returns a text with one range replaced.
-fn splice(source: &[u8], at: Span, with: &[u8]) -> Bytes {
-    let before = source.get(..at.start).unwrap_or_default();
-    let after = source.get(at.end..).unwrap_or_default();
-    let mut out = Vec::with_capacity(before.len() + with.len() + after.len());
-    out.extend_from_slice(before);
-    out.extend_from_slice(with);
-    out.extend_from_slice(after);
-    Bytes::from(out)
 }

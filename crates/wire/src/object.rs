@@ -16,6 +16,12 @@ pub fn fields(bytes: &[u8]) -> Fields<'_> {
     }
 }
 
+/// Returns the member of an object with this key, where it is a string.
+#[must_use]
+pub fn text<'a>(object: &'a [u8], key: &str) -> Option<Cow<'a, str>> {
+    string(field(object, key)?.of(object))
+}
+
 /// The value of a key; of the last one where the text repeats it, as most parsers do.
 #[must_use]
 pub fn field(bytes: &[u8], key: &str) -> Option<Span> {

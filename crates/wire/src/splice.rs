@@ -30,7 +30,7 @@ impl<'a> Edited<'a> {
 
     /// Appends the edited text.
     pub fn write(&self, out: &mut Vec<u8>) {
-        out.reserve(self.source.len() + self.edits.iter().map(|e| e.with.len()).sum::<usize>());
+        out.reserve(self.len());
         let mut done = 0;
         for edit in self.edits {
             debug_assert!(done <= edit.at.start, "edits are sorted and do not overlap");
@@ -50,6 +50,13 @@ impl<'a> Edited<'a> {
         out.extend_from_slice(self.source.get(done..).unwrap_or_default());
     }
 
+    /// How long the edited text is. Exact, so that a payload needs one allocation and no more.
+    fn len(&self) -> usize {
+        let gone: usize = self.edits.iter().map(|edit| edit.at.len()).sum();
+        let come: usize = self.edits.iter().map(|edit| edit.with.len()).sum();
+        (self.source.len() + come).saturating_sub(gone)
+    }
+
     /// The edited text.
     #[must_use]
     pub fn to_vec(&self) -> Vec<u8> {
@@ -57,6 +64,13 @@ impl<'a> Edited<'a> {
         self.write(&mut out);
         out
     }
+}
+
+/// Returns a text with one range replaced.
+#[must_use]
+pub fn replace(source: &[u8], at: Span, with: &[u8]) -> Vec<u8> {
+    let edits = &[Edit { at, with }];
+    Edited { source, edits }.to_vec()
 }
 
 /// Appends a text as a JSON string literal, quotes included.

@@ -1,6 +1,5 @@
 //! What a server asks, and which of its questions are open.
 
-use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -87,16 +86,11 @@ pub(super) fn ability(message: &Message) -> Option<Ability> {
             Some(Ability::SamplingTools)
         }
         method::SAMPLING_CREATE_MESSAGE => Some(Ability::Sampling),
-        method::ELICITATION_CREATE if text(params, "mode").as_deref() == Some("url") => {
+        method::ELICITATION_CREATE if object::text(params, "mode").as_deref() == Some("url") => {
             Some(Ability::ElicitationUrl)
         }
         method::ELICITATION_CREATE => Some(Ability::ElicitationForm),
         method::ROOTS_LIST => Some(Ability::Roots),
         _ => None,
     }
-}
-
-/// Returns a member that is a string.
-pub(super) fn text<'a>(object: &'a [u8], key: &str) -> Option<Cow<'a, str>> {
-    object::string(object::field(object, key)?.of(object))
 }

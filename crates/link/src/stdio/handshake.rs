@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bowline_core::call::Body;
 use bowline_core::caller::{Abilities, Ability};
 use bowline_wire::mcp::{Revision, method};
-use bowline_wire::object::{field, string};
+use bowline_wire::object::{field, text};
 use bowline_wire::splice::write_string;
 use bytes::Bytes;
 use tokio::time::Instant;
@@ -117,10 +117,6 @@ fn write_capabilities(out: &mut Vec<u8>, abilities: Abilities) {
     out.push(b'{');
     out.extend_from_slice(members.join(",").as_bytes());
     out.push(b'}');
-}
-
-fn text<'a>(object: &'a [u8], key: &str) -> Option<Cow<'a, str>> {
-    string(field(object, key)?.of(object))
 }
 
 impl Failure {

@@ -30,7 +30,7 @@ pub(super) async fn answer(caller: Caller<'_>, session: &Arc<Session>, message: 
     }
     match asked {
         method::PING => result(id, DONE),
-        method::RESOURCES_SUBSCRIBE => match text(params, "uri") {
+        method::RESOURCES_SUBSCRIBE => match object::text(params, "uri") {
             Some(uri) => done(id, subscribe(caller, session, &uri).await),
             None => error(
                 Some(id),
@@ -38,7 +38,7 @@ pub(super) async fn answer(caller: Caller<'_>, session: &Arc<Session>, message: 
                 "resources/subscribe needs a uri",
             ),
         },
-        method::RESOURCES_UNSUBSCRIBE => match text(params, "uri") {
+        method::RESOURCES_UNSUBSCRIBE => match object::text(params, "uri") {
             Some(uri) => done(id, unsubscribe(caller, session, &uri).await),
             None => error(
                 Some(id),
@@ -47,7 +47,10 @@ pub(super) async fn answer(caller: Caller<'_>, session: &Arc<Session>, message: 
             ),
         },
         method::LOGGING_SET_LEVEL => {
-            match text(params, "level").as_deref().and_then(Level::parse) {
+            match object::text(params, "level")
+                .as_deref()
+                .and_then(Level::parse)
+            {
                 Some(level) => done(id, set_level(caller, session, level).await),
                 None => error(
                     Some(id),
@@ -97,9 +100,4 @@ fn done(id: &[u8], outcome: Result<(), CallError>) -> Bytes {
         Ok(()) => result(id, DONE),
         Err(failed) => errors::answer(id, &failed),
     }
-}
-
-fn text(params: &[u8], key: &str) -> Option<String> {
-    let at = object::field(params, key)?;
-    object::string(at.of(params)).map(|text| text.into_owned())
 }

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard};
 use bowline_core::caller::{Question, QuestionId};
 use bowline_core::sync::lock;
 use bowline_wire::Message;
-use bowline_wire::splice::{Edit, Edited};
+use bowline_wire::splice::replace;
 use bytes::Bytes;
 use foldhash::fast::RandomState;
 
@@ -55,16 +55,8 @@ impl Questions {
         let Some(open) = read_id(at.of(answer.bytes())).and_then(|id| self.take(id)) else {
             return;
         };
-        let edits = [Edit {
-            at,
-            with: open.question.id(),
-        }];
-        let edited = Edited {
-            source: answer.bytes(),
-            edits: &edits,
-        };
-        let text = Bytes::from(edited.to_vec());
-        open.question.answer(text);
+        let text = replace(answer.bytes(), at, open.question.id());
+        open.question.answer(text.into());
     }
 
     /// Forgets a question, which refuses it; `false` when it was not open.
@@ -110,19 +102,11 @@ impl Questions {
 /// Writes a question under the id we gave it; every other byte stays the server's.
 #[must_use]
 pub(super) fn write(question: &Question, id: QuestionId) -> Bytes {
-    let id = id.0.to_string();
-    let edits = [Edit {
-        at: bowline_wire::Span {
-            start: question.id_at.start,
-            end: question.id_at.end,
-        },
-        with: id.as_bytes(),
-    }];
-    let edited = Edited {
-        source: &question.request,
-        edits: &edits,
+    let at = bowline_wire::Span {
+        start: question.id_at.start,
+        end: question.id_at.end,
     };
-    edited.to_vec().into()
+    replace(&question.request, at, id.0.to_string().as_bytes()).into()
 }
 
 /// Returns the id if it is written as we write ours.
