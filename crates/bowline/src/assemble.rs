@@ -12,10 +12,11 @@ use bowline_core::breaker::BreakerPolicy;
 use bowline_core::call::Effect;
 use bowline_core::supervision::RestartPolicy;
 use bowline_host::dial::RealDial;
+use bowline_host::manifest::Forgetful;
 use bowline_host::ports::{Clock, SystemClock};
-use bowline_host::spec::{ChildSpec, Reach, RemoteSpec, ServerSpec};
+use bowline_host::spec::{ChildSpec, Reach, RemoteSpec, ServerSpec, ToolRule};
 use bowline_host::tasks::Tasks;
-use bowline_host::{Host, HostLimits};
+use bowline_host::{Host, HostLimits, Ports};
 use bowline_link::http::HttpLimits;
 use bowline_link::http::hyper_client::{ClientLimits, HyperClient};
 use bowline_link::{ClientInfo, StdioLimits};
@@ -193,14 +194,14 @@ fn start_host(
         stdio_limits: StdioLimits::default(),
         http_limits: HttpLimits::default(),
     };
-    Ok(Host::start(
-        specs,
-        HostLimits::default(),
-        Arc::new(dial),
+    let ports = Ports {
+        dial: Arc::new(dial),
         clock,
         tasks,
         audience,
-    ))
+        manifests: Arc::new(Forgetful),
+    };
+    Ok(Host::start(specs, HostLimits::default(), ports))
 }
 
 /// Translates what the file says into what the host needs.
@@ -222,10 +223,16 @@ fn spec_of(server: &ServerConfig, own: &Path, env: &Env) -> ServerSpec {
             failures_max: server.breaker.failures,
             rest: server.breaker.rest,
         },
-        effects: server
+        tools: server
             .effects
             .iter()
-            .map(|(tool, effect)| (tool.clone(), effect_of(*effect)))
+            .map(|(tool, effect)| {
+                let rule = ToolRule {
+                    effect: Some(effect_of(*effect)),
+                    ..ToolRule::default()
+                };
+                (tool.clone(), rule)
+            })
             .collect(),
         ..ServerSpec::reached(&server.name, reach_of(&server.reach, own, env))
     }

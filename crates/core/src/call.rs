@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -170,6 +171,18 @@ pub struct Route {
     pub name: Arc<str>,
     /// What running it does.
     pub effect: Effect,
+    /// Whether running it twice is said to be like running it once.
+    pub idempotent: bool,
+    /// How long it may take, where a person said so.
+    pub timeout: Option<Duration>,
+}
+
+impl Route {
+    /// Whether a call that may have run can be made again without harm.
+    #[must_use]
+    pub const fn is_repeatable(&self) -> bool {
+        matches!(self.effect, Effect::Read) || self.idempotent
+    }
 }
 
 /// What running a tool does to the world.

@@ -12,6 +12,7 @@ pub mod level;
 pub mod name;
 pub mod pending;
 pub mod policy;
+pub mod redact;
 pub mod seats;
 pub mod seen;
 pub mod subscriptions;

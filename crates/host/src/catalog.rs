@@ -183,6 +183,8 @@ fn direct(server: &Arc<str>, own: &Arc<str>) -> Found {
         server: Arc::clone(server),
         name: Arc::clone(own),
         effect: Effect::Read,
+        idempotent: true,
+        timeout: None,
     }))
 }
 

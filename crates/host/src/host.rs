@@ -12,11 +12,13 @@ use bowline_core::call::{Call, Principal, Reply, Scope};
 use bowline_core::error::CallError;
 use bowline_core::policy::Policy;
 use bowline_link::stderr::{LogLine, Stamps, StderrLimits, StderrLog};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use crate::callpath::seat::SeatTable;
 use crate::callpath::{CallPath, Servers};
 use crate::catalog::{Catalog, CatalogStore, ListKind, Listing};
+use crate::events::Events;
+use crate::manifest::Manifests;
 use crate::memory::Memory;
 use crate::ports::{Audience, Clock};
 use crate::spec::ServerSpec;
@@ -29,6 +31,8 @@ use crate::tasks::Tasks;
 pub struct HostLimits {
     /// Calls one principal may have in flight.
     pub principal_calls_max: u32,
+    /// Servers that may be started at the same time.
+    pub starts_max: usize,
     /// How long the first list may wait for servers that are still starting.
     pub first_list_wait: Duration,
     /// How long a stop of all servers may take.
@@ -39,6 +43,7 @@ impl Default for HostLimits {
     fn default() -> Self {
         Self {
             principal_calls_max: 1_024,
+            starts_max: 16,
             first_list_wait: Duration::from_millis(1_500),
             stop_wait: Duration::from_secs(6),
         }
@@ -54,19 +59,36 @@ pub struct Host {
     limits: HostLimits,
     /// Numbers the lines of all logs.
     stamps: Arc<Stamps>,
+    events: Events,
+}
+
+/// The doors of a host to the outside.
+#[derive(Clone, Debug)]
+pub struct Ports {
+    /// Connects to servers.
+    pub dial: Arc<dyn Dial>,
+    /// Tells the time.
+    pub clock: Arc<dyn Clock>,
+    /// Runs everything.
+    pub tasks: Tasks,
+    /// Hears what servers say outside calls.
+    pub audience: Arc<dyn Audience>,
+    /// Keeps what servers offered.
+    pub manifests: Arc<dyn Manifests>,
 }
 
 impl Host {
     /// Takes `specs` into care and starts those that are not lazy, in the background.
     #[must_use]
-    pub fn start(
-        specs: Vec<ServerSpec>,
-        limits: HostLimits,
-        dial: Arc<dyn Dial>,
-        clock: Arc<dyn Clock>,
-        tasks: Tasks,
-        audience: Arc<dyn Audience>,
-    ) -> Self {
+    pub fn start(specs: Vec<ServerSpec>, limits: HostLimits, ports: Ports) -> Self {
+        let Ports {
+            dial,
+            clock,
+            tasks,
+            audience,
+            manifests,
+        } = ports;
+        let events = Events::new(Arc::clone(&clock));
         let catalog = Arc::new(CatalogStore::default());
         let memory = Arc::new(Memory::default());
         let around = Surroundings {
@@ -76,6 +98,9 @@ impl Host {
             clock: Arc::clone(&clock),
             audience,
             memory: Arc::clone(&memory),
+            manifests,
+            events: events.clone(),
+            starts: Arc::new(Semaphore::new(limits.starts_max)),
         };
         let wall = Arc::clone(&clock);
         let stamps = Stamps::new(move || wall.unix_ms());
@@ -104,7 +129,14 @@ impl Host {
             tasks,
             limits,
             stamps,
+            events,
         }
+    }
+
+    /// Returns the teller of what happens.
+    #[must_use]
+    pub const fn events(&self) -> &Events {
+        &self.events
     }
 
     /// Carries one call. See [`CallPath::call`].

@@ -3,7 +3,9 @@
 pub mod callpath;
 pub mod catalog;
 pub mod dial;
+pub mod events;
 pub mod host;
+pub mod manifest;
 pub mod memory;
 pub mod ports;
 pub mod spec;
@@ -11,4 +13,4 @@ mod standing;
 pub mod supervisor;
 pub mod tasks;
 
-pub use host::{Host, HostLimits};
+pub use host::{Host, HostLimits, Ports};

@@ -10,6 +10,7 @@ use std::time::Duration;
 use bowline_core::backoff::Backoff;
 use bowline_core::breaker::BreakerPolicy;
 use bowline_core::call::Effect;
+use bowline_core::redact::Redactor;
 use bowline_core::supervision::RestartPolicy;
 use bowline_link::http::Transport;
 use bowline_link::http::credentials::Credentials;
@@ -20,6 +21,21 @@ pub const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long a call may take, unless told otherwise.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// How long a server may take whose command may have to install it first, until it has served once.
+pub const INSTALL_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// How long calls in flight may go on when a server is reloaded or stopped for being idle.
+pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A quiet server is asked this often whether it is still there.
+pub const PING_EVERY: Duration = Duration::from_secs(30);
+
+/// Calls that one server has in flight at most.
+pub const CALLS_MAX: usize = 256;
+
+/// Calls that wait for one of those places at most.
+pub const QUEUE_MAX: usize = 256;
 
 /// Who shares one link to a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,16 +78,41 @@ pub struct ServerSpec {
     pub lazy: bool,
     /// How long it may take to start.
     pub start_timeout: Duration,
+    /// How long it may take until it has served once, where its command may install it first.
+    pub install_timeout: Option<Duration>,
+    /// How long it may be without a call before it is stopped until the next one.
+    pub idle_stop: Option<Duration>,
+    /// How often it is asked, while it is quiet, whether it is still there.
+    pub ping: Option<Duration>,
+    /// How long calls in flight may go on when it is reloaded.
+    pub drain_timeout: Duration,
     /// How long one call may take.
     pub call_timeout: Duration,
+    /// Calls it has in flight at most.
+    pub calls_max: usize,
+    /// Calls that wait for one of those places at most.
+    pub queue_max: usize,
     /// How often it may be restarted.
     pub restart: RestartPolicy,
     /// How long to wait between restarts.
     pub backoff: Backoff,
     /// When to stop calling it for a while.
     pub breaker: BreakerPolicy,
-    /// What its tools do, where a person said so.
-    pub effects: BTreeMap<String, Effect>,
+    /// What a person said of its tools, by the server's own names.
+    pub tools: BTreeMap<String, ToolRule>,
+    /// What must not be shown of anything that it says or that is said of it.
+    pub secrets: Arc<Redactor>,
+}
+
+/// What a person said of a tool; what is not said is left to the server and to defaults.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ToolRule {
+    /// What running it does.
+    pub effect: Option<Effect>,
+    /// Whether running it twice is like running it once.
+    pub idempotent: Option<bool>,
+    /// How long a call of it may take.
+    pub timeout: Option<Duration>,
 }
 
 impl ServerSpec {
@@ -90,11 +131,18 @@ impl ServerSpec {
             isolation: Isolation::default(),
             lazy: false,
             start_timeout: START_TIMEOUT,
+            install_timeout: None,
+            idle_stop: None,
+            ping: Some(PING_EVERY),
+            drain_timeout: DRAIN_TIMEOUT,
             call_timeout: CALL_TIMEOUT,
+            calls_max: CALLS_MAX,
+            queue_max: QUEUE_MAX,
             restart: RestartPolicy::default(),
             backoff: Backoff::default(),
             breaker: BreakerPolicy::default(),
-            effects: BTreeMap::new(),
+            tools: BTreeMap::new(),
+            secrets: Arc::default(),
         }
     }
 }

@@ -25,10 +25,12 @@ use bowline_link::stderr::StderrLog;
 use bowline_link::stdio::ConnectError;
 use bowline_link::{BoxFuture, Link, LinkEvent};
 use bytes::Bytes;
-use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::sync::{Notify, Semaphore, mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout_at};
 
 use crate::catalog::CatalogStore;
+use crate::events::Events;
+use crate::manifest::Manifests;
 use crate::memory::Memory;
 use crate::ports::{Audience, Clock};
 use crate::spec::ServerSpec;
@@ -131,6 +133,8 @@ pub enum Order {
     Stop,
     /// Stop, forget past failures, and run.
     Restart,
+    /// Let calls in flight end, then as `Restart`.
+    Reload,
 }
 
 #[derive(Debug)]
@@ -192,6 +196,12 @@ pub struct Surroundings {
     pub audience: Arc<dyn Audience>,
     /// Knows whom it is for.
     pub memory: Arc<Memory>,
+    /// Keeps what servers offered.
+    pub manifests: Arc<dyn Manifests>,
+    /// Tells what happens.
+    pub events: Events,
+    /// Bounds how many servers are started at the same time.
+    pub starts: Arc<Semaphore>,
 }
 
 impl Surroundings {

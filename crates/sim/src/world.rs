@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use bowline_host::manifest::Forgetful;
 use bowline_host::ports::{Audience, Silent, SystemClock};
 use bowline_host::spec::ServerSpec;
 use bowline_host::tasks::Tasks;
-use bowline_host::{Host, HostLimits};
+use bowline_host::{Host, HostLimits, Ports};
 use bowline_link::{Exit, LinkEvent};
 
 use crate::dial::ScriptedDial;
@@ -62,14 +63,14 @@ impl World {
         limits: HostLimits,
         audience: Arc<dyn Audience>,
     ) -> Host {
-        Host::start(
-            specs,
-            limits,
-            Arc::new(ScriptedDial::new(self.clone())),
-            Arc::new(SystemClock::start()),
-            Tasks::default(),
+        let ports = Ports {
+            dial: Arc::new(ScriptedDial::new(self.clone())),
+            clock: Arc::new(SystemClock::start()),
+            tasks: Tasks::default(),
             audience,
-        )
+            manifests: Arc::new(Forgetful),
+        };
+        Host::start(specs, limits, ports)
     }
 
     /// Lets a running server say something outside calls; `false` when it does not run.

@@ -162,6 +162,8 @@ fn route(server: Arc<str>, name: &Arc<str>) -> Arc<Route> {
         server,
         name: Arc::clone(name),
         effect: Effect::Read,
+        idempotent: true,
+        timeout: None,
     })
 }
 

@@ -15,6 +15,7 @@ use foldhash::fast::RandomState;
 
 use super::listing::{self, Listing};
 use super::{ListKind, PerList};
+use crate::spec::ToolRule;
 
 /// The pages of those lists that were read.
 pub type Pages = PerList<Option<Vec<Bytes>>>;
@@ -70,13 +71,13 @@ impl Offer {
         server: &Arc<str>,
         initialize: &Bytes,
         pages: &Pages,
-        effects: &BTreeMap<String, Effect>,
+        rules: &BTreeMap<String, ToolRule>,
         before: Option<&Self>,
     ) -> Self {
         let shelf = |kind| match (pages.get(kind), before) {
-            (Some(pages), _) => Shelf::new(kind, server, pages, effects),
+            (Some(pages), _) => Shelf::new(kind, server, pages, rules),
             (None, Some(before)) => before.shelf(kind).clone(),
-            (None, None) => Shelf::new(kind, server, &[], effects),
+            (None, None) => Shelf::new(kind, server, &[], rules),
         };
         Self {
             server: Arc::clone(server),
@@ -123,13 +124,13 @@ impl Shelf {
         kind: ListKind,
         server: &Arc<str>,
         pages: &[Bytes],
-        effects: &BTreeMap<String, Effect>,
+        rules: &BTreeMap<String, ToolRule>,
     ) -> Self {
         let mut items: Vec<Item> = Vec::new();
         let mut by_name = HashMap::default();
         let mut withheld = 0;
         for definition in pages.iter().flat_map(|page| listing::read(kind, page)) {
-            match Item::read(kind, server, definition, effects) {
+            match Item::read(kind, server, definition, rules) {
                 Some(item) if !by_name.contains_key(&item.route.name) => {
                     by_name.insert(Arc::clone(&item.route.name), items.len());
                     items.push(item);
@@ -194,21 +195,25 @@ impl Item {
         kind: ListKind,
         server: &Arc<str>,
         definition: Bytes,
-        effects: &BTreeMap<String, Effect>,
+        rules: &BTreeMap<String, ToolRule>,
     ) -> Option<Self> {
         // With a member that comes twice, we and a client might read different names.
         scan::check(&definition, Keys::UniqueOutside).ok()?;
         let name_at = object::field(&definition, kind.id())?;
         let own: Arc<str> = object::string(name_at.of(&definition))?.into();
-        let (visible, effect) = match kind {
-            ListKind::Tools => {
-                let said = effects.get(own.as_ref()).copied();
-                let effect = said.unwrap_or_else(|| declared_effect(&definition));
-                (name::visible(server, &own).into(), effect)
-            }
-            ListKind::Prompts => (name::visible(server, &own).into(), Effect::Read),
-            ListKind::Resources | ListKind::Templates => (Arc::clone(&own), Effect::Read),
+        let visible = match kind {
+            ListKind::Tools | ListKind::Prompts => name::visible(server, &own).into(),
+            ListKind::Resources | ListKind::Templates => Arc::clone(&own),
         };
+        let rule = match kind {
+            ListKind::Tools => rules.get(own.as_ref()).copied().unwrap_or_default(),
+            // Only tools do anything.
+            ListKind::Prompts | ListKind::Resources | ListKind::Templates => ToolRule {
+                effect: Some(Effect::Read),
+                ..ToolRule::default()
+            },
+        };
+        let hint = |key| hinted(&definition, key);
         Some(Self {
             visible,
             template: (kind == ListKind::Templates)
@@ -217,7 +222,13 @@ impl Item {
             route: Arc::new(Route {
                 server: Arc::clone(server),
                 name: own,
-                effect,
+                effect: rule.effect.unwrap_or_else(|| match hint("readOnlyHint") {
+                    Some(true) => Effect::Read,
+                    Some(false) => Effect::Write,
+                    None => Effect::Unknown,
+                }),
+                idempotent: rule.idempotent.or_else(|| hint("idempotentHint")) == Some(true),
+                timeout: rule.timeout,
             }),
             definition,
             name_at,
@@ -244,14 +255,11 @@ impl Item {
 }
 
 /// What a server says of its tool. A hint: nothing unsafe may rest on it alone.
-fn declared_effect(definition: &[u8]) -> Effect {
-    let Some(annotations) = object::field(definition, "annotations") else {
-        return Effect::Unknown;
-    };
-    let annotations = annotations.of(definition);
-    match object::field(annotations, "readOnlyHint").map(|at| at.of(annotations)) {
-        Some(b"true") => Effect::Read,
-        Some(b"false") => Effect::Write,
-        Some(_) | None => Effect::Unknown,
+fn hinted(definition: &[u8], key: &str) -> Option<bool> {
+    let annotations = object::field(definition, "annotations")?.of(definition);
+    match object::field(annotations, key)?.of(annotations) {
+        b"true" => Some(true),
+        b"false" => Some(false),
+        _ => None,
     }
 }

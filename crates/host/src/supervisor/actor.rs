@@ -287,7 +287,7 @@ impl Actor {
             return Phase::End;
         };
         let phase = match order {
-            Order::Start | Order::Restart => {
+            Order::Start | Order::Restart | Order::Reload => {
                 self.shared.own.clear();
                 self.forgive();
                 self.tell(State::Starting);
@@ -340,7 +340,7 @@ impl Actor {
             server,
             &link.server().initialize,
             &pages,
-            &self.shared.spec.effects,
+            &self.shared.spec.tools,
             before.offer(server).map(AsRef::as_ref),
         );
         for kind in ListKind::ALL {

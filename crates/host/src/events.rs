@@ -1,0 +1,102 @@
+//! What happens to servers, told as it happens to whoever watches.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::Serialize;
+use tokio::sync::broadcast;
+
+use crate::ports::Clock;
+
+/// Events that a slow watcher may be behind before it misses some.
+const BEHIND_MAX: usize = 1_024;
+
+/// One thing that happened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Event {
+    /// Counts events; a gap means that some were missed.
+    pub seq: u64,
+    /// When, by the wall clock.
+    pub at_ms: u64,
+    /// What.
+    #[serde(flatten)]
+    pub what: What,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum What {
+    /// A server does something else now.
+    State {
+        /// The server.
+        server: Arc<str>,
+        /// What it does.
+        state: &'static str,
+        /// How often it was started.
+        generation: u64,
+        /// Why, where something failed.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reason: Option<Arc<str>>,
+    },
+    /// The breaker of a server opened, closed or lets one call through.
+    Circuit {
+        /// The server.
+        server: Arc<str>,
+        /// How it stands.
+        circuit: &'static str,
+    },
+    /// What servers offer changed.
+    Catalog {
+        /// The version of the catalog.
+        version: u64,
+    },
+    /// Another configuration is in force.
+    Config {
+        /// Servers that are new.
+        added: Vec<Arc<str>>,
+        /// Servers that are started anew because their entry changed.
+        changed: Vec<Arc<str>>,
+        /// Servers that are gone.
+        removed: Vec<Arc<str>>,
+    },
+    /// A changed configuration was refused, and nothing of it is in force.
+    ConfigRefused {
+        /// Why.
+        reason: Arc<str>,
+    },
+}
+
+/// Takes events and hands them to all who watch. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Events {
+    sender: broadcast::Sender<Event>,
+    seq: Arc<AtomicU64>,
+    clock: Arc<dyn Clock>,
+}
+
+impl Events {
+    /// Returns a teller that nobody watches yet.
+    #[must_use]
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        Self {
+            sender: broadcast::Sender::new(BEHIND_MAX),
+            seq: Arc::default(),
+            clock,
+        }
+    }
+
+    /// Tells what happened, without waiting.
+    pub fn tell(&self, what: What) {
+        let seq = self.seq.fetch_add(1, Ordering::Relaxed) + 1;
+        let at_ms = self.clock.unix_ms();
+        // Nobody watches: nothing is lost.
+        let _unheard = self.sender.send(Event { seq, at_ms, what });
+    }
+
+    /// Returns a receiver of all that happens from now on.
+    #[must_use]
+    pub fn watch(&self) -> broadcast::Receiver<Event> {
+        self.sender.subscribe()
+    }
+}
