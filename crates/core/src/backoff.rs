@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Doubling of the wait stops here, so that the shift below cannot overflow.
-const EXPONENT_MAX: u32 = 6;
+const EXPONENT_MAX: u32 = 20;
 
 /// The bounds of a wait that doubles with each failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,6 +12,7 @@ pub mod level;
 pub mod name;
 pub mod pending;
 pub mod policy;
+pub mod recovery;
 pub mod redact;
 pub mod seats;
 pub mod seen;

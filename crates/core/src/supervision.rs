@@ -61,6 +61,24 @@ impl RestartBudget {
         Verdict::Restart
     }
 
+    /// Returns the first moment, not before `at`, when a restart would be within the budget. A
+    /// budget of nothing at all lets one window pass.
+    #[must_use]
+    pub fn allowed_from(&self, at: Now) -> Now {
+        let Some(allowed) = usize::try_from(self.policy.restarts_max)
+            .ok()
+            .filter(|allowed| *allowed > 0)
+        else {
+            return at.plus(self.policy.window);
+        };
+        // So many of the oldest must be forgotten before there is room for one more.
+        let Some(last) = self.restarts.len().checked_sub(allowed) else {
+            return at;
+        };
+        let free = self.restarts.get(last);
+        free.map_or(at, |oldest| oldest.plus(self.policy.window).max(at))
+    }
+
     /// Forgets restarts that lie outside the window.
     pub fn prune(&mut self, now: Now) {
         while let Some(oldest) = self.restarts.front() {
@@ -99,5 +117,27 @@ mod tests {
         assert_eq!(budget.spend(Now(10_000)), Verdict::Restart);
         budget.reset();
         assert_eq!(budget.spent(), 0);
+    }
+
+    #[test]
+    fn a_spent_budget_says_when_it_has_room_again() {
+        let window = Duration::from_secs(10);
+        let mut budget = RestartBudget::new(RestartPolicy {
+            restarts_max: 2,
+            window,
+        });
+        assert_eq!(budget.allowed_from(Now(5)), Now(5));
+        budget.spend(Now(1_000));
+        assert_eq!(budget.allowed_from(Now(1_001)), Now(1_001));
+        budget.spend(Now(3_000));
+        assert_eq!(budget.allowed_from(Now(3_001)), Now(11_000));
+        assert_eq!(budget.spend(Now(11_000)), Verdict::Restart);
+        assert_eq!(budget.allowed_from(Now(11_001)), Now(13_000));
+        assert_eq!(budget.allowed_from(Now(50_000)), Now(50_000));
+        let nothing = RestartBudget::new(RestartPolicy {
+            restarts_max: 0,
+            window,
+        });
+        assert_eq!(nothing.allowed_from(Now(7)), Now(10_007));
     }
 }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
+use bowline_core::redact::Redactor;
 use bowline_core::sync::lock;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::watch;
@@ -13,6 +14,12 @@ use plain::Plain;
 
 /// What is read from a stream at once.
 const CHUNK_BYTES: usize = 16 * 1024;
+
+/// Lines of stderr that tell why a server failed.
+pub const LAST_WORDS_LINES: usize = 5;
+
+/// Of each of those lines so many characters are shown.
+const LAST_WORDS_LINE_CHARS_MAX: usize = 200;
 
 /// One line of a server's stderr.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,6 +115,8 @@ pub struct StderrLog {
     server: Arc<str>,
     stamps: Arc<Stamps>,
     limits: StderrLimits,
+    /// What must not be kept.
+    secrets: Arc<Redactor>,
     ring: Mutex<Ring>,
 }
 
@@ -119,13 +128,25 @@ struct Ring {
 }
 
 impl StderrLog {
-    /// Returns an empty log.
+    /// Returns an empty log of a server that knows no secrets.
     #[must_use]
     pub fn new(server: Arc<str>, stamps: Arc<Stamps>, limits: StderrLimits) -> Arc<Self> {
+        Self::redacted(server, stamps, limits, Arc::default())
+    }
+
+    /// Returns an empty log that takes these secrets out of each line before it is kept.
+    #[must_use]
+    pub fn redacted(
+        server: Arc<str>,
+        stamps: Arc<Stamps>,
+        limits: StderrLimits,
+        secrets: Arc<Redactor>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             server,
             stamps,
             limits,
+            secrets,
             ring: Mutex::default(),
         })
     }
@@ -163,6 +184,7 @@ impl StderrLog {
 
     /// Adds a line.
     pub fn push(&self, text: &str) {
+        let text = self.secrets.clean(text);
         self.stamps.stamp(|seq, at_ms| {
             let mut ring = lock(&self.ring);
             ring.bytes += text.len();
@@ -170,7 +192,7 @@ impl StderrLog {
                 seq,
                 server: self.server.clone(),
                 at_ms,
-                text: text.into(),
+                text: text.as_ref().into(),
             });
             while ring.lines.len() > self.limits.lines_max || ring.bytes > self.limits.bytes_max {
                 let Some(oldest) = ring.lines.pop_front() else {
@@ -179,6 +201,20 @@ impl StderrLog {
                 ring.bytes -= oldest.text.len();
             }
         });
+    }
+}
+
+/// Writes the last lines of a server as the end of a clause; nothing where it said nothing.
+#[must_use]
+pub fn last_words(lines: &[Arc<str>]) -> String {
+    let said = lines.iter().map(|line| line.trim());
+    let said = said.filter(|line| !line.is_empty());
+    let said: Vec<String> = said
+        .map(|line| line.chars().take(LAST_WORDS_LINE_CHARS_MAX).collect())
+        .collect();
+    match said.as_slice() {
+        [] => String::new(),
+        said => format!(": {}", said.join(" | ")),
     }
 }
 

@@ -16,15 +16,12 @@ use crate::link::{
     Answer, BoxFuture, Exit, Link, LinkError, LinkEvent, Request, ServerInfo, Spawner,
 };
 use crate::peer::{Peer, Stop, read_loop, write_loop};
-use crate::stderr::{StderrLog, drain};
+use crate::stderr::{LAST_WORDS_LINES, StderrLog, drain, last_words};
 
 mod child;
 pub(crate) mod handshake;
 mod tree;
 use child::Child;
-
-/// Lines of stderr that a failed start shows.
-const STDERR_TAIL_LINES: usize = 5;
 
 /// How to start a server.
 #[derive(Clone, Debug)]
@@ -102,11 +99,11 @@ pub struct ClientInfo {
     pub version: Arc<str>,
 }
 
-/// Why a server could not be started.
+/// Why a server could not be started. Each says what the server did; who shows it names the server.
 #[derive(Debug, Error)]
 pub enum ConnectError {
     /// The process could not be made.
-    #[error("server `{server}`: cannot run `{command}`")]
+    #[error("cannot run `{command}`")]
     Spawn {
         /// The server.
         server: Arc<str>,
@@ -117,7 +114,7 @@ pub enum ConnectError {
         source: io::Error,
     },
     /// The process ended before it answered.
-    #[error("server `{server}` ended before the handshake: {exit}{}", tail(.stderr_tail))]
+    #[error("ended before the handshake: {exit}{}", last_words(.stderr_tail))]
     ExitedBeforeHandshake {
         /// The server.
         server: Arc<str>,
@@ -127,7 +124,7 @@ pub enum ConnectError {
         stderr_tail: Vec<Arc<str>>,
     },
     /// The process did not answer in time.
-    #[error("server `{server}` did not answer the handshake in time{}", tail(.stderr_tail))]
+    #[error("did not answer the handshake in time{}", last_words(.stderr_tail))]
     HandshakeTimeout {
         /// The server.
         server: Arc<str>,
@@ -135,7 +132,7 @@ pub enum ConnectError {
         stderr_tail: Vec<Arc<str>>,
     },
     /// The server answered `initialize` with an error.
-    #[error("server `{server}` refused the handshake with code {code}: {message}")]
+    #[error("refused the handshake with code {code}: {message}")]
     HandshakeRefused {
         /// The server.
         server: Arc<str>,
@@ -145,7 +142,7 @@ pub enum ConnectError {
         message: String,
     },
     /// The server answered with a revision that we do not speak.
-    #[error("server `{server}` speaks the unknown revision `{revision}`")]
+    #[error("speaks the unknown revision `{revision}`")]
     UnsupportedRevision {
         /// The server.
         server: Arc<str>,
@@ -153,7 +150,7 @@ pub enum ConnectError {
         revision: String,
     },
     /// The answer to `initialize` is not one.
-    #[error("server `{server}` gave no valid answer to the handshake: {reason}")]
+    #[error("gave no valid answer to the handshake: {reason}")]
     BadHandshake {
         /// The server.
         server: Arc<str>,
@@ -161,7 +158,7 @@ pub enum ConnectError {
         reason: Arc<str>,
     },
     /// The server was not reached, or said no before the handshake.
-    #[error("server `{server}` cannot be used")]
+    #[error("cannot be used")]
     Refused {
         /// The server.
         server: Arc<str>,
@@ -171,18 +168,11 @@ pub enum ConnectError {
     },
 }
 
-/// The last line of stderr says most often why a server failed.
-fn tail(lines: &[Arc<str>]) -> String {
-    lines
-        .last()
-        .map_or_else(String::new, |line| format!(": {line}"))
-}
-
 /// Starts a server and shakes hands with it. The link lives in tasks of `spawner`; the receiver
 /// hears what the server says outside calls.
 ///
 /// # Errors
-/// Every failure names the server, and leaves no process behind.
+/// Every failure says what the server did, and leaves no process behind.
 pub async fn connect(
     spec: &StdioSpec,
     stderr: Arc<StderrLog>,
@@ -223,7 +213,7 @@ pub async fn connect(
         Err(failure) => {
             drop(starting);
             let exit = peer.ended().await;
-            let stderr_tail = stderr.tail(log_before, STDERR_TAIL_LINES);
+            let stderr_tail = stderr.tail(log_before, LAST_WORDS_LINES);
             Err(failure.explain(spec.server.clone(), exit, stderr_tail))
         }
     }

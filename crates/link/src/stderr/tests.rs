@@ -112,3 +112,33 @@ async fn who_follows_is_woken_by_a_line() {
     assert_eq!(seq, 1);
     assert_eq!(texts(&log), ["\u{fffd}hello"]);
 }
+
+#[test]
+fn a_secret_in_a_line_is_never_kept() {
+    let secrets = Redactor::new([("TOKEN", "hunter2hunter2")]);
+    let log = StderrLog::redacted(
+        "s".into(),
+        Stamps::new(|| 7),
+        StderrLimits::default(),
+        Arc::new(secrets),
+    );
+    log.push("cannot log in with hunter2hunter2");
+    log.say("[info] hunter2hunter2");
+    assert_eq!(
+        texts(&log),
+        ["cannot log in with ‹TOKEN›", "[info] ‹TOKEN›"]
+    );
+    assert_eq!(log.tail(0, 1), ["[info] ‹TOKEN›".into()]);
+}
+
+#[test]
+fn the_last_words_are_a_few_lines_and_each_is_short() {
+    assert_eq!(last_words(&[]), "");
+    assert_eq!(last_words(&["".into(), "  ".into()]), "");
+    assert_eq!(
+        last_words(&["a ".into(), "".into(), " b".into()]),
+        ": a | b"
+    );
+    let long: Arc<str> = "x".repeat(1_000).into();
+    assert_eq!(last_words(&[long]).len(), 2 + 200);
+}

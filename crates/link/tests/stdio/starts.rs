@@ -44,7 +44,7 @@ async fn an_unknown_revision_is_refused_and_the_server_killed() {
     for behind in BOTH {
         let scene = Scene::script(behind, script);
         let error = scene.connect().await.unwrap_err();
-        let text = "server `files` speaks the unknown revision `1999-01-01`";
+        let text = "speaks the unknown revision `1999-01-01`";
         assert_eq!(error.to_string(), text);
         gone(pid(&scene.texts()[0])).await;
     }
@@ -70,7 +70,7 @@ async fn a_server_that_ends_before_the_handshake_says_why() {
         let error = scene.connect().await.unwrap_err();
         assert_eq!(
             error.to_string(),
-            "server `files` ended before the handshake: exit code 7: KEY is not set"
+            "ended before the handshake: exit code 7: first | KEY is not set"
         );
         let ConnectError::ExitedBeforeHandshake {
             exit, stderr_tail, ..
@@ -114,14 +114,14 @@ async fn a_start_that_is_given_up_leaves_no_process() {
 async fn a_missing_program_is_named() {
     let scene = Scene::program(Behind::Nothing, "no-such-program", &[]);
     let error = scene.connect().await.unwrap_err();
-    let text = "server `files`: cannot run `no-such-program`";
+    let text = "cannot run `no-such-program`";
     assert_eq!(error.to_string(), text);
 
     let scene = Scene::program(Behind::Reaper, "no-such-program", &["a"]);
     let error = scene.connect().await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "server `files` ended before the handshake: exit code 127: \
+        "ended before the handshake: exit code 127: \
          command not found: no-such-program"
     );
 }

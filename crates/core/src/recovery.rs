@@ -1,0 +1,204 @@
+//! What becomes of a server that failed: started again soon, tried again slowly, or left down.
+
+use std::time::Duration;
+
+use crate::backoff::Backoff;
+use crate::supervision::{RestartBudget, RestartPolicy, Verdict};
+use crate::time::Now;
+
+/// No wait between slow retries is longer.
+pub const SLOW_WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// Where a server runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In a process that we start: each try costs one.
+    Child,
+    /// Elsewhere: a try costs a connection.
+    Remote,
+}
+
+/// What went wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// A link that served ended by itself.
+    Lost,
+    /// No link could be made.
+    Unstarted,
+}
+
+/// What comes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Start it again after a while.
+    Retry(Duration),
+    /// Leave it down until a person says otherwise.
+    Eject,
+}
+
+/// Remembers how a server fared since a person last asked for a fresh start.
+#[derive(Debug)]
+pub struct Recovery {
+    place: Place,
+    backoff: Backoff,
+    budget: RestartBudget,
+    /// Whether it has served.
+    served: bool,
+    /// Failures in a row.
+    failures: u32,
+}
+
+impl Recovery {
+    /// Returns the memory of a server of which nothing was seen yet.
+    #[must_use]
+    pub const fn new(place: Place, backoff: Backoff, restart: RestartPolicy) -> Self {
+        Self {
+            place,
+            backoff,
+            budget: RestartBudget::new(restart),
+            served: false,
+            failures: 0,
+        }
+    }
+
+    /// It serves.
+    pub const fn served(&mut self) {
+        self.served = true;
+    }
+
+    /// It served long enough to have overcome whatever ailed it.
+    pub const fn recovered(&mut self) {
+        self.failures = 0;
+    }
+
+    /// Counts a failure and decides what comes next; `jitter` is any number.
+    ///
+    /// A server that never served may only be waiting for something: it is retried slowly for
+    /// ever. One that served and keeps dying is ejected, unless it runs elsewhere and merely
+    /// cannot be reached. However it fails, no more processes are started than the budget allows.
+    pub fn failed(&mut self, failure: Failure, now: Now, jitter: u64) -> Next {
+        self.failures = self.failures.saturating_add(1);
+        let slow = Backoff {
+            base: self.backoff.base,
+            cap: SLOW_WAIT_MAX.max(self.backoff.cap),
+        };
+        let wait = |pace: Backoff| pace.wait(self.failures, jitter);
+        match (failure, self.place, self.served) {
+            (Failure::Unstarted, Place::Remote, _) => Next::Retry(wait(slow)),
+            (Failure::Unstarted, Place::Child, false) => {
+                let at = self.budget.allowed_from(now.plus(wait(slow)));
+                self.budget.spend(at);
+                Next::Retry(now.until(at))
+            }
+            (Failure::Unstarted, Place::Child, true) | (Failure::Lost, _, _) => {
+                let wait = wait(self.backoff);
+                match self.budget.spend(now.plus(wait)) {
+                    Verdict::Restart => Next::Retry(wait),
+                    Verdict::Eject => Next::Eject,
+                }
+            }
+        }
+    }
+
+    /// Returns how many restarts are counted against the budget.
+    #[must_use]
+    pub fn spent(&self) -> u32 {
+        self.budget.spent()
+    }
+
+    /// Returns how often in a row it failed.
+    #[must_use]
+    pub const fn failures(&self) -> u32 {
+        self.failures
+    }
+
+    /// Forgets everything: a person asked for a fresh start.
+    pub fn reset(&mut self) {
+        self.served = false;
+        self.failures = 0;
+        self.budget.reset();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BACKOFF: Backoff = Backoff {
+        base: Duration::from_secs(1),
+        cap: Duration::from_secs(5),
+    };
+
+    const RESTART: RestartPolicy = RestartPolicy {
+        restarts_max: 2,
+        window: Duration::from_secs(300),
+    };
+
+    /// `s` serves, `l` loses the link, `u` cannot be started; prints the waits in seconds, or `e`.
+    /// Time passes as long as was to be waited.
+    fn check(place: Place, script: &str, expect: &[&str]) {
+        let mut recovery = Recovery::new(place, BACKOFF, RESTART);
+        let mut now = Now(0);
+        let mut seen = Vec::new();
+        for step in script.chars() {
+            let failure = match step {
+                's' => {
+                    recovery.served();
+                    continue;
+                }
+                'l' => Failure::Lost,
+                'u' => Failure::Unstarted,
+                other => panic!("unknown step {other}"),
+            };
+            match recovery.failed(failure, now, 0) {
+                Next::Retry(wait) => {
+                    now = now.plus(wait);
+                    seen.push(wait.as_secs().to_string());
+                }
+                Next::Eject => seen.push("e".to_owned()),
+            }
+        }
+        assert_eq!(seen, expect, "{script}");
+    }
+
+    #[test]
+    fn a_child_that_never_served_is_retried_for_ever_within_its_budget() {
+        // The third start waits until the first is forgotten, 300 s after it.
+        check(Place::Child, "uuuuuu", &["1", "2", "298", "8", "292", "32"]);
+    }
+
+    #[test]
+    fn a_child_that_served_is_ejected_when_its_budget_is_gone() {
+        check(Place::Child, "slll", &["1", "2", "e"]);
+        check(Place::Child, "sluu", &["1", "2", "e"]);
+        check(Place::Child, "usluu", &["1", "2", "e", "e"]);
+    }
+
+    #[test]
+    fn a_server_elsewhere_is_ejected_for_lost_links_and_not_for_an_outage() {
+        check(Place::Remote, "slll", &["1", "2", "e"]);
+        check(
+            Place::Remote,
+            "sluuuuuuuu",
+            &["1", "2", "4", "8", "16", "32", "60", "60", "60"],
+        );
+        check(
+            Place::Remote,
+            "uuuuuuu",
+            &["1", "2", "4", "8", "16", "32", "60"],
+        );
+    }
+
+    #[test]
+    fn a_fresh_start_forgets_that_it_served_and_what_it_spent() {
+        let mut recovery = Recovery::new(Place::Child, BACKOFF, RESTART);
+        recovery.served();
+        for _ in 0..3 {
+            recovery.failed(Failure::Lost, Now(0), 0);
+        }
+        recovery.reset();
+        assert_eq!((recovery.spent(), recovery.failures()), (0, 0));
+        let next = recovery.failed(Failure::Unstarted, Now(0), 0);
+        assert_eq!(next, Next::Retry(Duration::from_secs(1)));
+    }
+}
