@@ -9,6 +9,7 @@ pub mod call;
 pub mod caller;
 pub mod error;
 pub mod level;
+pub mod load;
 pub mod name;
 pub mod pending;
 pub mod policy;
