@@ -31,6 +31,8 @@ pub struct Breaker {
     epoch: u64,
     /// The newest link whose loss was counted: many calls may go down with one link.
     lost: Option<u64>,
+    /// What was told of it last.
+    told: Circuit,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +51,18 @@ pub enum Circuit {
     Open,
     /// One call may pass, or is on its way, to see whether the server is well again.
     HalfOpen,
+}
+
+impl Circuit {
+    /// Returns the word used in status and events.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::Open => "open",
+            Self::HalfOpen => "half_open",
+        }
+    }
 }
 
 /// How an admitted call ended, as far as the server's health is concerned.
@@ -83,6 +97,7 @@ impl Breaker {
             state: State::Closed { failures: 0 },
             epoch: 0,
             lost: None,
+            told: Circuit::Closed,
         }
     }
 
@@ -156,6 +171,14 @@ impl Breaker {
             State::Open { until } if now < until => Circuit::Open,
             State::Open { .. } | State::Probing => Circuit::HalfOpen,
         }
+    }
+
+    /// Returns what a person sees, where that is not what was returned here before: each change
+    /// is told once.
+    pub fn news(&mut self, now: Now) -> Option<Circuit> {
+        let circuit = self.circuit(now);
+        let told = std::mem::replace(&mut self.told, circuit);
+        (told != circuit).then_some(circuit)
     }
 
     /// Returns the failures in a row; an open breaker has at least its limit.
@@ -235,6 +258,61 @@ mod tests {
             breaker.admit(now).is_err(),
             "the loss of another link counts"
         );
+    }
+
+    #[test]
+    fn it_opens_exactly_at_its_limit_and_half_opens_when_rest_is_over() {
+        let mut breaker = Breaker::new(BreakerPolicy {
+            failures_max: 5,
+            rest: Duration::from_millis(100),
+        });
+        for failures in 1..=5 {
+            let pass = breaker.admit(Now(0)).unwrap();
+            breaker.record(pass, Health::Bad, Now(0));
+            let open = failures == 5;
+            let expect = if open { Circuit::Open } else { Circuit::Closed };
+            assert_eq!(breaker.circuit(Now(0)), expect, "{failures}");
+            assert_eq!(breaker.failures(), failures);
+        }
+        assert_eq!(breaker.circuit(Now(99)), Circuit::Open);
+        assert_eq!(breaker.circuit(Now(100)), Circuit::HalfOpen);
+    }
+
+    #[test]
+    fn a_success_zeroes_the_failures_and_closes_it() {
+        let mut breaker = Breaker::new(POLICY);
+        let pass = breaker.admit(Now(0)).unwrap();
+        breaker.record(pass, Health::Bad, Now(0));
+        assert_eq!(breaker.failures(), 1);
+        breaker.record(pass, Health::Good, Now(0));
+        assert_eq!(breaker.failures(), 0);
+        for _ in 0..2 {
+            breaker.record(pass, Health::Bad, Now(0));
+        }
+        let probe = breaker.admit(Now(100)).unwrap();
+        breaker.record(probe, Health::Good, Now(100));
+        assert_eq!(breaker.failures(), 0);
+        assert_eq!(breaker.circuit(Now(100)), Circuit::Closed);
+    }
+
+    #[test]
+    fn each_change_of_the_circuit_is_news_once() {
+        let mut breaker = Breaker::new(POLICY);
+        assert_eq!(breaker.news(Now(0)), None);
+        let pass = breaker.admit(Now(0)).unwrap();
+        for news in [None, Some(Circuit::Open)] {
+            breaker.record(pass, Health::Bad, Now(0));
+            assert_eq!(breaker.news(Now(0)), news);
+            assert_eq!(breaker.news(Now(0)), None);
+        }
+        let probe = breaker.admit(Now(100)).unwrap();
+        assert_eq!(breaker.news(Now(100)), Some(Circuit::HalfOpen));
+        breaker.record(probe, Health::Untold, Now(120));
+        assert_eq!(breaker.news(Now(120)), None, "it waits for another probe");
+        let probe = breaker.admit(Now(120)).unwrap();
+        assert_eq!(breaker.news(Now(120)), None);
+        breaker.record(probe, Health::Good, Now(130));
+        assert_eq!(breaker.news(Now(130)), Some(Circuit::Closed));
     }
 
     #[test]

@@ -91,6 +91,19 @@ pub enum CallError {
         /// How many it may have.
         limit: usize,
     },
+    /// The call's time was over before the server had a place for it.
+    #[error(
+        "the call waited {waited_ms} ms for one of the {limit} calls in flight at server \
+         `{server}` to end"
+    )]
+    QueuedTooLong {
+        /// The server.
+        server: Arc<str>,
+        /// How many calls it may have in flight.
+        limit: usize,
+        /// How long the call waited.
+        waited_ms: u64,
+    },
     /// A person stopped the server.
     #[error("server `{server}` is stopped")]
     Stopped {
@@ -144,8 +157,8 @@ pub enum CallError {
         server: Arc<str>,
         /// How it went.
         reason: Arc<str>,
-        /// Which of the server's links was lost.
-        generation: u64,
+        /// Which of the server's links was lost; none where the link itself still stands.
+        generation: Option<u64>,
     },
     /// No answer in time.
     #[error("server `{server}` did not answer within {after_ms} ms")]
@@ -244,6 +257,7 @@ impl CallError {
             Self::Denied { .. } => Class::Denied,
             Self::TooManyCalls { .. }
             | Self::ServerBusy { .. }
+            | Self::QueuedTooLong { .. }
             | Self::TooManySubscriptions { .. }
             | Self::Throttled { .. } => Class::Throttled,
             Self::Stopped { .. }
@@ -302,6 +316,7 @@ impl CallError {
             | Self::Denied { .. }
             | Self::TooManyCalls { .. }
             | Self::ServerBusy { .. }
+            | Self::QueuedTooLong { .. }
             | Self::Stopped { .. }
             | Self::Ejected { .. }
             | Self::Resting { .. }
@@ -322,6 +337,7 @@ impl CallError {
             Self::StartFailed { next, .. } => Retry::After(*next),
             Self::TooManyCalls { .. }
             | Self::ServerBusy { .. }
+            | Self::QueuedTooLong { .. }
             | Self::StartTimeout { .. }
             | Self::SendFailed { .. }
             | Self::ShuttingDown => Retry::Safe,
@@ -385,6 +401,7 @@ impl CallError {
             | Self::TooManySubscriptions { .. }
             | Self::TooManyCalls { .. }
             | Self::ServerBusy { .. }
+            | Self::QueuedTooLong { .. }
             | Self::Stopped { .. }
             | Self::Ejected { .. }
             | Self::Resting { .. }

@@ -2,6 +2,7 @@
 
 pub(crate) mod resolve;
 pub(crate) mod seat;
+mod telling;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -10,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwap;
 use bowline_core::breaker::Health;
-use bowline_core::call::{Call, Origin, Reply, Route, Subject};
+use bowline_core::call::{Call, Origin, Reply, Route, Subject, TaskVerb};
 use bowline_core::error::{CallError, Execution};
 use bowline_core::policy::Policy;
 use bowline_core::sync::lock;
@@ -18,12 +19,13 @@ use bowline_core::tasks::LinkKey;
 use bowline_core::time::Now;
 use bowline_link::{LinkError, Rename, Request};
 use foldhash::fast::RandomState;
+use tracing::Instrument as _;
 
 use crate::callpath::seat::SeatTable;
 use crate::catalog::CatalogStore;
 use crate::memory::Memory;
 use crate::ports::Clock;
-use crate::supervisor::{Ready, Supervisor};
+use crate::supervisor::{Ready, Supervisor, Tally};
 
 /// The status of a server that knows who asks and wants more rights.
 const FORBIDDEN: u16 = 403;
@@ -54,78 +56,100 @@ impl CallPath {
         if self.closing.load(Ordering::Relaxed) {
             return Err(CallError::ShuttingDown);
         }
-        let started = self.clock.now();
+        let started = self.clock.moment();
 
         // Catalog: which thing of which server. Waits for a server that is still starting.
-        let (route, server) = self.resolve(call.into(), started).await?;
+        let (route, server) = self.resolve(call.into(), started.now()).await?;
 
         // Policy: the same decision as for listing.
         self.permit(call.into(), &route)?;
 
-        // Budget: calls in flight of one principal. Given back on drop.
+        // Budget: calls in flight of one principal, a retry included. Given back on drop.
         let _seat = self.seats.take(&call.principal)?;
 
         // Cache and outbox lane stand here, outside the breaker: a fresh answer needs no server,
         // and an open breaker must queue the writes that the outbox exists for.
 
-        // Breaker: a dropped ticket reports that nothing was learned.
-        let ticket = server.admit()?;
+        // Load: from here on the call is counted at its server, also when its caller goes away.
+        let span = telling::span(&route);
+        let mut tally = server.tally(started, span.clone());
+        let way = Way::new(call, &route, &server, started.now());
+        let outcome = self.admitted(call, way, &mut tally);
+        let outcome = outcome.instrument(span.clone()).await;
 
-        // Supervisor and link: one start for all who wait, one retry where nothing was sent.
-        let deadline = deadline(call, &server, started);
-        let outcome = self.attempt(call, &route, &server, deadline).await;
-
-        ticket.report(health(outcome.as_ref().err()));
-        server.count(outcome.as_ref().err());
+        let ended = self.clock.moment();
+        tally.end(&outcome, ended);
+        telling::failure(&span, way, outcome.as_ref().err());
 
         // Memory: what the answer gave out that later requests will name.
         let (reply, link) = outcome?;
-        let now = self.clock.now();
-        self.memory.learn(call, (&route, link), &reply, now);
+        self.memory.learn(call, (&route, link), &reply, ended.now());
         Ok(reply)
     }
 
-    /// Sends the call over the link that serves. A link that closed before it took the request
-    /// is the one failure that is repeated here, once, on its successor.
-    async fn attempt(
+    /// Carries a call through the gates of its server.
+    async fn admitted(
         &self,
         call: &Call,
-        route: &Route,
-        server: &Supervisor,
-        deadline: Now,
+        way: Way<'_>,
+        tally: &mut Tally<'_>,
     ) -> Result<(Reply, LinkKey), CallError> {
-        let tried = self.clock.now();
-        // What is rare is boxed, so that a call carries no room for it.
-        let ready = match server.ready_for(call) {
+        // Breaker: a dropped ticket reports that nothing was learned.
+        tally.admitted(way.server.admit()?);
+
+        // Queue: calls in flight at one server. What is rare is boxed, so that a call carries no
+        // room for it.
+        let _turn = match way.server.free_turn() {
+            Some(turn) => turn,
+            None => Box::pin(way.server.turn(way.deadline)).await?,
+        };
+
+        // Supervisor: one start for all who wait.
+        let ready = match way.server.ready_for(call) {
             Some(ready) => ready,
-            None => Box::pin(self.link(call, server, deadline)).await?,
+            None => Box::pin(self.link(call, way)).await?,
         };
-        let (ready, outcome) = match self.send(call, route, &ready, deadline).await {
-            Err(LinkError::Closed(_)) => {
-                let next = Box::pin(self.link(call, server, deadline)).await?;
-                let outcome = Box::pin(self.send(call, route, &next, deadline)).await;
-                (next, outcome)
+        tally.carried(ready.generation);
+
+        // Link, and one retry where it can do no harm.
+        match self.send(call, way, &ready).await {
+            Ok(reply) => Ok((reply, ready.key())),
+            Err(error) if may_repeat(&error, call, way.route) => {
+                Box::pin(self.again(call, way, tally, (&ready, error))).await
             }
-            outcome => (ready, outcome),
+            Err(error) => Err(way.explain(&error, &ready)),
+        }
+    }
+
+    /// Sends a call once more, on the link that took the place of the one that failed. Where
+    /// there is none in time, the first failure is what the caller is told.
+    async fn again(
+        &self,
+        call: &Call,
+        way: Way<'_>,
+        tally: &mut Tally<'_>,
+        (old, error): (&Ready, LinkError),
+    ) -> Result<(Reply, LinkKey), CallError> {
+        let first = way.explain(&error, old);
+        let next = match self.link(call, way).await {
+            Ok(next) if next.generation != old.generation => next,
+            Ok(_) | Err(_) => return Err(first),
         };
-        let reply = outcome.map_err(|error| {
-            explain(
-                &error,
-                &route.server,
-                ready.generation,
-                deadline.millis_since(tried),
-            )
-        })?;
-        Ok((reply, ready.key()))
+        tally.repeated(next.generation);
+        telling::retry(way, &first, next.generation);
+        match self.send(call, way, &next).await {
+            Ok(reply) => Ok((reply, next.key())),
+            // What may have run may have run, whatever became of the second attempt.
+            Err(error) if error.execution() == Execution::NotStarted => Err(first),
+            Err(error) => Err(way.explain(&error, &next)),
+        }
     }
 
     /// Returns the link that carries a call; what is asked of a task goes where the task lives.
-    async fn link(
-        &self,
-        call: &Call,
-        server: &Supervisor,
-        deadline: Now,
-    ) -> Result<Arc<Ready>, CallError> {
+    async fn link(&self, call: &Call, way: Way<'_>) -> Result<Arc<Ready>, CallError> {
+        let Way {
+            server, deadline, ..
+        } = way;
         let Subject::Task { id, .. } = &call.subject else {
             return server.link_for(call, deadline).await;
         };
@@ -136,25 +160,19 @@ impl CallPath {
         server.link_of_task(call, link, deadline).await
     }
 
-    async fn send(
-        &self,
-        call: &Call,
-        route: &Route,
-        ready: &Ready,
-        deadline: Now,
-    ) -> Result<Reply, LinkError> {
+    async fn send(&self, call: &Call, way: Way<'_>, ready: &Ready) -> Result<Reply, LinkError> {
         let answer = ready
             .link
             .request(Request {
                 method: Cow::Borrowed(call.subject.method()),
                 params: Some(call.params.clone()),
-                rename: (**call.subject.name() != *route.name).then(|| Rename {
+                rename: (**call.subject.name() != *way.route.name).then(|| Rename {
                     at: call.name_at.clone(),
-                    to: Arc::clone(&route.name),
+                    to: Arc::clone(&way.route.name),
                 }),
                 progress_at: call.progress_at.clone(),
                 reply_id: call.id.clone(),
-                deadline: self.clock.instant(deadline),
+                deadline: self.clock.instant(way.deadline),
                 caller: call.caller.clone(),
             })
             .await?;
@@ -167,17 +185,65 @@ impl CallPath {
     }
 }
 
-/// The earlier of what the caller and the server allow; waiting for a start counts.
-fn deadline(call: &Call, server: &Supervisor, started: Now) -> Now {
-    let limit = started.plus(server.spec().call_timeout);
-    call.deadline.map_or(limit, |asked| asked.min(limit))
+/// Where a call goes, and until when it may.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Way<'a> {
+    route: &'a Route,
+    server: &'a Supervisor,
+    started: Now,
+    deadline: Now,
+}
+
+impl<'a> Way<'a> {
+    /// The deadline is the earlier of what the caller and the tool or its server allow; waiting
+    /// for a place or a start counts.
+    fn new(call: &Call, route: &'a Route, server: &'a Supervisor, started: Now) -> Self {
+        let limit = route.timeout.unwrap_or_else(|| server.spec().call_timeout);
+        let limit = started.plus(limit);
+        Self {
+            route,
+            server,
+            started,
+            deadline: call.deadline.map_or(limit, |asked| asked.min(limit)),
+        }
+    }
+
+    fn explain(self, error: &LinkError, ready: &Ready) -> CallError {
+        let allowed_ms = self.deadline.millis_since(self.started);
+        explain(error, &self.route.server, ready.ended(), allowed_ms)
+    }
+}
+
+/// Whether a call may be sent a second time: it surely never left, or running it twice is like
+/// running it once. A task would be made twice, and what is cancelled twice may be another's.
+fn may_repeat(error: &LinkError, call: &Call, route: &Route) -> bool {
+    let cancel = TaskVerb::Cancel;
+    let once =
+        call.makes_task || matches!(&call.subject, Subject::Task { verb, .. } if *verb == cancel);
+    match error {
+        LinkError::Closed(_) => true,
+        LinkError::Lost(_) => route.is_repeatable() && !once,
+        LinkError::Busy { .. }
+        | LinkError::NotSent(_)
+        | LinkError::Timeout { .. }
+        | LinkError::TooLong { .. }
+        | LinkError::BadAnswer(_)
+        | LinkError::Unreachable(_)
+        | LinkError::Credentials(_)
+        | LinkError::Unauthorized { .. }
+        | LinkError::Throttled { .. }
+        | LinkError::Http { .. }
+        | LinkError::ContentType { .. }
+        | LinkError::BadHead(_)
+        | LinkError::Redirect(_) => false,
+    }
 }
 
 /// Puts what a link knows into the caller's terms.
 pub(crate) fn explain(
     error: &LinkError,
     server: &Arc<str>,
-    generation: u64,
+    generation: Option<u64>,
     after_ms: u64,
 ) -> CallError {
     let server = Arc::clone(server);
@@ -249,7 +315,10 @@ pub(crate) fn explain(
 pub(crate) fn health(error: Option<&CallError>) -> Health {
     match error {
         None => Health::Good,
-        Some(CallError::ConnectionLost { generation, .. }) => Health::Lost {
+        Some(CallError::ConnectionLost {
+            generation: Some(generation),
+            ..
+        }) => Health::Lost {
             generation: *generation,
         },
         // The supervisor paces starts by itself; the breaker must not rest on after a good one.
@@ -274,7 +343,7 @@ mod tests {
     const NEVER: Retry = Retry::Never;
 
     fn check(error: &LinkError, class: Class, retry: Retry, health: Health) {
-        let explained = explain(error, &"s".into(), 7, 100);
+        let explained = explain(error, &"s".into(), Some(7), 100);
         assert_eq!(explained.class(), class, "{error}");
         assert_eq!(explained.execution(), error.execution(), "{error}");
         assert_eq!(explained.retry(), retry, "{error}");

@@ -29,10 +29,18 @@ pub struct RealDial<S> {
     pub http_limits: HttpLimits,
 }
 
+/// Requests of our own that may wait beside calls: lists, pings, subscriptions, log levels.
+const OWN_REQUESTS_MAX: usize = 64;
+
+/// A link must take as many requests as its server may have calls.
+fn in_flight_max(limit: usize, spec: &ServerSpec) -> usize {
+    limit.max(spec.calls_max.saturating_add(OWN_REQUESTS_MAX))
+}
+
 impl<S: Spawner> RealDial<S> {
     async fn child(
         &self,
-        server: &Arc<str>,
+        server: &ServerSpec,
         child: &ChildSpec,
         log: Arc<StderrLog>,
         owner: Option<Arc<dyn CallerEnd>>,
@@ -40,32 +48,38 @@ impl<S: Spawner> RealDial<S> {
     ) -> Result<Dialled, ConnectError> {
         let reaper = child.reaper.clone();
         let spec = StdioSpec {
-            server: Arc::clone(server),
+            server: Arc::clone(&server.name),
             command: child.command.clone(),
             args: child.args.clone(),
             env: child.env.clone(),
             cwd: child.cwd.clone(),
             reaper: reaper.map(|(program, args)| Reaper { program, args }),
             owner,
-            limits: self.stdio_limits,
+            limits: StdioLimits {
+                in_flight_max: in_flight_max(self.stdio_limits.in_flight_max, server),
+                ..self.stdio_limits
+            },
         };
         stdio::connect(&spec, log, self.client.clone(), deadline, &self.spawner).await
     }
 
     async fn remote(
         &self,
-        server: &Arc<str>,
+        server: &ServerSpec,
         remote: &RemoteSpec,
         owner: Option<Arc<dyn CallerEnd>>,
         deadline: Instant,
     ) -> Result<Dialled, ConnectError> {
         let spec = HttpSpec {
-            server: Arc::clone(server),
+            server: Arc::clone(&server.name),
             url: remote.url.clone(),
             transport: remote.transport,
             credentials: Arc::clone(&remote.credentials),
             owner,
-            limits: self.http_limits,
+            limits: HttpLimits {
+                in_flight_max: in_flight_max(self.http_limits.in_flight_max, server),
+                ..self.http_limits
+            },
         };
         let client = Arc::clone(&self.http);
         http::connect(&spec, client, self.client.clone(), deadline, &self.spawner).await
@@ -84,9 +98,9 @@ impl<S: Spawner + std::fmt::Debug> Dial for RealDial<S> {
             match &spec.reach {
                 Reach::Child(child) => {
                     let log = Arc::clone(log);
-                    self.child(&spec.name, child, log, owner, deadline).await
+                    self.child(spec, child, log, owner, deadline).await
                 }
-                Reach::Remote(remote) => self.remote(&spec.name, remote, owner, deadline).await,
+                Reach::Remote(remote) => self.remote(spec, remote, owner, deadline).await,
             }
         })
     }

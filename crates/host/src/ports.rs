@@ -12,10 +12,37 @@ use tokio::time::Instant;
 pub trait Clock: fmt::Debug + Send + Sync {
     /// The moment on the monotonic clock.
     fn now(&self) -> Now;
+    /// The same, finer.
+    fn moment(&self) -> Moment {
+        Moment {
+            micros: self.now().0.saturating_mul(1_000),
+        }
+    }
     /// The same moment as a timer wants it.
     fn instant(&self, at: Now) -> Instant;
     /// The wall clock, in milliseconds since 1970; for people only.
     fn unix_ms(&self) -> u64;
+}
+
+/// One reading of the monotonic clock, fine enough to tell how long a call took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment {
+    /// Microseconds since the start of the clock.
+    pub micros: u64,
+}
+
+impl Moment {
+    /// Returns the moment by which everything else goes.
+    #[must_use]
+    pub const fn now(self) -> Now {
+        Now(self.micros / 1_000)
+    }
+
+    /// Returns how many microseconds have passed since `earlier`; zero when it lies ahead.
+    #[must_use]
+    pub const fn micros_since(self, earlier: Self) -> u64 {
+        self.micros.saturating_sub(earlier.micros)
+    }
 }
 
 /// The clocks of this machine.
@@ -39,12 +66,19 @@ impl SystemClock {
 }
 
 impl Clock for SystemClock {
+    fn now(&self) -> Now {
+        self.moment().now()
+    }
+
     #[expect(
         clippy::disallowed_methods,
         reason = "the one place that reads a clock"
     )]
-    fn now(&self) -> Now {
-        Now(bowline_core::time::millis(Instant::now() - self.origin))
+    fn moment(&self) -> Moment {
+        let since = Instant::now() - self.origin;
+        Moment {
+            micros: u64::try_from(since.as_micros()).unwrap_or(u64::MAX),
+        }
     }
 
     fn instant(&self, at: Now) -> Instant {

@@ -334,7 +334,7 @@ pub(crate) async fn tell(
     };
     let timeout = bowline_core::time::millis(STEP_TIMEOUT);
     let answer = ready.link.request(request).await;
-    let answer = answer.map_err(|error| explain(&error, server, ready.generation, timeout))?;
+    let answer = answer.map_err(|error| explain(&error, server, ready.ended(), timeout))?;
     match answer.body {
         Body::Result => Ok(()),
         Body::Error => Err(CallError::Refused {

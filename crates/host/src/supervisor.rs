@@ -7,7 +7,9 @@ mod own;
 mod relist;
 mod said;
 mod status;
+mod tally;
 mod ticket;
+mod turn;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,6 +20,7 @@ use arc_swap::ArcSwapOption;
 use bowline_core::breaker::Breaker;
 use bowline_core::caller::CallerEnd;
 use bowline_core::error::{CallError, Class};
+use bowline_core::load::Load;
 use bowline_core::sync::lock;
 use bowline_core::tasks::LinkKey;
 use bowline_core::time::Now;
@@ -37,9 +40,11 @@ use crate::spec::ServerSpec;
 use crate::tasks::Tasks;
 
 use self::own::OwnLinks;
+use self::turn::Turns;
 
 pub use list::ListError;
 pub use status::{LastError, ServerStatus};
+pub(crate) use tally::Tally;
 pub use ticket::Ticket;
 
 /// A caller waits for a restart that is due sooner than this, and is told of one that is not.
@@ -124,6 +129,14 @@ pub struct Ready {
     pub since: Now,
 }
 
+impl Ready {
+    /// Says which link ended, where it did: over some, a request can be lost while the link
+    /// stands.
+    pub(crate) fn ended(&self) -> Option<u64> {
+        (!self.link.is_open()).then_some(self.generation)
+    }
+}
+
 /// What a person wants a server to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
@@ -152,6 +165,11 @@ struct Shared {
     ready: ArcSwapOption<Ready>,
     state: watch::Sender<State>,
     breaker: Mutex<Breaker>,
+    /// The places of calls.
+    turns: Turns,
+    /// How calls ended.
+    load: Mutex<Load>,
+    events: Events,
     /// How often the server forgot us while a link was up, in all its lives.
     renewals: watch::Sender<u64>,
     /// Rung by a caller who needs a lazy server.
@@ -229,6 +247,9 @@ impl Supervisor {
         };
         let shared = Arc::new(Shared {
             breaker: Mutex::new(Breaker::new(spec.breaker)),
+            turns: Turns::new(&spec),
+            load: Mutex::new(Load::new(around.clock.now())),
+            events: around.events.clone(),
             spec: Arc::new(spec),
             clock: Arc::clone(&around.clock),
             ready: ArcSwapOption::empty(),

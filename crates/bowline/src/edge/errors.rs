@@ -62,7 +62,7 @@ pub const fn word(error: &CallError) -> &'static str {
         CallError::Refused { .. } => "server_refused",
         CallError::Denied { .. } => "policy_denied",
         CallError::TooManyCalls { .. } => "too_many_calls",
-        CallError::ServerBusy { .. } => "server_busy",
+        CallError::ServerBusy { .. } | CallError::QueuedTooLong { .. } => "server_busy",
         CallError::Stopped { .. } | CallError::ShuttingDown => "server_stopped",
         CallError::Ejected { .. } => "server_ejected",
         CallError::Resting { .. } => "server_resting",
@@ -95,6 +95,7 @@ pub const fn status(error: &CallError) -> StatusCode {
         CallError::Denied { .. } => StatusCode::FORBIDDEN,
         CallError::TooManyCalls { .. }
         | CallError::ServerBusy { .. }
+        | CallError::QueuedTooLong { .. }
         | CallError::TooManySubscriptions { .. } => StatusCode::TOO_MANY_REQUESTS,
         CallError::Stopped { .. }
         | CallError::Ejected { .. }
@@ -140,7 +141,9 @@ pub fn advice(error: &CallError) -> String {
         }
         CallError::Refused { .. } => "The server said why; do not repeat it as it is.".to_owned(),
         CallError::Denied { .. } => "Do not try again; ask the owner of the gateway.".to_owned(),
-        CallError::TooManyCalls { .. } | CallError::ServerBusy { .. } => {
+        CallError::TooManyCalls { .. }
+        | CallError::ServerBusy { .. }
+        | CallError::QueuedTooLong { .. } => {
             "The call did not run; wait for some calls to end and repeat it.".to_owned()
         }
         CallError::Stopped { server } => {
@@ -290,7 +293,7 @@ mod tests {
         let error = CallError::ConnectionLost {
             server: Arc::from("files"),
             reason: Arc::from("exit code 1"),
-            generation: 1,
+            generation: Some(1),
         };
         let answer: Value = serde_json::from_slice(&answer(b"\"a\"", &error)).unwrap();
         assert_eq!(answer["id"], "a");

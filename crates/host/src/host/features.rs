@@ -267,7 +267,7 @@ fn unlisted(error: ListError, server: &Supervisor, ready: &Ready) -> CallError {
     match error {
         ListError::Link { source, .. } => {
             let timeout = bowline_core::time::millis(TASKS_TIMEOUT);
-            explain(&source, server, ready.generation, timeout)
+            explain(&source, server, ready.ended(), timeout)
         }
         ListError::Refused { error, .. } => CallError::Refused {
             server: Arc::clone(server),

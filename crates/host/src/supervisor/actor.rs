@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use bowline_core::breaker::Breaker;
 use bowline_core::error::Class;
 use bowline_core::supervision::{RestartBudget, Verdict};
 use bowline_core::tasks::LinkKey;
@@ -15,7 +16,7 @@ use tokio::sync::mpsc;
 
 use super::list::{self, ListError, Listed, list_all};
 use super::relist::Relist;
-use super::{Command, Dialled, Order, Ready, Shared, State, Surroundings, lock};
+use super::{Command, Dialled, Order, Ready, Shared, State, Surroundings};
 use crate::catalog::{ListKind, Offer, Pages};
 use crate::spec::Isolation;
 
@@ -318,7 +319,8 @@ impl Actor {
         self.failures = 0;
         self.budget.reset();
         self.shared.counts.restarts.store(0, Ordering::Relaxed);
-        lock(&self.shared.breaker).reset();
+        let now = self.shared.clock.now();
+        self.shared.with_breaker(now, Breaker::reset);
     }
 
     /// Shows what was listed. A list that could not be had leaves the old one in place.

@@ -1,0 +1,37 @@
+//! What people can follow of one call: its span, and a line where it went wrong.
+
+use bowline_core::call::Route;
+use bowline_core::error::CallError;
+use tracing::Span;
+use tracing::field::Empty;
+
+use super::Way;
+
+/// Returns the span of a call. It must be attached to the call's future and never be entered
+/// over an await: calls share threads.
+pub(super) fn span(route: &Route) -> Span {
+    let Route { server, name, .. } = route;
+    tracing::debug_span!("call", %server, tool = %name, generation = Empty, outcome = Empty)
+}
+
+/// Tells of a call that is sent a second time.
+pub(super) fn retry(way: Way<'_>, first: &CallError, generation: u64) {
+    let (server, tool) = (&way.route.server, &way.route.name);
+    let class = first.class().as_str();
+    tracing::info!(%server, %tool, class, generation, "sent again on a new link");
+}
+
+/// Tells of a call that failed where that speaks against its server; refusals are for the caller
+/// alone.
+pub(super) fn failure(span: &Span, way: Way<'_>, error: Option<&CallError>) {
+    let Some(error) = error.filter(|error| error.counts_against_server()) else {
+        return;
+    };
+    let (server, tool) = (&way.route.server, &way.route.name);
+    let (class, execution) = (error.class().as_str(), error.execution().as_str());
+    let said = error.to_string();
+    let reason = way.server.spec().secrets.clean(&said);
+    span.in_scope(|| {
+        tracing::warn!(%server, %tool, class, execution, %reason, "call failed");
+    });
+}
