@@ -9,14 +9,13 @@ use std::sync::Arc;
 
 use bowline_core::backoff::Backoff;
 use bowline_core::breaker::BreakerPolicy;
-use bowline_core::call::Effect;
 use bowline_core::supervision::RestartPolicy;
 use bowline_host::dial::RealDial;
 use bowline_host::manifest::Forgetful;
 use bowline_host::ports::{Clock, SystemClock};
-use bowline_host::spec::{ChildSpec, Reach, RemoteSpec, ServerSpec, ToolRule};
+use bowline_host::spec::{ChildSpec, Reach, RemoteSpec, ServerSpec};
 use bowline_host::tasks::Tasks;
-use bowline_host::{Host, HostLimits, Ports};
+use bowline_host::{Host, Ports};
 use bowline_link::http::HttpLimits;
 use bowline_link::http::hyper_client::{ClientLimits, HyperClient};
 use bowline_link::{ClientInfo, StdioLimits};
@@ -201,7 +200,7 @@ fn start_host(
         audience,
         manifests: Arc::new(Forgetful),
     };
-    Ok(Host::start(specs, HostLimits::default(), ports))
+    Ok(Host::start(specs, config.limits, ports))
 }
 
 /// Translates what the file says into what the host needs.
@@ -210,7 +209,13 @@ fn spec_of(server: &ServerConfig, own: &Path, env: &Env) -> ServerSpec {
         isolation: server.isolation,
         lazy: server.lazy,
         start_timeout: server.start_timeout,
+        install_timeout: server.install_timeout,
+        idle_stop: server.idle_stop,
+        ping: server.ping,
+        drain_timeout: server.drain_timeout,
         call_timeout: server.call_timeout,
+        calls_max: server.calls_max as usize,
+        queue_max: server.queue_max as usize,
         restart: RestartPolicy {
             restarts_max: server.restart.budget,
             window: server.restart.window,
@@ -223,17 +228,8 @@ fn spec_of(server: &ServerConfig, own: &Path, env: &Env) -> ServerSpec {
             failures_max: server.breaker.failures,
             rest: server.breaker.rest,
         },
-        tools: server
-            .effects
-            .iter()
-            .map(|(tool, effect)| {
-                let rule = ToolRule {
-                    effect: Some(effect_of(*effect)),
-                    ..ToolRule::default()
-                };
-                (tool.clone(), rule)
-            })
-            .collect(),
+        tools: server.tools.clone(),
+        secrets: Arc::new(server.secrets.redactor()),
         ..ServerSpec::reached(&server.name, reach_of(&server.reach, own, env))
     }
 }
@@ -245,6 +241,7 @@ fn reach_of(reach: &config::Reach, own: &Path, env: &Env) -> Reach {
             args: child.args.iter().map(OsString::from).collect(),
             env: child_env(child, env),
             cwd: child.cwd.clone(),
+            limits: child.limits,
             reaper: cfg!(target_os = "linux").then(|| (own.to_path_buf(), vec!["__reaper".into()])),
         }),
         config::Reach::Remote(remote) => Reach::Remote(RemoteSpec {
@@ -252,14 +249,6 @@ fn reach_of(reach: &config::Reach, own: &Path, env: &Env) -> Reach {
             transport: remote.transport,
             credentials: Arc::new(Headers::of(remote)),
         }),
-    }
-}
-
-const fn effect_of(effect: config::Effect) -> Effect {
-    match effect {
-        config::Effect::Read => Effect::Read,
-        config::Effect::Write => Effect::Write,
-        config::Effect::Unknown => Effect::Unknown,
     }
 }
 

@@ -9,8 +9,11 @@ mod frame;
 mod name;
 mod reach;
 mod resolve;
+mod secrets;
+mod size;
 pub(crate) mod suggest;
 mod tree;
+mod warn;
 
 #[cfg(test)]
 mod tests;
@@ -22,12 +25,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_host::spec::Isolation;
+use bowline_host::HostLimits;
+use bowline_host::spec::{self, Isolation, ToolRule};
+use bowline_link::http::endpoint::Endpoint;
 
 pub use self::env::Env;
 pub use self::find::find;
 pub use self::frame::{Place, Problem, place};
 pub use self::reach::{Child, Reach, Remote, Template};
+pub use self::secrets::Secrets;
 
 /// Largest config file.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
@@ -38,8 +44,13 @@ pub(crate) mod defaults {
     use std::time::Duration;
 
     pub(crate) const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7331);
-    pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(300);
-    pub(crate) const START_TIMEOUT: Duration = Duration::from_secs(30);
+    /// Part of calls that are traced where traces are sent.
+    pub(crate) const SAMPLE: f64 = 1.0;
+    pub(crate) const SERVICE_NAME: &str = "bowline";
+    /// Commands that may have to install what they run: these get time for it once.
+    pub(crate) const INSTALLERS: [&str; 9] = [
+        "npx", "uvx", "bunx", "pnpm", "yarn", "pipx", "uv", "docker", "podman",
+    ];
     pub(crate) const RESTART_BUDGET: u32 = 5;
     pub(crate) const RESTART_WINDOW: Duration = Duration::from_secs(300);
     pub(crate) const BACKOFF: (Duration, Duration) =
@@ -49,10 +60,14 @@ pub(crate) mod defaults {
 }
 
 /// Everything the gateway runs with.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// Addresses to serve on, at least one.
     pub listen: Vec<SocketAddr>,
+    /// How much all servers together take on.
+    pub limits: HostLimits,
+    /// What is told of calls, and where.
+    pub telemetry: Telemetry,
     /// Servers that can be run, in file order.
     pub servers: Vec<ServerConfig>,
     /// Servers that this machine cannot run, and why; the others are not affected.
@@ -67,10 +82,33 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             listen: vec![defaults::LISTEN],
+            limits: HostLimits::default(),
+            telemetry: Telemetry::default(),
             servers: Vec::new(),
             broken: Vec::new(),
             warnings: Vec::new(),
             path: None,
+        }
+    }
+}
+
+/// What is told of calls, and where.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Telemetry {
+    /// Where traces are sent, as OTLP over HTTP; nowhere when absent.
+    pub otlp: Option<Endpoint>,
+    /// What the gateway is called there.
+    pub service_name: String,
+    /// The part of calls that is traced, from 0.0 to 1.0.
+    pub sample: f64,
+}
+
+impl Default for Telemetry {
+    fn default() -> Self {
+        Self {
+            otlp: None,
+            service_name: defaults::SERVICE_NAME.to_owned(),
+            sample: defaults::SAMPLE,
         }
     }
 }
@@ -86,16 +124,30 @@ pub struct ServerConfig {
     pub call_timeout: Duration,
     /// Longest the handshake may take.
     pub start_timeout: Duration,
+    /// Longest it may take until it has served once, where its command may install it first.
+    pub install_timeout: Option<Duration>,
+    /// Longest that calls in flight go on when it is reloaded.
+    pub drain_timeout: Duration,
     /// Start at the first call instead of at `up`.
     pub lazy: bool,
+    /// Longest it may be without a call before it is stopped until the next one.
+    pub idle_stop: Option<Duration>,
+    /// How often it is asked, while it is quiet, whether it is still there.
+    pub ping: Option<Duration>,
     /// Who shares a link to it.
     pub isolation: Isolation,
+    /// Calls it has in flight at most.
+    pub calls_max: u32,
+    /// Calls that wait for one of those places at most.
+    pub queue_max: u32,
     /// How often it may be started again by itself.
     pub restart: Restart,
     /// When calls to it rest.
     pub breaker: Breaker,
-    /// What tools do, where the file knows better than the server.
-    pub effects: BTreeMap<String, Effect>,
+    /// What the file says of tools, by the server's own names.
+    pub tools: BTreeMap<String, ToolRule>,
+    /// What nobody should read.
+    pub secrets: Secrets,
 }
 
 impl ServerConfig {
@@ -104,11 +156,17 @@ impl ServerConfig {
     pub fn new(name: &str, reach: Reach) -> Self {
         Self {
             name: name.into(),
+            install_timeout: install_timeout(&reach),
             reach,
-            call_timeout: defaults::CALL_TIMEOUT,
-            start_timeout: defaults::START_TIMEOUT,
+            call_timeout: spec::CALL_TIMEOUT,
+            start_timeout: spec::START_TIMEOUT,
+            drain_timeout: spec::DRAIN_TIMEOUT,
             lazy: false,
+            idle_stop: None,
+            ping: Some(spec::PING_EVERY),
             isolation: Isolation::default(),
+            calls_max: u32::try_from(spec::CALLS_MAX).unwrap_or(u32::MAX),
+            queue_max: u32::try_from(spec::QUEUE_MAX).unwrap_or(u32::MAX),
             restart: Restart {
                 budget: defaults::RESTART_BUDGET,
                 window: defaults::RESTART_WINDOW,
@@ -119,9 +177,20 @@ impl ServerConfig {
                 failures: defaults::BREAKER_FAILURES,
                 rest: defaults::BREAKER_REST,
             },
-            effects: BTreeMap::new(),
+            tools: BTreeMap::new(),
+            secrets: Secrets::default(),
         }
     }
+}
+
+/// A command that may install what it runs gets time for it.
+fn install_timeout(reach: &Reach) -> Option<Duration> {
+    let Reach::Child(child) = reach else {
+        return None;
+    };
+    let program = Path::new(&child.command).file_name()?.to_str()?;
+    let may_install = defaults::INSTALLERS.contains(&program);
+    may_install.then_some(spec::INSTALL_TIMEOUT)
 }
 
 /// The restart budget and its backoff.
@@ -146,17 +215,6 @@ pub struct Breaker {
     pub rest: Duration,
 }
 
-/// What a tool does to the world.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effect {
-    /// Changes nothing.
-    Read,
-    /// Changes something.
-    Write,
-    /// Not known; treated as a write.
-    Unknown,
-}
-
 /// A server that is configured but cannot be run here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Broken {
@@ -176,7 +234,7 @@ pub struct Warning {
 }
 
 /// Why there is no config.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum Error {
     /// No file was named and none stands where one is looked for.
     #[error("no config file was found")]
@@ -214,6 +272,13 @@ pub enum Error {
         /// Everything that is wrong, in file order.
         problems: Vec<Problem>,
     },
+}
+
+// The text of the file may hold secrets.
+impl std::fmt::Debug for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Error").field(&self.to_string()).finish()
+    }
 }
 
 impl Error {

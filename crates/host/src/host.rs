@@ -27,7 +27,7 @@ use crate::supervisor::{Dial, Order, ServerStatus, Supervisor, Surroundings};
 use crate::tasks::Tasks;
 
 /// How much the host takes on.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostLimits {
     /// Calls one principal may have in flight.
     pub principal_calls_max: u32,

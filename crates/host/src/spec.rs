@@ -181,6 +181,21 @@ pub struct ChildSpec {
     /// Our own binary and the arguments that make it a reaper; without it, descendants of a
     /// server may outlive a killed gateway.
     pub reaper: Option<(PathBuf, Vec<OsString>)>,
+    /// What the system lets it take.
+    pub limits: ChildLimits,
+}
+
+/// What the system lets a child take; what is not given is not limited by us.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChildLimits {
+    /// Memory of one process.
+    pub memory_bytes_max: Option<u64>,
+    /// Processes and threads.
+    pub processes_max: Option<u64>,
+    /// Length of one file it writes.
+    pub file_bytes_max: Option<u64>,
+    /// Files that one process has open.
+    pub open_files_max: Option<u64>,
 }
 
 impl ChildSpec {
@@ -193,6 +208,7 @@ impl ChildSpec {
             env: Vec::new(),
             cwd: None,
             reaper: None,
+            limits: ChildLimits::default(),
         }
     }
 }

@@ -54,6 +54,15 @@ impl Error {
 
 /// The text with every reference replaced; `$${` stands for a literal `${`.
 pub(crate) fn expand(text: &str, source: Source<'_>) -> Result<String, Error> {
+    expand_noting(text, source, |_, _| {})
+}
+
+/// The same; `note` is told what came out of each reference, and what stood inside it.
+pub(crate) fn expand_noting(
+    text: &str,
+    source: Source<'_>,
+    mut note: impl FnMut(&str, &str),
+) -> Result<String, Error> {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find("${") {
@@ -67,7 +76,9 @@ pub(crate) fn expand(text: &str, source: Source<'_>) -> Result<String, Error> {
         }
         out.push_str(before);
         let (inside, after) = inner.split_once('}').ok_or(Error::Unclosed)?;
-        out.push_str(&value(inside, source)?);
+        let value = value(inside, source)?;
+        note(inside, &value);
+        out.push_str(&value);
         rest = after;
     }
     out.push_str(rest);

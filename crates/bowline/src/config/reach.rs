@@ -6,12 +6,21 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use bowline_host::spec::ChildLimits;
 use bowline_link::http::Transport;
 use bowline_link::http::endpoint::Endpoint;
 use http::HeaderName;
 
 use super::env::Env;
 use super::expand::{Source, expand};
+
+/// What a child may take when nobody says.
+const NO_LIMITS: ChildLimits = ChildLimits {
+    memory_bytes_max: None,
+    processes_max: None,
+    file_bytes_max: None,
+    open_files_max: None,
+};
 
 /// How a server is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +44,8 @@ pub struct Child {
     pub inherit_env: Vec<String>,
     /// Where the child starts; the gateway's own directory when absent.
     pub cwd: Option<PathBuf>,
+    /// What the system lets it take.
+    pub limits: ChildLimits,
 }
 
 /// An address.
@@ -116,6 +127,7 @@ impl Child {
             env: BTreeMap::new(),
             inherit_env: Vec::new(),
             cwd: None,
+            limits: NO_LIMITS,
         }
     }
 }

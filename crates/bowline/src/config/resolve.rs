@@ -8,23 +8,16 @@ use std::sync::Arc;
 use bowline_link::http::endpoint::Endpoint;
 use http::HeaderValue;
 
-use super::expand::{self, Source, expand};
-use super::file::{File, Server, Text};
-use super::frame::{Problem, place};
+use super::expand::{self, Source, expand_noting};
+use super::file::{File, Server, Span, Text};
+use super::frame::Problem;
 use super::reach::{Child, Reach, Remote, Template};
+use super::secrets::Secrets;
 use super::tree::Syntax;
-use super::{Breaker, Broken, Config, Restart, ServerConfig, Warning, defaults, name};
-
-/// Variables that make a program load code it does not name.
-const LOADERS: [&str; 7] = [
-    "LD_PRELOAD",
-    "LD_AUDIT",
-    "NODE_OPTIONS",
-    "PYTHONPATH",
-    "PYTHONSTARTUP",
-    "BASH_ENV",
-    "DYLD_INSERT_LIBRARIES",
-];
+use super::warn::warn;
+use super::{
+    Breaker, Broken, Config, HostLimits, Restart, ServerConfig, Telemetry, Warning, defaults, name,
+};
 
 /// Where the file was read from.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +31,14 @@ pub(super) struct Origin<'a> {
 pub(super) fn resolve(file: File, origin: Origin<'_>) -> Result<Config, Vec<Problem>> {
     let mut problems = Vec::new();
     let mut config = Config::default();
+    config.limits = limits(&file);
+    config.telemetry = Telemetry {
+        otlp: file.otlp,
+        service_name: file
+            .service_name
+            .unwrap_or_else(|| defaults::SERVICE_NAME.to_owned()),
+        sample: file.sample.unwrap_or(defaults::SAMPLE),
+    };
     if let Some(listen) = file.listen {
         config.listen = listen;
     }
@@ -87,10 +88,25 @@ enum Stop {
     Machine(String),
 }
 
+fn limits(file: &File) -> HostLimits {
+    let host = HostLimits::default();
+    HostLimits {
+        principal_calls_max: file.principal_calls.unwrap_or(host.principal_calls_max),
+        starts_max: file
+            .starts
+            .map_or(host.starts_max, |starts| starts as usize),
+        first_list_wait: file.first_list_wait.unwrap_or(host.first_list_wait),
+        stop_wait: file.stop_wait.unwrap_or(host.stop_wait),
+    }
+}
+
 fn one(server: &Server, name: &str, source: Source<'_>) -> Result<ServerConfig, Stop> {
+    let mut secrets = Secrets::default();
     let reach = match (&server.command, &server.url) {
-        (Some(command), None) => Reach::Child(child(server, name, command, source)?),
-        (None, Some(url)) => Reach::Remote(remote(server, name, url, source)?),
+        (Some(command), None) => {
+            Reach::Child(child(server, name, command, (source, &mut secrets))?)
+        }
+        (None, Some(url)) => Reach::Remote(remote(server, name, url, (source, &mut secrets))?),
         (Some(_), Some(url)) => {
             let message = format!("server `{name}` has both `command` and `url`");
             let problem = Problem::new(url.span.clone(), message, "is it started or reached?");
@@ -105,86 +121,113 @@ fn one(server: &Server, name: &str, source: Source<'_>) -> Result<ServerConfig, 
             )));
         }
     };
+    let fallback = ServerConfig::new(name, reach);
     let (backoff_min, backoff_max) = server.restart_backoff.unwrap_or(defaults::BACKOFF);
     Ok(ServerConfig {
-        name: Arc::from(name),
-        reach,
-        call_timeout: server.timeout.unwrap_or(defaults::CALL_TIMEOUT),
-        start_timeout: server.start_timeout.unwrap_or(defaults::START_TIMEOUT),
-        lazy: server.lazy.unwrap_or(false),
+        call_timeout: server.timeout.unwrap_or(fallback.call_timeout),
+        start_timeout: server.start_timeout.unwrap_or(fallback.start_timeout),
+        install_timeout: server
+            .install_timeout
+            .map_or(fallback.install_timeout, Span::duration),
+        drain_timeout: server.drain_timeout.unwrap_or(fallback.drain_timeout),
+        lazy: server.lazy.unwrap_or(fallback.lazy),
+        idle_stop: server.idle_stop.and_then(Span::duration),
+        ping: server.ping.map_or(fallback.ping, Span::duration),
         isolation: server.isolation,
+        calls_max: server.max_calls.unwrap_or(fallback.calls_max),
+        queue_max: server.queue.unwrap_or(fallback.queue_max),
         restart: Restart {
-            budget: server.restart_budget.unwrap_or(defaults::RESTART_BUDGET),
-            window: server.restart_window.unwrap_or(defaults::RESTART_WINDOW),
+            budget: server.restart_budget.unwrap_or(fallback.restart.budget),
+            window: server.restart_window.unwrap_or(fallback.restart.window),
             backoff_min,
             backoff_max,
         },
         breaker: Breaker {
-            failures: server
-                .breaker_failures
-                .unwrap_or(defaults::BREAKER_FAILURES),
-            rest: server.breaker_rest.unwrap_or(defaults::BREAKER_REST),
+            failures: server.breaker_failures.unwrap_or(fallback.breaker.failures),
+            rest: server.breaker_rest.unwrap_or(fallback.breaker.rest),
         },
-        effects: server.effects.clone(),
+        tools: server.tools.clone(),
+        secrets,
+        ..fallback
     })
 }
 
-fn child(server: &Server, name: &str, command: &Text, source: Source<'_>) -> Result<Child, Stop> {
+/// Where values come from, and where those are noted that nobody should read.
+type Making<'a, 'b> = (Source<'a>, &'b mut Secrets);
+
+fn child(
+    server: &Server,
+    name: &str,
+    command: &Text,
+    (source, secrets): Making<'_, '_>,
+) -> Result<Child, Stop> {
     if let Some((_, first)) = server.headers.first() {
         let message = format!("server `{name}` is started here, so `headers` go nowhere");
         let problem = Problem::new(first.span.clone(), message, "only a `url` has headers");
         return Err(Stop::File(problem));
     }
-    let program = text(command, "command", source)?;
+    let program = text(command, "command", source, |_, _| {})?;
     if program.is_empty() {
         let message = format!("server `{name}` has an empty `command`");
         let problem = Problem::new(command.span.clone(), message, "no program");
         return Err(Stop::File(problem));
     }
-    let args = server.args.iter().map(|arg| text(arg, "args", source));
-    let env = server
-        .env
-        .iter()
-        .map(|(key, value)| Ok((key.clone(), text(value, &format!("env.{key}"), source)?)));
+    let mut args = Vec::with_capacity(server.args.len());
+    for (number, arg) in (1..).zip(&server.args) {
+        args.push(text(arg, "args", source, |reference, value| {
+            secrets.expanded(&format!("argument {number}"), reference, value);
+        })?);
+    }
+    secrets.args(&args);
+    let mut env = BTreeMap::new();
+    for (key, value) in &server.env {
+        let value = text(value, &format!("env.{key}"), source, |reference, value| {
+            secrets.expanded(&format!("env {key}"), reference, value);
+        })?;
+        secrets.variable(key, &value);
+        env.insert(key.clone(), value);
+    }
     let cwd = server
         .cwd
         .as_ref()
-        .map(|cwd| text(cwd, "cwd", source))
+        .map(|cwd| text(cwd, "cwd", source, |_, _| {}))
         .transpose()?;
-    let inherit_env = server.inherit_env.iter();
+    let inherit_env: Vec<_> = server
+        .inherit_env
+        .iter()
+        .map(|name| name.text.clone())
+        .collect();
+    for key in &inherit_env {
+        if let Some(value) = source.env.text(key) {
+            secrets.variable(key, value);
+        }
+    }
     Ok(Child {
         command: program_path(&program, source.directory),
-        args: args.collect::<Result<_, Stop>>()?,
-        env: env.collect::<Result<BTreeMap<_, _>, Stop>>()?,
-        inherit_env: inherit_env.map(|name| name.text.clone()).collect(),
+        args,
+        env,
+        inherit_env,
         // A daemon is started from anywhere, so a relative path starts at the config file.
         cwd: cwd.map(|cwd| source.directory.join(cwd)),
+        limits: server.limits,
     })
 }
 
-fn remote(server: &Server, name: &str, url: &Text, source: Source<'_>) -> Result<Remote, Stop> {
-    let only_for_children = server
-        .args
-        .first()
-        .map(|arg| ("args", arg))
-        .or_else(|| server.env.first().map(|(_, value)| ("env", value)))
-        .or_else(|| server.cwd.as_ref().map(|cwd| ("cwd", cwd)))
-        .or_else(|| {
-            server
-                .inherit_env
-                .first()
-                .map(|first| ("inherit_env", first))
-        });
-    if let Some((key, at)) = only_for_children {
-        let message = format!("server `{name}` is reached at a `url`, so `{key}` has no use");
-        let problem = Problem::new(at.span.clone(), message, "only a `command` has it");
-        return Err(Stop::File(problem));
-    }
+fn remote(
+    server: &Server,
+    name: &str,
+    url: &Text,
+    (source, secrets): Making<'_, '_>,
+) -> Result<Remote, Stop> {
+    refuse_what_only_children_have(server, name)?;
     let unusable = |fault: String| {
         let message = format!("server `{name}` cannot be reached at this `url`");
         Stop::File(Problem::new(url.span.clone(), message, fault))
     };
-    let address = text(url, "url", source)?;
+    let address = text(url, "url", source, |reference, value| {
+        secrets.expanded("url", reference, value);
+    })?;
+    secrets.query(&address);
     let address = Endpoint::parse(&address).map_err(|error| unusable(error.to_string()))?;
     if !server.headers.is_empty() && !address.is_private() {
         return Err(unusable(
@@ -196,11 +239,19 @@ fn remote(server: &Server, name: &str, url: &Text, source: Source<'_>) -> Result
     let mut headers = Vec::with_capacity(server.headers.len());
     for (key, value) in &server.headers {
         // Read once now, so that what cannot be had is told at the start.
-        let now = text(value, &format!("headers.{key}"), source)?;
+        let now = text(
+            value,
+            &format!("headers.{key}"),
+            source,
+            |reference, value| {
+                secrets.expanded(&format!("header {key}"), reference, value);
+            },
+        )?;
         if HeaderValue::from_str(&now).is_err() {
             let reason = format!("`headers.{key}` holds what no header can");
             return Err(Stop::Machine(reason));
         }
+        secrets.header(key.as_str(), &now);
         let template = Template::new(value.text.clone(), &env, &directory);
         headers.push((key.clone(), template));
     }
@@ -211,8 +262,36 @@ fn remote(server: &Server, name: &str, url: &Text, source: Source<'_>) -> Result
     })
 }
 
-fn text(text: &Text, key: &str, source: Source<'_>) -> Result<String, Stop> {
-    let expanded = expand(&text.text, source).map_err(|error| stop(&error, text, key))?;
+fn refuse_what_only_children_have(server: &Server, name: &str) -> Result<(), Stop> {
+    let env = server.env.first().map(|(_, value)| value);
+    let given = [
+        ("args", server.args.first()),
+        ("env", env),
+        ("cwd", server.cwd.as_ref()),
+        ("inherit_env", server.inherit_env.first()),
+    ];
+    let given = given
+        .into_iter()
+        .filter_map(|(key, text)| Some((key, &text?.span)))
+        .chain(server.limits_span.iter().map(|span| ("limits", span)));
+    match given.into_iter().next() {
+        None => Ok(()),
+        Some((key, span)) => {
+            let message = format!("server `{name}` is reached at a `url`, so `{key}` has no use");
+            let problem = Problem::new(span.clone(), message, "only a `command` has it");
+            Err(Stop::File(problem))
+        }
+    }
+}
+
+fn text(
+    text: &Text,
+    key: &str,
+    source: Source<'_>,
+    note: impl FnMut(&str, &str),
+) -> Result<String, Stop> {
+    let expanded =
+        expand_noting(&text.text, source, note).map_err(|error| stop(&error, text, key))?;
     if expanded.contains('\0') {
         return Err(Stop::Machine(format!(
             "`{key}` holds a NUL after expansion"
@@ -238,38 +317,5 @@ fn program_path(program: &str, directory: &Path) -> OsString {
         path.into_os_string()
     } else {
         program.into()
-    }
-}
-
-fn warn(server: &Server, name: &str, origin: Origin<'_>, warnings: &mut Vec<Warning>) {
-    let mut add = |at: usize, message: String| {
-        warnings.push(Warning {
-            place: Some(place(origin.text, at)),
-            message,
-        });
-    };
-    if name != server.name {
-        let written = server.name.escape_debug();
-        add(
-            server.name_span.start,
-            format!("server \"{written}\" is called `{name}` here"),
-        );
-    }
-    let set = server
-        .env
-        .iter()
-        .map(|(key, value)| (key.as_str(), value.span.start));
-    let inherited = server
-        .inherit_env
-        .iter()
-        .map(|key| (key.text.as_str(), key.span.start));
-    for (key, at) in set
-        .chain(inherited)
-        .filter(|(key, _)| LOADERS.contains(key))
-    {
-        add(
-            at,
-            format!("server `{name}` gets {key}, which can load code into its process"),
-        );
     }
 }

@@ -1,6 +1,9 @@
 //! Whole files in, values or exact error text out.
 
-use bowline_host::spec::Isolation;
+mod keys;
+
+use bowline_core::call::Effect;
+use bowline_host::spec::{ChildLimits, Isolation};
 use bowline_link::http::Transport;
 
 use super::*;
@@ -21,7 +24,7 @@ listen = ["127.0.0.1:0", "[::1]:8080"]
 
 [servers.files]
 command = "npx"
-args = ["-y", "server-filesystem", "${HOME}/code"]
+args = ["-y", "server-filesystem@1.0.0", "${HOME}/code"]
 env = { ROOT = "${ROOT:-/srv}", EMPTY = "" }
 cwd = "work"
 inherit_env = ["GITHUB_TOKEN"]
@@ -37,11 +40,15 @@ effect = "write"
 effect = "read"
 "#;
     let config = toml(text, &Env::of([("HOME", "/home/a")])).unwrap();
+    let rule = |effect| ToolRule {
+        effect: Some(effect),
+        ..ToolRule::default()
+    };
     let expected = ServerConfig {
         name: Arc::from("files"),
         reach: Reach::Child(Child {
             command: "npx".into(),
-            args: ["-y", "server-filesystem", "/home/a/code"]
+            args: ["-y", "server-filesystem@1.0.0", "/home/a/code"]
                 .map(str::to_owned)
                 .into(),
             env: [
@@ -51,11 +58,18 @@ effect = "read"
             .into(),
             inherit_env: vec!["GITHUB_TOKEN".into()],
             cwd: Some("/etc/b/work".into()),
+            limits: ChildLimits::default(),
         }),
         isolation: Isolation::Shared,
         call_timeout: Duration::from_secs(60),
         start_timeout: Duration::from_secs(5),
+        install_timeout: Some(Duration::from_secs(300)),
+        drain_timeout: Duration::from_secs(30),
         lazy: true,
+        idle_stop: None,
+        ping: Some(Duration::from_secs(30)),
+        calls_max: 256,
+        queue_max: 256,
         restart: Restart {
             budget: 2,
             window: Duration::from_secs(60),
@@ -66,11 +80,12 @@ effect = "read"
             failures: 3,
             rest: Duration::from_secs(10),
         },
-        effects: [
-            ("write_file".into(), Effect::Write),
-            ("odd name".into(), Effect::Read),
+        tools: [
+            ("write_file".into(), rule(Effect::Write)),
+            ("odd name".into(), rule(Effect::Read)),
         ]
         .into(),
+        secrets: Secrets::default(),
     };
     assert_eq!(config.servers, [expected]);
     assert_eq!(
@@ -114,7 +129,8 @@ error[config]: unknown key `lasy` in [servers.files]
   | ^^^^ did you mean `lazy`?
   |
   = help: keys here: command, args, env, cwd, inherit_env, url, headers, transport, timeout, \
-start_timeout, lazy, isolation, restart, breaker, tools"
+start_timeout, install_timeout, drain_timeout, lazy, idle_stop, ping, isolation, max_calls, \
+queue, limits, restart, breaker, tools"
     );
 }
 

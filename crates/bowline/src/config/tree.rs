@@ -26,13 +26,15 @@ pub(crate) enum Value {
     Text(String),
     /// A whole number.
     Integer(i64),
+    /// A number with a fraction.
+    Float(f64),
     /// `true` or `false`.
     Boolean(bool),
     /// A list.
     List(Vec<Node>),
     /// Named values, in file order where the syntax keeps it.
     Table(Vec<Entry>),
-    /// Anything no key of ours takes: a float, a date, `null`.
+    /// Anything no key of ours takes: a date, `null`.
     Other(&'static str),
 }
 
@@ -82,6 +84,7 @@ impl Value {
         match self {
             Self::Text(_) => "a string",
             Self::Integer(_) => "a number",
+            Self::Float(_) => "a number with a fraction",
             Self::Boolean(_) => "a boolean",
             Self::List(_) => "a list",
             Self::Table(_) => "a table",

@@ -1,15 +1,16 @@
 //! Takes values out of the tree by kind, and writes down everything that does not fit.
 
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use http::HeaderName;
 
-use super::Text;
-use crate::config::duration;
+use super::server::{Span, Text};
 use crate::config::frame::Problem;
 use crate::config::suggest::nearest;
 use crate::config::tree::{Entry, Node, Value};
+use crate::config::{duration, size};
 
 /// Most addresses a gateway listens on.
 const LISTEN_MAX: usize = 16;
@@ -202,23 +203,76 @@ impl Reader {
         }
     }
 
-    pub(super) fn count(&mut self, entry: &Entry) -> Option<u32> {
-        self.count_within(entry, 0)
-    }
-
-    pub(super) fn count_from_one(&mut self, entry: &Entry) -> Option<u32> {
-        self.count_within(entry, 1)
-    }
-
-    fn count_within(&mut self, entry: &Entry, min: u32) -> Option<u32> {
+    /// A whole number inside bounds.
+    pub(super) fn count_within(
+        &mut self,
+        entry: &Entry,
+        bounds: &RangeInclusive<u32>,
+    ) -> Option<u32> {
         let number = match entry.node.value {
-            Value::Integer(number) => u32::try_from(number).ok().filter(|number| *number >= min),
+            Value::Integer(number) => u32::try_from(number).ok(),
             _ => None,
         };
+        let number = number.filter(|number| bounds.contains(number));
         if number.is_none() {
-            self.wrong_kind(entry, &format!("a whole number, {min} or more"));
+            let (min, max) = (bounds.start(), bounds.end());
+            let expected = match *max {
+                u32::MAX => format!("a whole number, {min} or more"),
+                max => format!("a whole number from {min} to {max}"),
+            };
+            self.unfit(entry, &expected);
         }
         number
+    }
+
+    /// A size in bytes inside bounds.
+    pub(super) fn size_within(
+        &mut self,
+        entry: &Entry,
+        bounds: &RangeInclusive<u64>,
+    ) -> Option<u64> {
+        let (min, max) = (size::shown(*bounds.start()), size::shown(*bounds.end()));
+        let expected = format!("a size from {min} to {max} such as \"512MB\" or \"2GiB\"");
+        self.parsed(entry, &expected, |text| {
+            size::parse(text).filter(|bytes| bounds.contains(bytes))
+        })
+    }
+
+    /// A part of the whole, from 0 to 1.
+    pub(super) fn share(&mut self, entry: &Entry) -> Option<f64> {
+        let share = match entry.node.value {
+            Value::Float(share) => Some(share),
+            Value::Integer(0) => Some(0.0),
+            Value::Integer(1) => Some(1.0),
+            _ => None,
+        };
+        let share = share.filter(|share| (0.0..=1.0).contains(share));
+        if share.is_none() {
+            self.unfit(entry, "a number from 0.0 to 1.0");
+        }
+        share
+    }
+
+    /// Writes down a value that may be of the right kind but is out of bounds.
+    fn unfit(&mut self, entry: &Entry, expected: &str) {
+        let message = format!("`{}` must be {expected}", entry.key.escape_debug());
+        let label = match entry.node.value {
+            Value::Integer(number) => format!("this is {number}"),
+            ref other => format!("this is {}", other.kind()),
+        };
+        self.problems
+            .push(Problem::new(entry.node.span.clone(), message, label));
+    }
+
+    /// A duration, or `"off"`.
+    pub(super) fn span(&mut self, entry: &Entry) -> Option<Span> {
+        let expected = "\"off\" or a duration such as \"30s\", \"5m\" or \"1h\"";
+        self.parsed(entry, expected, |text| match text {
+            "off" => Some(Span::Off),
+            text => duration::parse(text)
+                .filter(|duration| !duration.is_zero())
+                .map(Span::After),
+        })
     }
 
     pub(super) fn duration(&mut self, entry: &Entry) -> Option<Duration> {

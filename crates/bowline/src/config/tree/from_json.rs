@@ -79,6 +79,9 @@ impl<'t> Reader<'t, '_> {
             Some(b't') => Value::Boolean(true),
             Some(b'f') => Value::Boolean(false),
             Some(b'n') => Value::Other("null"),
+            _ if raw.contains(['.', 'e', 'E']) => raw
+                .parse()
+                .map_or(Value::Other("a number out of range"), Value::Float),
             _ => raw
                 .parse()
                 .map_or(Value::Other("a number out of range"), Value::Integer),

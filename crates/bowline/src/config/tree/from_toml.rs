@@ -53,7 +53,10 @@ fn node(value: &Spanned<DeValue<'_>>, depth: usize) -> Result<Node, Problem> {
             Err(_) => Value::Other("a number out of range"),
         },
         DeValue::Boolean(yes) => Value::Boolean(*yes),
-        DeValue::Float(_) => Value::Other("a float"),
+        DeValue::Float(number) => match number.as_str().parse() {
+            Ok(number) => Value::Float(number),
+            Err(_) => Value::Other("a number out of range"),
+        },
         DeValue::Datetime(_) => Value::Other("a date"),
         DeValue::Array(items) => Value::List(
             items

@@ -1,0 +1,114 @@
+//! The keys of each table: those that work, and those that are promised.
+
+use super::reader::Keys;
+
+pub(super) const TOP: Keys = Keys {
+    built: &["gateway", "limits", "telemetry", "servers"],
+    planned: &[
+        "roles",
+        "principals",
+        "policy",
+        "context",
+        "executors",
+        "journal",
+        "profiles",
+    ],
+};
+pub(super) const GATEWAY: Keys = Keys {
+    built: &["listen"],
+    planned: &["expose"],
+};
+pub(super) const LIMITS: Keys = Keys {
+    built: &["principal_calls", "starts", "first_list_wait", "stop_wait"],
+    planned: &[],
+};
+pub(super) const TELEMETRY: Keys = Keys {
+    built: &["otlp", "service_name", "sample"],
+    planned: &[],
+};
+pub(super) const SERVER: Keys = Keys {
+    built: &[
+        "command",
+        "args",
+        "env",
+        "cwd",
+        "inherit_env",
+        "url",
+        "headers",
+        "transport",
+        "timeout",
+        "start_timeout",
+        "install_timeout",
+        "drain_timeout",
+        "lazy",
+        "idle_stop",
+        "ping",
+        "isolation",
+        "max_calls",
+        "queue",
+        "limits",
+        "restart",
+        "breaker",
+        "tools",
+    ],
+    planned: &["via", "pin", "cache", "journal"],
+};
+pub(super) const CHILD_LIMITS: Keys = Keys {
+    built: &["memory", "processes", "file", "open_files"],
+    planned: &[],
+};
+pub(super) const RESTART: Keys = Keys {
+    built: &["budget", "window", "backoff"],
+    planned: &[],
+};
+pub(super) const BREAKER: Keys = Keys {
+    built: &["failures", "rest"],
+    planned: &[],
+};
+pub(super) const TOOL: Keys = Keys {
+    built: &["effect", "idempotent", "timeout"],
+    planned: &["idempotency", "queue"],
+};
+
+pub(super) const JSON_TOP: Keys = Keys {
+    built: &["mcpServers", "$schema", "x-bowline"],
+    planned: &[],
+};
+pub(super) const JSON_EXTRA_TOP: Keys = Keys {
+    built: &["gateway", "limits", "telemetry"],
+    planned: TOP.planned,
+};
+pub(super) const JSON_SERVER: Keys = Keys {
+    built: &[
+        "command",
+        "args",
+        "env",
+        "cwd",
+        "url",
+        "headers",
+        "type",
+        "x-bowline",
+    ],
+    planned: &["disabled"],
+};
+/// Our own keys beside a foreign entry: all but those that the entry itself has.
+pub(super) const JSON_EXTRA: Keys = Keys {
+    built: &[
+        "inherit_env",
+        "timeout",
+        "start_timeout",
+        "install_timeout",
+        "drain_timeout",
+        "lazy",
+        "idle_stop",
+        "ping",
+        "isolation",
+        "max_calls",
+        "queue",
+        "limits",
+        "restart",
+        "breaker",
+        "tools",
+    ],
+    planned: SERVER.planned,
+};

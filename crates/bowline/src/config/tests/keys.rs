@@ -1,0 +1,231 @@
+//! The keys that say how a server lives, what it may take, and what is told of it.
+
+use super::*;
+
+#[test]
+fn how_a_server_lives_and_what_it_takes_is_read_from_both_syntaxes() {
+    let text = r#"
+[limits]
+principal_calls = 10
+starts = 3
+first_list_wait = "2s"
+stop_wait = "9s"
+[telemetry]
+otlp = "http://127.0.0.1:4318"
+service_name = "gate"
+sample = 0.25
+[servers.a]
+command = "uvx"
+args = ["tool==1.0"]
+install_timeout = "10m"
+drain_timeout = "1m"
+idle_stop = "15m"
+ping = "off"
+max_calls = 8
+queue = 0
+limits = { memory = "2GiB", processes = 256, file = "512MB", open_files = 1024 }
+[servers.a.tools.t]
+effect = "write"
+idempotent = true
+timeout = "5s"
+"#;
+    let config = toml(text, &Env::default()).unwrap();
+    let rest = r#"
+      "install_timeout": "10m", "drain_timeout": "1m", "idle_stop": "15m", "ping": "off",
+      "max_calls": 8, "queue": 0,
+      "limits": {"memory": "2GiB", "processes": 256, "file": "512MB", "open_files": 1024},
+      "tools": {"t": {"effect": "write", "idempotent": true, "timeout": "5s"}}"#;
+    let text = format!(
+        r#"{{"x-bowline": {{
+      "limits": {{"principal_calls":10,"starts":3,"first_list_wait":"2s","stop_wait":"9s"}},
+      "telemetry": {{"otlp":"http://127.0.0.1:4318","service_name":"gate","sample":0.25}}}},
+    "mcpServers": {{"a": {{"command": "uvx", "args": ["tool==1.0"], "x-bowline": {{{rest}}}}}}}}}"#
+    );
+    let same = json(&text).unwrap();
+    assert_eq!(
+        (&config.servers, config.limits),
+        (&same.servers, same.limits)
+    );
+    assert_eq!(config.telemetry, same.telemetry);
+    let seconds = Duration::from_secs;
+    let limits = HostLimits {
+        principal_calls_max: 10,
+        starts_max: 3,
+        first_list_wait: seconds(2),
+        stop_wait: seconds(9),
+    };
+    assert_eq!(config.limits, limits);
+    assert_eq!(
+        config.telemetry.otlp.unwrap().to_string(),
+        "http://127.0.0.1:4318/"
+    );
+    assert_eq!(
+        (
+            config.telemetry.service_name.as_str(),
+            config.telemetry.sample
+        ),
+        ("gate", 0.25)
+    );
+    let server = &config.servers[0];
+    assert_eq!(server.install_timeout, Some(seconds(600)));
+    assert_eq!(
+        (server.drain_timeout, server.idle_stop),
+        (seconds(60), Some(seconds(900)))
+    );
+    assert_eq!(
+        (server.ping, server.calls_max, server.queue_max),
+        (None, 8, 0)
+    );
+    let rule = ToolRule {
+        effect: Some(Effect::Write),
+        idempotent: Some(true),
+        timeout: Some(seconds(5)),
+    };
+    assert_eq!(server.tools, [("t".to_owned(), rule)].into());
+    let Reach::Child(child) = &server.reach else {
+        panic!("{server:?}");
+    };
+    let limits = ChildLimits {
+        memory_bytes_max: Some(2 << 30),
+        processes_max: Some(256),
+        file_bytes_max: Some(512_000_000),
+        open_files_max: Some(1024),
+    };
+    assert_eq!(child.limits, limits);
+}
+
+#[test]
+fn only_a_command_that_may_install_gets_time_for_it() {
+    for (command, expected) in [
+        ("npx", Some(300)),
+        ("/usr/bin/docker", Some(300)),
+        ("node", None),
+        ("npx.sh", None),
+    ] {
+        let text = format!("[servers.a]\ncommand = \"{command}\"\n");
+        let config = toml(&text, &Env::default()).unwrap();
+        let timeout = config.servers[0].install_timeout;
+        assert_eq!(timeout, expected.map(Duration::from_secs), "{command}");
+    }
+    let off = "[servers.a]\ncommand = \"npx\"\ninstall_timeout = \"off\"\n";
+    assert_eq!(
+        toml(off, &Env::default()).unwrap().servers[0].install_timeout,
+        None
+    );
+}
+
+#[test]
+fn a_value_out_of_bounds_is_refused_and_the_bounds_are_named() {
+    for (lines, message) in [
+        (
+            "max_calls = 0",
+            "`max_calls` must be a whole number from 1 to 65536",
+        ),
+        (
+            "queue = 70000",
+            "`queue` must be a whole number from 0 to 65536",
+        ),
+        (
+            "limits = { memory = \"1MiB\" }",
+            "`memory` must be a size from 16MiB to 16TiB such as \"512MB\" or \"2GiB\"",
+        ),
+        (
+            "limits = { file = 5 }",
+            "`file` must be a size from 0B to 16TiB such as \"512MB\" or \"2GiB\"",
+        ),
+        (
+            "limits = { open_files = 3 }",
+            "`open_files` must be a whole number from 16 to 1048576",
+        ),
+        (
+            "limits = { procesess = 3 }",
+            "unknown key `procesess` in [servers.a.limits]",
+        ),
+        (
+            "ping = \"never\"",
+            "`ping` must be \"off\" or a duration such as \"30s\", \"5m\" or \"1h\"",
+        ),
+        ("idle_stop = 5", "`idle_stop` must be \"off\" or a duration"),
+        (
+            "tools = { t = { timeout = \"0s\" } }",
+            "`timeout` must be a duration",
+        ),
+        (
+            "tools = { t = { idempotent = 1 } }",
+            "`idempotent` must be true or false",
+        ),
+        (
+            "[telemetry]\nsample = 1.5",
+            "`sample` must be a number from 0.0 to 1.0",
+        ),
+        (
+            "[telemetry]\nsample = nan",
+            "`sample` must be a number from 0.0 to 1.0",
+        ),
+        (
+            "[telemetry]\notlp = \"x\"",
+            "`otlp` must be an address such as",
+        ),
+        (
+            "[telemetry]\nservice_name = \"\"",
+            "`service_name` must be a name of 1 to 255",
+        ),
+        (
+            "[limits]\nstarts = 0",
+            "`starts` must be a whole number from 1 to 1024",
+        ),
+        ("[limits]\nstart = 1", "unknown key `start` in [limits]"),
+    ] {
+        let text = format!("[servers.a]\ncommand = \"a\"\n{lines}\n");
+        let report = toml(&text, &Env::default()).unwrap_err();
+        assert!(report.contains(message), "{lines}: {report}");
+    }
+    let text = "[servers.a]\nurl = \"http://a/\"\nlimits = { processes = 3 }\n";
+    let report = toml(text, &Env::default()).unwrap_err();
+    assert!(report.contains("`limits` has no use"), "{report}");
+}
+
+#[test]
+fn secrets_of_an_entry_are_known_by_where_they_come_from() {
+    let text = r#"
+[servers.child]
+command = "a"
+args = ["--token", "arg-canary-1", "${FROM_ENV}", "/srv/${HOME}"]
+env = { ANY = "env-canary-1", NODE_ENV = "production", REF = "x-${FROM_ENV}" }
+inherit_env = ["INHERITED"]
+[servers.remote]
+url = "https://h.example/mcp?k=query-canary"
+headers = { Authorization = "Bearer header-canary" }
+"#;
+    let env = Env::of([
+        ("FROM_ENV", "from-canary"),
+        ("INHERITED", "inherited-canary"),
+        ("HOME", "/tmp"),
+    ]);
+    let config = toml(text, &env).unwrap();
+    let clean = |server: usize, text: &str| {
+        let redactor = config.servers[server].secrets.redactor();
+        redactor.clean(text).into_owned()
+    };
+    assert_eq!(
+        clean(
+            0,
+            "arg-canary-1 env-canary-1 inherited-canary production /tmp"
+        ),
+        "‹argument 2› ‹env ANY› ‹env INHERITED› production /tmp"
+    );
+    assert_eq!(clean(0, "a from-canary"), "a ‹argument 3›");
+    assert_eq!(clean(0, "x-from-canary"), "‹env REF›");
+    assert_eq!(
+        clean(1, "header-canary, Bearer header-canary, query-canary"),
+        "‹header authorization›, ‹header authorization›, ‹url›"
+    );
+    assert!(!format!("{config:?}").contains("canary"));
+}
+
+#[test]
+fn a_refused_file_shows_nothing_of_itself_in_debug_output() {
+    let text = "[servers.a]\ncommand = \"a\"\nenv = { K = \"canary-1\" }\nlasy = true\n";
+    let error = parse(text, Path::new("/x.toml"), &Env::default()).unwrap_err();
+    assert!(!format!("{error:?}").contains("canary-1"));
+}
