@@ -14,7 +14,7 @@ use bowline_core::supervision::RestartPolicy;
 use bowline_host::dial::RealDial;
 use bowline_host::manifest::Forgetful;
 use bowline_host::ports::{Clock, SystemClock};
-use bowline_host::spec::{ChildSpec, Reach, RemoteSpec, ServerSpec, ToolRule};
+use bowline_host::spec::{ChildLimits, ChildSpec, Reach, RemoteSpec, ServerSpec, ToolRule};
 use bowline_host::tasks::Tasks;
 use bowline_host::{Host, HostLimits, Ports};
 use bowline_link::http::HttpLimits;
@@ -246,6 +246,7 @@ fn reach_of(reach: &config::Reach, own: &Path, env: &Env) -> Reach {
             env: child_env(child, env),
             cwd: child.cwd.clone(),
             reaper: cfg!(target_os = "linux").then(|| (own.to_path_buf(), vec!["__reaper".into()])),
+            limits: ChildLimits::default(),
         }),
         config::Reach::Remote(remote) => Reach::Remote(RemoteSpec {
             url: remote.url.clone(),

@@ -46,6 +46,7 @@ impl<S: Spawner> RealDial<S> {
             env: child.env.clone(),
             cwd: child.cwd.clone(),
             reaper: reaper.map(|(program, args)| Reaper { program, args }),
+            child_limits: child.limits,
             owner,
             limits: self.stdio_limits,
         };

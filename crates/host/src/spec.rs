@@ -12,6 +12,7 @@ use bowline_core::breaker::BreakerPolicy;
 use bowline_core::call::Effect;
 use bowline_core::redact::Redactor;
 use bowline_core::supervision::RestartPolicy;
+pub use bowline_link::ChildLimits;
 use bowline_link::http::Transport;
 use bowline_link::http::credentials::Credentials;
 use bowline_link::http::endpoint::Endpoint;
@@ -181,6 +182,8 @@ pub struct ChildSpec {
     /// Our own binary and the arguments that make it a reaper; without it, descendants of a
     /// server may outlive a killed gateway.
     pub reaper: Option<(PathBuf, Vec<OsString>)>,
+    /// What it may use, with all it starts.
+    pub limits: ChildLimits,
 }
 
 impl ChildSpec {
@@ -193,6 +196,7 @@ impl ChildSpec {
             env: Vec::new(),
             cwd: None,
             reaper: None,
+            limits: ChildLimits::default(),
         }
     }
 }
