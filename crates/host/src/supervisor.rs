@@ -39,7 +39,7 @@ use crate::tasks::Tasks;
 use self::own::OwnLinks;
 
 pub use list::ListError;
-pub use status::{LastError, ServerStatus};
+pub use status::{LastError, Limits, ServerStatus};
 pub use ticket::Ticket;
 
 /// A caller waits for a restart that is due sooner than this, and is told of one that is not.

@@ -18,28 +18,17 @@ pub(crate) const EXIT_OVER_MEMORY: u8 = 118;
 /// A reaper's code when the server had too many processes. The server's own is never this one.
 pub(crate) const EXIT_OVER_PROCESSES: u8 = 119;
 
-/// What a server may use, with all that it starts; what is absent has no limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a server may use, with all that it starts; what is absent has its usual limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChildLimits {
-    /// Resident memory of all its processes together.
+    /// Resident memory of all its processes together; usually without a limit.
     pub memory_bytes_max: Option<u64>,
-    /// Processes at the same time.
+    /// Processes at the same time; usually 512.
     pub processes_max: Option<u64>,
-    /// The largest file that one of them may write.
+    /// The largest file that one of them may write; usually 1 GiB.
     pub file_bytes_max: Option<u64>,
-    /// Files that one of them has open, until it raises this itself.
+    /// Files that one of them has open, until it raises this itself; usually 1,024.
     pub open_files_max: Option<u64>,
-}
-
-impl Default for ChildLimits {
-    fn default() -> Self {
-        Self {
-            memory_bytes_max: None,
-            processes_max: Some(PROCESSES_MAX),
-            file_bytes_max: Some(FILE_BYTES_MAX),
-            open_files_max: Some(OPEN_FILES_MAX),
-        }
-    }
 }
 
 const MEMORY: &str = "memory=";
@@ -48,13 +37,22 @@ const FILE: &str = "file=";
 const OPEN_FILES: &str = "open-files=";
 
 impl ChildLimits {
-    /// Nothing is limited.
-    pub(crate) const NONE: Self = Self {
-        memory_bytes_max: None,
-        processes_max: None,
-        file_bytes_max: None,
-        open_files_max: None,
-    };
+    /// Returns what holds: the usual limit where none was given.
+    #[must_use]
+    pub const fn in_force(self) -> Self {
+        const fn or(given: Option<u64>, usual: u64) -> Option<u64> {
+            match given {
+                None => Some(usual),
+                given => given,
+            }
+        }
+        Self {
+            memory_bytes_max: self.memory_bytes_max,
+            processes_max: or(self.processes_max, PROCESSES_MAX),
+            file_bytes_max: or(self.file_bytes_max, FILE_BYTES_MAX),
+            open_files_max: or(self.open_files_max, OPEN_FILES_MAX),
+        }
+    }
 
     /// Writes the words that a reaper reads.
     pub(crate) fn words(&self) -> impl Iterator<Item = OsString> {
@@ -112,19 +110,34 @@ mod tests {
     fn a_reaper_reads_the_limits_that_were_written() {
         let all = ChildLimits {
             memory_bytes_max: Some(1 << 31),
-            ..ChildLimits::default()
+            ..ChildLimits::default().in_force()
         };
-        for limits in [all, ChildLimits::default(), ChildLimits::NONE] {
-            let mut read = ChildLimits::NONE;
+        for limits in [all, ChildLimits::default()] {
+            let mut read = ChildLimits::default();
             for word in limits.words() {
                 read.take(&word).unwrap();
             }
             assert_eq!(read, limits);
         }
         for word in ["", "memory", "memory=", "memory=-1", "cpu=1", "--"] {
-            let mut none = ChildLimits::NONE;
+            let mut none = ChildLimits::default();
             assert_eq!(none.take(word.as_ref()), None, "{word:?}");
         }
+    }
+
+    #[test]
+    fn what_was_not_given_has_its_usual_limit() {
+        let given = ChildLimits {
+            processes_max: Some(7),
+            ..ChildLimits::default()
+        };
+        let in_force = ChildLimits {
+            memory_bytes_max: None,
+            processes_max: Some(7),
+            file_bytes_max: Some(1 << 30),
+            open_files_max: Some(1024),
+        };
+        assert_eq!(given.in_force(), in_force);
     }
 
     #[test]

@@ -74,7 +74,7 @@ struct Order {
 impl Order {
     fn read(mut args: impl Iterator<Item = OsString>) -> Option<Self> {
         let parent = args.next()?.to_str()?.parse().ok()?;
-        let mut limits = ChildLimits::NONE;
+        let mut limits = ChildLimits::default();
         loop {
             match args.next()? {
                 word if word == "--" => break,

@@ -51,7 +51,7 @@ impl Child {
                 let mut command = Command::new(&reaper.program);
                 command.args(&reaper.args);
                 command.arg(std::process::id().to_string());
-                command.args(spec.child_limits.words()).arg("--");
+                command.args(spec.child_limits.in_force().words()).arg("--");
                 command.arg(&spec.command);
                 command
             }
@@ -76,7 +76,7 @@ impl Child {
         Ok(Self {
             process,
             tree,
-            limits: spec.child_limits,
+            limits: spec.child_limits.in_force(),
         })
     }
 
