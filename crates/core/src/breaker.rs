@@ -181,6 +181,15 @@ impl Breaker {
         (told != circuit).then_some(circuit)
     }
 
+    /// Returns how long calls are still refused, if they are.
+    #[must_use]
+    pub fn rest(&self, now: Now) -> Option<Duration> {
+        match self.state {
+            State::Open { until } if now < until => Some(now.until(until)),
+            State::Open { .. } | State::Closed { .. } | State::Probing => None,
+        }
+    }
+
     /// Returns the failures in a row; an open breaker has at least its limit.
     #[must_use]
     pub const fn failures(&self) -> u32 {

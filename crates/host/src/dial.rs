@@ -54,6 +54,7 @@ impl<S: Spawner> RealDial<S> {
             env: child.env.clone(),
             cwd: child.cwd.clone(),
             reaper: reaper.map(|(program, args)| Reaper { program, args }),
+            child_limits: child.limits,
             owner,
             limits: StdioLimits {
                 in_flight_max: in_flight_max(self.stdio_limits.in_flight_max, server),

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, watch};
 
 use crate::ports::Clock;
+use crate::tasks::Tasks;
 
 /// Events that a slow watcher may be behind before it misses some.
 const BEHIND_MAX: usize = 1_024;
@@ -67,12 +68,28 @@ pub enum What {
     },
 }
 
+impl What {
+    /// Returns the word by which a stream of events names it.
+    #[must_use]
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::State { .. } => "state",
+            Self::Circuit { .. } => "circuit",
+            Self::Catalog { .. } => "catalog",
+            Self::Config { .. } => "config",
+            Self::ConfigRefused { .. } => "config_refused",
+        }
+    }
+}
+
 /// Takes events and hands them to all who watch. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Events {
     sender: broadcast::Sender<Event>,
     seq: Arc<AtomicU64>,
     clock: Arc<dyn Clock>,
+    /// Set once, when nothing more will be told.
+    ended: Arc<watch::Sender<bool>>,
 }
 
 impl Events {
@@ -83,6 +100,7 @@ impl Events {
             sender: broadcast::Sender::new(BEHIND_MAX),
             seq: Arc::default(),
             clock,
+            ended: Arc::new(watch::Sender::new(false)),
         }
     }
 
@@ -92,6 +110,40 @@ impl Events {
         let at_ms = self.clock.unix_ms();
         // Nobody watches: nothing is lost.
         let _unheard = self.sender.send(Event { seq, at_ms, what });
+    }
+
+    /// Returns the number of the last event.
+    #[must_use]
+    pub fn newest(&self) -> u64 {
+        self.seq.load(Ordering::Relaxed)
+    }
+
+    /// Tells every change of the catalog; several that come at once are told as one.
+    pub(crate) fn follow(&self, mut versions: watch::Receiver<u64>, tasks: &Tasks) {
+        let (events, mut ended) = (self.clone(), self.ended.subscribe());
+        tasks.spawn("events.catalog", async move {
+            loop {
+                tokio::select! {
+                    changed = versions.changed() => if changed.is_err() {
+                        return;
+                    },
+                    _ = ended.wait_for(|ended| *ended) => return,
+                }
+                let version = *versions.borrow_and_update();
+                events.tell(What::Catalog { version });
+            }
+        });
+    }
+
+    /// Tells all who watch that nothing more will come.
+    pub fn end(&self) {
+        self.ended.send_replace(true);
+    }
+
+    /// Returns what is told the end.
+    #[must_use]
+    pub fn ended(&self) -> watch::Receiver<bool> {
+        self.ended.subscribe()
     }
 
     /// Returns a receiver of all that happens from now on.

@@ -1,6 +1,8 @@
 //! The host: servers in care, their catalog, and calls to them. No HTTP, no files, no globals.
 
+mod discover;
 mod features;
+mod measure;
 
 use std::borrow::Borrow;
 use std::sync::Arc;
@@ -16,7 +18,7 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::callpath::seat::SeatTable;
 use crate::callpath::{CallPath, Servers};
-use crate::catalog::{Catalog, CatalogStore, ListKind, Listing};
+use crate::catalog::{Catalog, CatalogStore, ListKind, Listing, Offer};
 use crate::events::Events;
 use crate::manifest::Manifests;
 use crate::memory::Memory;
@@ -25,6 +27,8 @@ use crate::spec::ServerSpec;
 use crate::standing::Standing;
 use crate::supervisor::{Dial, Order, ServerStatus, Supervisor, Surroundings};
 use crate::tasks::Tasks;
+
+pub use discover::{DISCOVER_MAX, Discovered, Undiscovered};
 
 /// How much the host takes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +64,8 @@ pub struct Host {
     /// Numbers the lines of all logs.
     stamps: Arc<Stamps>,
     events: Events,
+    /// Lets one look at the processes of servers at a time.
+    measuring: Arc<Semaphore>,
 }
 
 /// The doors of a host to the outside.
@@ -113,6 +119,7 @@ impl Host {
                 (name, Supervisor::start(spec, log, &around))
             })
             .collect();
+        events.follow(catalog.changes(), &tasks);
         let standing = Standing::new(Arc::clone(&memory), Arc::clone(&clock), tasks.clone());
         let path = CallPath {
             catalog,
@@ -130,6 +137,7 @@ impl Host {
             limits,
             stamps,
             events,
+            measuring: Arc::new(Semaphore::new(1)),
         }
     }
 
@@ -229,15 +237,21 @@ impl Host {
         let servers = self.path.servers.load();
         let mut list: Vec<_> = servers
             .values()
-            .map(|server| server.status(tools_of(&catalog, &server.spec().name)))
+            .map(|server| server.status(offer_of(&catalog, &server.spec().name)))
             .collect();
         list.sort_by(|a, b| a.name.cmp(&b.name));
         list
     }
 
+    /// Whether it takes no more calls and goes down.
+    #[must_use]
+    pub fn is_closing(&self) -> bool {
+        self.path.closing.load(Ordering::Relaxed)
+    }
+
     /// Returns the state of one server.
     pub fn status_of(&self, name: &str) -> Result<ServerStatus, CallError> {
-        Ok(self.server(name)?.status(tools_of(&self.catalog(), name)))
+        Ok(self.server(name)?.status(offer_of(&self.catalog(), name)))
     }
 
     /// Gives a server an order and waits, but not long, for what comes of it.
@@ -283,6 +297,7 @@ impl Host {
     /// Takes no more calls and stops every server, all at once; waits for their end, but not long.
     pub async fn shutdown(&self) {
         self.path.closing.store(true, Ordering::Relaxed);
+        self.events.end();
         self.standing.close();
         let servers = self.path.servers.swap(Arc::new(Servers::default()));
         let stops = servers.values().map(|server| {
@@ -306,6 +321,6 @@ impl Host {
     }
 }
 
-fn tools_of(catalog: &Catalog, server: &str) -> usize {
-    catalog.offer(server).map_or(0, |offer| offer.tools.len())
+fn offer_of<'a>(catalog: &'a Catalog, server: &str) -> Option<&'a Offer> {
+    catalog.offer(server).map(AsRef::as_ref)
 }

@@ -13,4 +13,4 @@ mod standing;
 pub mod supervisor;
 pub mod tasks;
 
-pub use host::{Host, HostLimits, Ports};
+pub use host::{Discovered, Host, HostLimits, Ports, Undiscovered};

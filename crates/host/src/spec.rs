@@ -12,6 +12,7 @@ use bowline_core::breaker::BreakerPolicy;
 use bowline_core::call::Effect;
 use bowline_core::redact::Redactor;
 use bowline_core::supervision::RestartPolicy;
+pub use bowline_link::ChildLimits;
 use bowline_link::http::Transport;
 use bowline_link::http::credentials::Credentials;
 use bowline_link::http::endpoint::Endpoint;
@@ -181,21 +182,8 @@ pub struct ChildSpec {
     /// Our own binary and the arguments that make it a reaper; without it, descendants of a
     /// server may outlive a killed gateway.
     pub reaper: Option<(PathBuf, Vec<OsString>)>,
-    /// What the system lets it take.
+    /// What it may use, with all it starts.
     pub limits: ChildLimits,
-}
-
-/// What the system lets a child take; what is not given is not limited by us.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ChildLimits {
-    /// Memory of one process.
-    pub memory_bytes_max: Option<u64>,
-    /// Processes and threads.
-    pub processes_max: Option<u64>,
-    /// Length of one file it writes.
-    pub file_bytes_max: Option<u64>,
-    /// Files that one process has open.
-    pub open_files_max: Option<u64>,
 }
 
 impl ChildSpec {

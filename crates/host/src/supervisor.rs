@@ -43,7 +43,7 @@ use self::own::OwnLinks;
 use self::turn::Turns;
 
 pub use list::ListError;
-pub use status::{LastError, ServerStatus};
+pub use status::{LastError, Limits, ServerStatus};
 pub(crate) use tally::Tally;
 pub use ticket::Ticket;
 

@@ -2,17 +2,21 @@
 
 mod desk;
 pub mod http;
+mod limits;
 pub mod link;
 mod peer;
+mod processes;
 #[cfg(target_os = "linux")]
 pub mod reaper;
 pub mod stderr;
 pub mod stdio;
 
 pub use bowline_wire::mcp::Revision;
+pub use limits::ChildLimits;
 pub use link::{
     Answer, BoxFuture, Exit, Link, LinkError, LinkEvent, NotSent, Rename, Request, ServerInfo,
     Spawner,
 };
+pub use processes::{Processes, Usage};
 pub use stderr::{LogLine, Stamps, StderrLimits, StderrLog};
 pub use stdio::{ClientInfo, ConnectError, Reaper, StdioLimits, StdioSpec, connect};

@@ -19,6 +19,8 @@ use tokio::time::Instant;
 
 use crate::http::credentials::CredentialError;
 use crate::http::road::RedirectError;
+use crate::limits::Size;
+use crate::processes::Processes;
 
 /// A future behind a pointer, so that a trait can hand it out.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -222,6 +224,16 @@ pub enum Exit {
     Closed,
     /// A line was longer than what may be thrown away; the process was killed.
     Overrun,
+    /// The server and all it started used more memory than they may; all were killed.
+    OverMemory {
+        /// What they may use.
+        bytes_max: u64,
+    },
+    /// The server started more processes than it may; all were killed.
+    OverProcesses {
+        /// How many it may have.
+        processes_max: u64,
+    },
     /// The link is being stopped by us; how the process ends is not known yet.
     Stopping,
     /// The process is gone, and nobody can say how.
@@ -232,9 +244,18 @@ impl fmt::Display for Exit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Status(code) => write!(f, "exit code {code}"),
+            Self::Signal(signal) if *signal == rustix::process::Signal::XFSZ.as_raw() => {
+                write!(f, "it wrote a larger file than it may (signal {signal})")
+            }
             Self::Signal(signal) => write!(f, "killed by signal {signal}"),
             Self::Closed => f.write_str("it closed its streams"),
             Self::Overrun => f.write_str("it wrote a line without end"),
+            Self::OverMemory { bytes_max } => {
+                write!(f, "it used more than {} of memory", Size(*bytes_max))
+            }
+            Self::OverProcesses { processes_max } => {
+                write!(f, "it had more than {processes_max} processes")
+            }
             Self::Stopping => f.write_str("it is being stopped"),
             Self::Gone => f.write_str("it is gone"),
         }
@@ -319,6 +340,11 @@ pub trait Link: fmt::Debug + Send + Sync {
 
     /// Returns the server's process, where there is one.
     fn pid(&self) -> Option<u32>;
+
+    /// Returns the server's processes, where it is a child of ours.
+    fn processes(&self) -> Option<Processes> {
+        None
+    }
 
     /// Returns how many requests wait for an answer.
     fn in_flight(&self) -> usize;

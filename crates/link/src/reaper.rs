@@ -14,13 +14,17 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{
-    Pid, PidfdFlags, Resource, Rlimit, Signal, WaitOptions, WaitStatus, getpid, getppid,
-    kill_process, kill_process_group, pidfd_open, set_child_subreaper, setrlimit, wait,
+    Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, getpid, getppid, kill_process,
+    kill_process_group, pidfd_open, set_child_subreaper, wait,
 };
 use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
 use signal_hook::low_level::pipe;
 
-mod children;
+use crate::limits::{ChildLimits, EXIT_OVER_MEMORY, EXIT_OVER_PROCESSES};
+use crate::processes;
+
+mod police;
+use police::{Over, Police};
 
 /// How long a server may take to go after SIGTERM.
 const TERM_GRACE: Duration = Duration::from_secs(2);
@@ -37,16 +41,13 @@ const SWEEP_EVERY: Duration = Duration::from_millis(20);
 /// How often the gateway is looked for where the system cannot report its end.
 const PARENT_EVERY: Duration = Duration::from_secs(1);
 
-/// The kernel short of memory takes the server, and not the gateway.
-const OOM_SCORE: &str = "500";
-
 const EXIT_USAGE: u8 = 2;
 const EXIT_FAILED: u8 = 125;
 const EXIT_NOT_RUNNABLE: u8 = 126;
 const EXIT_NOT_FOUND: u8 = 127;
 
-/// Runs `PARENT_PID -- COMMAND ARGS...` and returns how it ended: its own code, or 128 and the
-/// signal that ended it.
+/// Runs `PARENT_PID [LIMIT]... -- COMMAND ARGS...` and returns how it ended: its own code, or 128
+/// and the signal that ended it.
 pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
     let code = match Order::read(args) {
         Some(order) => order.serve().unwrap_or_else(|error| {
@@ -54,7 +55,7 @@ pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
             EXIT_FAILED
         }),
         None => {
-            say("usage: PARENT_PID -- COMMAND ARGS...");
+            say("usage: PARENT_PID [LIMIT]... -- COMMAND ARGS...");
             EXIT_USAGE
         }
     };
@@ -65,6 +66,7 @@ pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
 #[derive(Debug)]
 struct Order {
     parent: Pid,
+    limits: ChildLimits,
     command: OsString,
     args: Vec<OsString>,
 }
@@ -72,11 +74,16 @@ struct Order {
 impl Order {
     fn read(mut args: impl Iterator<Item = OsString>) -> Option<Self> {
         let parent = args.next()?.to_str()?.parse().ok()?;
-        if args.next()? != "--" {
-            return None;
+        let mut limits = ChildLimits::default();
+        loop {
+            match args.next()? {
+                word if word == "--" => break,
+                word => limits.take(&word)?,
+            }
         }
         Some(Self {
             parent: Pid::from_raw(parent)?,
+            limits,
             command: args.next()?,
             args: args.collect(),
         })
@@ -91,11 +98,7 @@ impl Order {
         }
         set_child_subreaper(Some(getpid()))?;
         rustix::thread::set_no_new_privs(true)?;
-        let none = Rlimit {
-            current: Some(0),
-            maximum: Some(0),
-        };
-        let _ = setrlimit(Resource::Core, none);
+        police::limit_children(&self.limits);
 
         let spawned = Command::new(&self.command)
             .args(&self.args)
@@ -105,7 +108,9 @@ impl Order {
             Ok(child) => child,
             Err(error) => return Ok(not_started(&self.command, &error)),
         };
-        let _ = std::fs::write(format!("/proc/{}/oom_score_adj", child.id()), OOM_SCORE);
+        let child = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        let child = child.ok_or(io::ErrorKind::InvalidData)?;
+        police::put_last(child);
         // The server's pipes end with the server, not with us.
         let null = std::fs::File::options()
             .read(true)
@@ -114,18 +119,22 @@ impl Order {
         rustix::stdio::dup2_stdin(&null)?;
         rustix::stdio::dup2_stdout(&null)?;
 
-        let child = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-        let child = child.ok_or(io::ErrorKind::InvalidData)?;
         let mut watch = Watch {
             parent_pid: self.parent,
             parent,
             signals,
             child,
             stage: Stage::Serving,
+            police: Police::new(self.limits, getpid(), now()),
+            over: None,
         };
         let status = watch.until_child_is_gone();
         watch.sweep();
-        Ok(status.map_or(EXIT_FAILED, exit_code))
+        Ok(match (watch.over, status) {
+            (Some(over), _) => over.code(),
+            (None, Some(status)) => exit_code(status),
+            (None, None) => EXIT_FAILED,
+        })
     }
 }
 
@@ -178,6 +187,9 @@ struct Watch {
     signals: Signals,
     child: Pid,
     stage: Stage,
+    police: Police,
+    /// Why we ended the server, where we did so by ourselves.
+    over: Option<Over>,
 }
 
 impl Watch {
@@ -192,6 +204,7 @@ impl Watch {
             if seen.kill {
                 self.kill();
             }
+            self.look();
             if let Stage::Terminating(until) = self.stage
                 && now() >= until
             {
@@ -214,10 +227,25 @@ impl Watch {
 
     /// How long nothing need be done.
     fn patience(&self) -> Option<Duration> {
-        match self.stage {
+        let look = self.police.patience(now());
+        let own = match self.stage {
             Stage::Terminating(until) => Some(until.saturating_duration_since(now())),
             Stage::Serving if self.parent.is_none() => Some(PARENT_EVERY),
-            Stage::Serving | Stage::Killed => None,
+            Stage::Serving => None,
+            Stage::Killed => return None,
+        };
+        look.into_iter().chain(own).min()
+    }
+
+    /// Ends the server when it uses too much.
+    fn look(&mut self) {
+        if self.stage == Stage::Killed {
+            return;
+        }
+        if let Some(over) = self.police.look(now()) {
+            say(&format!("ended: {over}"));
+            self.over = Some(over);
+            self.kill();
         }
     }
 
@@ -235,8 +263,12 @@ impl Watch {
         let _ = kill_process_group(self.child, Signal::KILL);
         let until = now() + KILL_GRACE;
         loop {
-            for pid in children::of(getpid()) {
-                let _ = kill_process(pid, Signal::KILL);
+            // Who forks faster than one generation is killed is caught with its parents.
+            for pid in processes::below(getpid().as_raw_pid().unsigned_abs()) {
+                let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+                if let Some(pid) = pid {
+                    let _ = kill_process(pid, Signal::KILL);
+                }
             }
             if let Reaped::All = self.reap() {
                 return;
@@ -316,6 +348,8 @@ fn exit_code(status: WaitStatus) -> u8 {
     let signal = status.terminating_signal().map(|signal| 128 + signal);
     let code = status.exit_status().or(signal);
     code.and_then(|code| u8::try_from(code).ok())
+        // These two say something that only we know.
+        .filter(|code| !matches!(*code, EXIT_OVER_MEMORY | EXIT_OVER_PROCESSES))
         .unwrap_or(EXIT_FAILED)
 }
 

@@ -12,10 +12,12 @@ use tokio::process::ChildStderr;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
+use crate::limits::ChildLimits;
 use crate::link::{
     Answer, BoxFuture, Exit, Link, LinkError, LinkEvent, Request, ServerInfo, Spawner,
 };
 use crate::peer::{Peer, Stop, read_loop, write_loop};
+use crate::processes::Processes;
 use crate::stderr::{LAST_WORDS_LINES, StderrLog, drain, last_words};
 
 mod child;
@@ -39,6 +41,8 @@ pub struct StdioSpec {
     /// What stands between us and the program, so that no descendant of it survives; absent where
     /// the program is started directly.
     pub reaper: Option<Reaper>,
+    /// What the program may use, with all it starts; kept by the reaper, where there is one.
+    pub child_limits: ChildLimits,
     /// The one session that this link belongs to; absent where it is shared.
     pub owner: Option<Arc<dyn CallerEnd>>,
     /// The bounds.
@@ -207,7 +211,13 @@ pub async fn connect(
         Ok(info) => {
             let pid = tree.server_pid();
             starting.0 = None;
-            let link = StdioLink { peer, pid, info };
+            let processes = tree.processes();
+            let link = StdioLink {
+                peer,
+                pid,
+                processes,
+                info,
+            };
             Ok((Arc::new(link), heard))
         }
         Err(failure) => {
@@ -271,6 +281,7 @@ impl Drop for Starting {
 struct StdioLink {
     peer: Arc<Peer>,
     pid: u32,
+    processes: Processes,
     info: ServerInfo,
 }
 
@@ -298,6 +309,10 @@ impl Link for StdioLink {
 
     fn pid(&self) -> Option<u32> {
         Some(self.pid)
+    }
+
+    fn processes(&self) -> Option<Processes> {
+        self.is_open().then_some(self.processes)
     }
 
     fn in_flight(&self) -> usize {

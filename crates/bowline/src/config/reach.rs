@@ -14,13 +14,6 @@ use http::HeaderName;
 use super::env::Env;
 use super::expand::{Source, expand};
 
-/// What a child may take when nobody says.
-const NO_LIMITS: ChildLimits = ChildLimits {
-    memory_bytes_max: None,
-    processes_max: None,
-    file_bytes_max: None,
-    open_files_max: None,
-};
 
 /// How a server is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -127,7 +120,7 @@ impl Child {
             env: BTreeMap::new(),
             inherit_env: Vec::new(),
             cwd: None,
-            limits: NO_LIMITS,
+            limits: ChildLimits::default(),
         }
     }
 }

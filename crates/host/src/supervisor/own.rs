@@ -13,7 +13,7 @@ use bowline_core::level::Level;
 use bowline_core::sync::lock;
 use bowline_core::tasks::LinkKey;
 use bowline_core::time::{Now, millis};
-use bowline_link::LinkEvent;
+use bowline_link::{LinkEvent, Processes};
 use bowline_wire::mcp::method;
 use foldhash::fast::RandomState;
 use tokio::sync::{Notify, OnceCell, mpsc, watch};
@@ -110,6 +110,13 @@ impl OwnLinks {
         let slots = lock(&self.slots);
         let links = slots.values().filter_map(|slot| slot.link.get());
         links.map(|ready| ready.link.in_flight()).sum()
+    }
+
+    /// Returns the processes behind each link.
+    pub(super) fn processes(&self) -> Vec<Processes> {
+        let slots = lock(&self.slots);
+        let links = slots.values().filter_map(|slot| slot.link.get());
+        links.filter_map(|ready| ready.link.processes()).collect()
     }
 
     /// Closes the links of a session that is over.

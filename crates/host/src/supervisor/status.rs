@@ -4,17 +4,21 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bowline_core::breaker::Circuit;
+use bowline_core::error::CallError;
 use bowline_core::time::millis;
+use bowline_link::Processes;
 use serde::Serialize;
 
 use super::{State, Supervisor, lock};
+use crate::catalog::Offer;
+use crate::spec::{ChildLimits, Reach, ServerSpec};
 
 /// One server's line in `status`.
 #[derive(Clone, Debug, Serialize)]
 pub struct ServerStatus {
     /// Its name.
     pub name: Arc<str>,
-    /// What it is doing.
+    /// What it is doing; `probing` in place of `ready` while one call tries whether it is well.
     pub state: &'static str,
     /// Whether it serves right now.
     pub active: bool,
@@ -22,17 +26,27 @@ pub struct ServerStatus {
     pub lazy: bool,
     /// How it is reached.
     pub transport: &'static str,
-    /// The command line.
+    /// The program, or the address; without arguments and credentials.
     pub command: String,
+    /// The address, where it is reached over HTTP; without credentials.
+    pub url: Option<String>,
     /// How often it was started.
     pub generation: u64,
     /// The process that runs it.
     pub pid: Option<u32>,
     /// How long it has served.
     pub uptime_ms: Option<u64>,
+    /// How many processes it has; measured only where it is asked for.
+    pub processes: Option<u64>,
+    /// The resident memory of all of them; measured only where it is asked for.
+    pub memory_bytes: Option<u64>,
     /// How many tools the catalog holds of it.
     pub tools: usize,
-    /// Calls under way.
+    /// Where the catalog has them from: the link that serves, or the last one that did.
+    pub manifest: &'static str,
+    /// Callers that hold it: calls under way, and those that wait for it.
+    pub ref_count: usize,
+    /// Calls that it has to answer.
     pub in_flight: usize,
     /// Calls ended since the gateway started.
     pub calls: u64,
@@ -52,10 +66,14 @@ pub struct ServerStatus {
     pub circuit: &'static str,
     /// Whether it was restarted too often.
     pub ejected: bool,
-    /// When it is tried again.
+    /// Answers kept for it. There is no cache yet, so there are none.
+    pub cache_entries: usize,
+    /// When it is tried again: a start that failed, or calls after the breaker's rest.
     pub retry_after_ms: Option<u64>,
     /// What it failed with last.
     pub last_error: Option<LastError>,
+    /// What it is held to.
+    pub limits: Limits,
 }
 
 /// Why a server that all shared is shared no longer.
@@ -73,43 +91,110 @@ pub struct LastError {
     pub age_ms: u64,
 }
 
-impl Supervisor {
-    /// Returns what a person can see now; `tools` is what the catalog holds of the server.
+/// What a server is held to.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Limits {
+    /// Calls it has in flight at most.
+    pub calls_max: usize,
+    /// Calls that wait for one of those places at most.
+    pub queue_max: usize,
+    /// How long one call may take, unless its tool has a limit of its own.
+    pub call_timeout_ms: u64,
+    /// How long it may take to start.
+    pub start_timeout_ms: u64,
+    /// How often it may be restarted...
+    pub restarts_max: u32,
+    /// ...within this time.
+    pub restart_window_ms: u64,
+    /// Memory of all its processes; absent where there is no limit.
+    pub memory_bytes_max: Option<u64>,
+    /// Processes; absent where it has none here.
+    pub processes_max: Option<u64>,
+    /// The largest file that it may write.
+    pub file_bytes_max: Option<u64>,
+    /// Files that one of its processes has open.
+    pub open_files_max: Option<u64>,
+}
+
+impl Limits {
+    fn of(spec: &ServerSpec) -> Self {
+        // Only a reaper keeps them.
+        let child = match &spec.reach {
+            Reach::Child(child) if child.reaper.is_some() => Some(child.limits.in_force()),
+            Reach::Child(_) | Reach::Remote(_) => None,
+        };
+        let child = |limit: fn(ChildLimits) -> Option<u64>| child.and_then(limit);
+        Self {
+            calls_max: spec.calls_max,
+            queue_max: spec.queue_max,
+            call_timeout_ms: millis(spec.call_timeout),
+            start_timeout_ms: millis(spec.start_timeout),
+            restarts_max: spec.restart.restarts_max,
+            restart_window_ms: millis(spec.restart.window),
+            memory_bytes_max: child(|limits| limits.memory_bytes_max),
+            processes_max: child(|limits| limits.processes_max),
+            file_bytes_max: child(|limits| limits.file_bytes_max),
+            open_files_max: child(|limits| limits.open_files_max),
+        }
+    }
+}
+
+impl ServerStatus {
+    /// Whether a person should look at it: it failed, and is not well again yet.
     #[must_use]
-    pub fn status(&self, tools: usize) -> ServerStatus {
+    pub fn is_degraded(&self) -> bool {
+        matches!(self.state, "backoff" | "ejected") || self.circuit != "closed"
+    }
+}
+
+impl Supervisor {
+    /// Returns what a person can see now; `offer` is what the catalog holds of the server. What
+    /// it takes to see more than what we know ourselves is left out.
+    #[must_use]
+    pub fn status(&self, offer: Option<&Offer>) -> ServerStatus {
         let shared = &self.shared;
+        let spec = &shared.spec;
         let now = shared.clock.now();
         let state = shared.state.borrow().clone();
         let ready = shared.ready.load_full();
-        let (circuit, consecutive_failures) = {
+        let (circuit, consecutive_failures, rest) = {
             let breaker = lock(&shared.breaker);
-            (breaker.circuit(now), breaker.failures())
+            (breaker.circuit(now), breaker.failures(), breaker.rest(now))
         };
-        let last_error = lock(&shared.last_error)
-            .as_ref()
-            .map(|(class, message, at)| LastError {
-                class: class.as_str(),
-                message: Arc::clone(message),
-                age_ms: now.millis_since(*at),
-            });
+        let in_flight =
+            ready.as_ref().map_or(0, |ready| ready.link.in_flight()) + shared.own.in_flight();
         ServerStatus {
-            name: Arc::clone(&shared.spec.name),
-            state: state.as_str(),
+            name: Arc::clone(&spec.name),
+            state: match (&state, circuit) {
+                (State::Ready, Circuit::HalfOpen) => "probing",
+                (state, _) => state.as_str(),
+            },
             active: state == State::Ready,
-            lazy: shared.spec.lazy,
-            transport: shared.spec.reach.transport(),
-            command: shared.spec.reach.shown(),
+            lazy: spec.lazy,
+            transport: spec.reach.transport(),
+            command: self.shown(),
+            url: match &spec.reach {
+                Reach::Child(_) => None,
+                Reach::Remote(_) => Some(self.shown()),
+            },
             generation: shared.counts.generation.load(Ordering::Relaxed),
             pid: ready.as_ref().and_then(|ready| ready.link.pid()),
             uptime_ms: ready.as_ref().map(|ready| now.millis_since(ready.since)),
-            tools,
-            in_flight: ready.as_ref().map_or(0, |ready| ready.link.in_flight())
-                + shared.own.in_flight(),
+            processes: None,
+            memory_bytes: None,
+            tools: offer.map_or(0, |offer| offer.tools.len()),
+            manifest: match (offer, &state) {
+                (None, _) => "none",
+                (Some(_), State::Ready) => "live",
+                (Some(_), _) => "last_known",
+            },
+            ref_count: in_flight,
+            in_flight,
             calls: shared.counts.calls.load(Ordering::Relaxed),
             errors: shared.counts.errors.load(Ordering::Relaxed),
             restart_count: shared.counts.restarts.load(Ordering::Relaxed),
             consecutive_failures,
-            isolation: shared.spec.isolation.as_str(),
+            isolation: spec.isolation.as_str(),
             own_links: shared.own.len(),
             isolated_because: shared.is_interactive().then_some(INTERACTIVE),
             circuit: match circuit {
@@ -118,6 +203,7 @@ impl Supervisor {
                 Circuit::HalfOpen => "half_open",
             },
             ejected: matches!(state, State::Ejected { .. }),
+            cache_entries: 0,
             retry_after_ms: match state {
                 State::Backoff { until, .. } => Some(millis(now.until(until))),
                 State::Idle
@@ -125,9 +211,63 @@ impl Supervisor {
                 | State::Starting
                 | State::Ready
                 | State::Ejected { .. }
-                | State::Draining => None,
+                | State::Draining => rest.map(millis),
             },
-            last_error,
+            last_error: self.last_error(),
+            limits: Limits::of(spec),
         }
+    }
+
+    /// Says why no call would get through now, if none would; a start that is under way, or due
+    /// with the next call, is no reason.
+    pub(crate) fn gate(&self) -> Option<CallError> {
+        let shared = &self.shared;
+        let server = || Arc::clone(&shared.spec.name);
+        let state = shared.state.borrow().clone();
+        match state {
+            State::Stopped => return Some(CallError::Stopped { server: server() }),
+            State::Backoff { reason, .. } | State::Ejected { reason } => {
+                return Some(CallError::Ejected {
+                    server: server(),
+                    reason,
+                });
+            }
+            State::Idle | State::Starting | State::Ready | State::Draining => {}
+        }
+        let rest = lock(&shared.breaker).rest(shared.clock.now());
+        rest.map(|rest| CallError::Resting {
+            server: server(),
+            rest,
+        })
+    }
+
+    /// Returns what the server failed with last.
+    #[must_use]
+    pub fn last_error(&self) -> Option<LastError> {
+        let shared = &self.shared;
+        let now = shared.clock.now();
+        let last = lock(&shared.last_error);
+        last.as_ref().map(|(class, message, at)| LastError {
+            class: class.as_str(),
+            message: shared.spec.secrets.clean_shared(message),
+            age_ms: now.millis_since(*at),
+        })
+    }
+
+    /// Returns the processes behind each of its links.
+    #[must_use]
+    pub fn processes(&self) -> Vec<Processes> {
+        let shared = &self.shared;
+        let ready = shared.ready.load_full();
+        let shared_link = ready.and_then(|ready| ready.link.processes());
+        let mut all = shared.own.processes();
+        all.extend(shared_link);
+        all
+    }
+
+    /// What people may read of how it is reached.
+    fn shown(&self) -> String {
+        let spec = &self.shared.spec;
+        spec.secrets.clean(&spec.reach.shown()).into_owned()
     }
 }

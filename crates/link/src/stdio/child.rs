@@ -13,6 +13,7 @@ use tokio::time::timeout;
 
 use super::tree::Tree;
 use super::{ConnectError, StdioLimits, StdioSpec};
+use crate::limits::{ChildLimits, EXIT_OVER_MEMORY, EXIT_OVER_PROCESSES};
 use crate::link::Exit;
 use crate::peer::{Peer, Stop};
 
@@ -30,6 +31,7 @@ const KILL_GRACE: Duration = Duration::from_secs(2);
 pub(super) struct Child {
     pub(super) process: tokio::process::Child,
     pub(super) tree: Arc<Tree>,
+    limits: ChildLimits,
 }
 
 impl Child {
@@ -48,7 +50,8 @@ impl Child {
             Some(reaper) => {
                 let mut command = Command::new(&reaper.program);
                 command.args(&reaper.args);
-                command.arg(std::process::id().to_string()).arg("--");
+                command.arg(std::process::id().to_string());
+                command.args(spec.child_limits.in_force().words()).arg("--");
                 command.arg(&spec.command);
                 command
             }
@@ -70,7 +73,11 @@ impl Child {
             .map_err(failed)?;
         let tree = Tree::new(process.id(), spec.reaper.is_some());
         let tree = Arc::new(tree.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?);
-        Ok(Self { process, tree })
+        Ok(Self {
+            process,
+            tree,
+            limits: spec.child_limits.in_force(),
+        })
     }
 
     /// Sees the process through to its end, and tells all who wait.
@@ -151,9 +158,28 @@ impl Child {
         match (status.code(), status.signal()) {
             // How a shell, and our reaper, pass on a signal.
             (Some(code @ 129..=192), _) if self.tree.has_reaper() => Exit::Signal(code - 128),
+            (Some(code), _) if self.tree.has_reaper() => self.reaped(code),
             (Some(code), _) => Exit::Status(code),
             (None, Some(signal)) => Exit::Signal(signal),
             (None, None) => Exit::Gone,
+        }
+    }
+}
+
+impl Child {
+    /// Reads what a reaper says with its exit code.
+    fn reaped(&self, code: i32) -> Exit {
+        let limits = &self.limits;
+        match (
+            u8::try_from(code),
+            limits.memory_bytes_max,
+            limits.processes_max,
+        ) {
+            (Ok(EXIT_OVER_MEMORY), Some(bytes_max), _) => Exit::OverMemory { bytes_max },
+            (Ok(EXIT_OVER_PROCESSES), _, Some(processes_max)) => {
+                Exit::OverProcesses { processes_max }
+            }
+            _ => Exit::Status(code),
         }
     }
 }

@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
+use crate::processes::Processes;
+
 #[cfg(target_os = "linux")]
 mod orphan;
 #[cfg(target_os = "linux")]
@@ -36,6 +38,15 @@ impl Tree {
 
     pub(super) const fn has_reaper(&self) -> bool {
         self.has_reaper
+    }
+
+    /// Returns the server's processes; the reaper is none of them.
+    pub(super) fn processes(&self) -> Processes {
+        let root = self.root.as_raw_pid().unsigned_abs();
+        match self.has_reaper {
+            true => Processes::Below(root),
+            false => Processes::From(root),
+        }
     }
 
     /// Returns the process of the server itself. To be asked once it has answered something: a

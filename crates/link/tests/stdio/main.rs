@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_link::{
-    Answer, BoxFuture, ClientInfo, ConnectError, Link, LinkError, LinkEvent, Reaper, Request,
-    Spawner, Stamps, StderrLimits, StderrLog, StdioLimits, StdioSpec, connect,
+    Answer, BoxFuture, ChildLimits, ClientInfo, ConnectError, Link, LinkError, LinkEvent, Reaper,
+    Request, Spawner, Stamps, StderrLimits, StderrLog, StdioLimits, StdioSpec, connect,
 };
 use bytes::Bytes;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -24,6 +24,7 @@ use tokio::time::Instant;
 
 mod calls;
 mod ends;
+mod limits;
 mod reaping;
 mod starts;
 
@@ -82,6 +83,7 @@ impl Scene {
                 Behind::Nothing => None,
                 Behind::Reaper => Some(reaper),
             },
+            child_limits: ChildLimits::default(),
             owner: None,
             limits: StdioLimits::default(),
         };

@@ -1,0 +1,117 @@
+//! What every server offers, asked of all side by side; one that fails says why in its place.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bowline_core::call::{Kind, Principal};
+use bowline_core::error::CallError;
+use bowline_core::policy::Decision;
+use bowline_core::time::Now;
+use tokio::task::JoinSet;
+
+use super::Host;
+use crate::catalog::{Item, Offer};
+use crate::supervisor::{State, Supervisor};
+
+/// The longest that anybody waits for servers that are starting, unless told otherwise.
+pub const DISCOVER_MAX: Duration = Duration::from_secs(15);
+
+/// One server and what came of asking for its tools.
+#[derive(Clone, Debug)]
+pub struct Discovered {
+    /// The server.
+    pub server: Arc<str>,
+    /// Its tools that the principal may see, or why there are none.
+    pub tools: Result<Vec<Item>, Undiscovered>,
+}
+
+/// Why the tools of a server are not to be had.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Undiscovered {
+    /// The class of the failure.
+    pub class: &'static str,
+    /// What happened.
+    pub message: Arc<str>,
+}
+
+impl Host {
+    /// Asks every server for its tools, all at once, and returns what is known after `wait` at
+    /// the latest, by name. A server that waits for its first call is started only where nobody
+    /// knows what it offers.
+    pub async fn discover(&self, principal: &Principal, wait: Duration) -> Vec<Discovered> {
+        let deadline = self.clock().now().plus(wait);
+        // Dropped with us: who does not wait any more has nobody asked.
+        let mut asked = JoinSet::new();
+        for name in self.servers() {
+            let Ok(server) = self.server(&name) else {
+                continue;
+            };
+            let host = self.clone();
+            asked.spawn(async move { (host.offered(&server, deadline).await, name) });
+        }
+        let mut all = Vec::new();
+        while let Some(answer) = asked.join_next().await {
+            let Ok((offer, server)) = answer else {
+                continue;
+            };
+            let tools = offer.map(|offer| self.permitted(principal, &offer));
+            all.push(Discovered { server, tools });
+        }
+        all.sort_by(|a, b| a.server.cmp(&b.server));
+        all
+    }
+
+    async fn offered(
+        &self,
+        server: &Supervisor,
+        deadline: Now,
+    ) -> Result<Arc<Offer>, Undiscovered> {
+        let name = &server.spec().name;
+        if let Some(error) = server.gate() {
+            return Err(told(server, &error));
+        }
+        if let Some(offer) = self.catalog().offer(name) {
+            return Ok(Arc::clone(offer));
+        }
+        let listed = server.listed(deadline).await;
+        listed.map_err(|error| told(server, &error))?;
+        let offer = self.catalog().offer(name).map(Arc::clone);
+        // Otherwise it went away again in the meantime.
+        offer.ok_or_else(|| told(server, &stopped(name)))
+    }
+
+    /// The same decision as for a call.
+    fn permitted(&self, principal: &Principal, offer: &Offer) -> Vec<Item> {
+        let may = |item: &&Item| {
+            let policy = self.path.policy.load();
+            let decision = policy.decide(principal, &offer.server, Kind::Tool, &item.route.name);
+            decision == Decision::Allow
+        };
+        offer.tools.items.iter().filter(may).cloned().collect()
+    }
+}
+
+fn stopped(server: &Arc<str>) -> CallError {
+    CallError::Stopped {
+        server: Arc::clone(server),
+    }
+}
+
+/// A refusal because of an earlier failure is told as that failure.
+fn told(server: &Supervisor, error: &CallError) -> Undiscovered {
+    let state = server.state().borrow().clone();
+    let failed = matches!(state, State::Backoff { .. } | State::Ejected { .. });
+    match server.last_error().filter(|_| failed) {
+        Some(last) => Undiscovered {
+            class: last.class,
+            message: last.message,
+        },
+        None => Undiscovered {
+            class: error.class().as_str(),
+            message: server
+                .spec()
+                .secrets
+                .clean_shared(&error.to_string().into()),
+        },
+    }
+}
