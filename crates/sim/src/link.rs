@@ -7,11 +7,12 @@ use std::time::Duration;
 use bowline_core::call::Body;
 use bowline_core::pending::Sent;
 use bowline_core::time::millis;
+use bowline_host::beacon;
 use bowline_link::{
     Answer, BoxFuture, Exit, Link, LinkError, LinkEvent, Request, Revision, ServerInfo,
 };
 use bytes::Bytes;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio::time::{timeout, timeout_at};
 
 use crate::history::Happened;
@@ -36,7 +37,7 @@ const PID_BASE: u32 = 1_000;
 pub struct ScriptedLink {
     process: Process,
     script: Mutex<Generation>,
-    phase: watch::Sender<Phase>,
+    phase: beacon::Sender<Phase>,
     in_flight: AtomicUsize,
     /// Tools that run.
     running: AtomicUsize,
@@ -107,7 +108,7 @@ impl ScriptedLink {
             dies_at_ms,
             running: AtomicUsize::new(0),
             script: Mutex::new(script),
-            phase: watch::Sender::new(Phase::Open),
+            phase: beacon::Sender::new(Phase::Open),
             in_flight: AtomicUsize::new(0),
             events,
             info: ServerInfo {

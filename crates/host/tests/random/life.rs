@@ -12,7 +12,7 @@ use crate::calls::{Made, one_call};
 use crate::hands::meddle;
 use crate::judge;
 use crate::laws;
-use crate::worlds::{Draw, SERVERS};
+use crate::worlds::{Draw, LIMITED, SERVERS};
 
 /// How long all tasks may take to end once the host is down.
 const QUIET_WAIT: Duration = Duration::from_secs(600);
@@ -44,7 +44,7 @@ async fn live(mut draw: Draw) -> Lived {
     let world = World::new(scripts);
     let limits = HostLimits {
         principal_calls_max: draw.rng.u32(1..30),
-        starts_max: draw.rng.usize(1..4),
+        starts_max: if LIMITED { draw.rng.usize(1..4) } else { 16 },
         ..HostLimits::default()
     };
     let host = world.host(specs.clone(), limits);
