@@ -11,6 +11,7 @@ mod peers;
 mod process;
 mod repo;
 mod roundtrip;
+mod sim;
 mod test;
 mod tidy;
 
@@ -30,6 +31,8 @@ usage: cargo xtask COMMAND
   roundtrip
            a thousand generated messages of every type through the gateway [--instances N]
   test     check, peers, then every test of the workspace: what CI runs
+  sim      random worlds on a virtual clock, 20,000 seeds [--seeds N] [--from SEED] [--seed S]
+           [--json]
   bench    measure the gateway [--quick] [--only what,..] [--json] [--pairs N]
 ";
 
@@ -54,6 +57,7 @@ fn run(command: &str, rest: &[String]) -> Result<ExitCode> {
         "peers" => peers::run(&root, rest),
         "roundtrip" => roundtrip::run(&root, rest),
         "test" => no_options(rest).and_then(|()| test::run(&root)),
+        "sim" => sim::run(&root, rest),
         "bench" => bench::run(&root, rest),
         "" | "help" | "--help" | "-h" => {
             print!("{USAGE}");

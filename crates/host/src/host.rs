@@ -300,11 +300,11 @@ impl Host {
         self.events.end();
         self.standing.close();
         let servers = self.path.servers.swap(Arc::new(Servers::default()));
-        let stops = servers.values().map(|server| {
-            let server = server.clone();
-            async move { server.order(Order::Stop).await }
-        });
-        let stops: Vec<_> = stops.collect();
+        let mut servers: Vec<_> = servers.values().cloned().collect();
+        servers.sort_by(|a, b| a.spec().name.cmp(&b.spec().name));
+        let stops = servers
+            .into_iter()
+            .map(|server| async move { server.order(Order::Stop).await });
         let all = async {
             let mut set = tokio::task::JoinSet::new();
             for stop in stops {

@@ -200,7 +200,7 @@ impl Standing {
         let mut renewals = server.renewals();
         let mut closing = self.closing.subscribe();
         loop {
-            states.borrow_and_update();
+            drop(states.borrow_and_update());
             let renewed = *renewals.borrow_and_update();
             let step = server.open_link().and_then(|ready| {
                 keeper.forget_unless(ready.generation, renewed);
@@ -212,6 +212,7 @@ impl Standing {
                     return;
                 }
                 tokio::select! {
+                    biased;
                     () = keeper.poke.notified() => {}
                     _ = states.changed() => {}
                     _ = renewals.changed() => {}

@@ -31,6 +31,7 @@ use bytes::Bytes;
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout_at};
 
+use crate::beacon;
 use crate::catalog::CatalogStore;
 use crate::events::Events;
 use crate::manifest::Manifests;
@@ -163,7 +164,7 @@ struct Shared {
     clock: Arc<dyn Clock>,
     /// The link that serves, read on every call.
     ready: ArcSwapOption<Ready>,
-    state: watch::Sender<State>,
+    state: beacon::Sender<State>,
     breaker: Mutex<Breaker>,
     /// The places of calls.
     turns: Turns,
@@ -253,7 +254,7 @@ impl Supervisor {
             spec: Arc::new(spec),
             clock: Arc::clone(&around.clock),
             ready: ArcSwapOption::empty(),
-            state: watch::Sender::new(first),
+            state: beacon::Sender::new(first),
             renewals: watch::Sender::new(0),
             demand: Notify::new(),
             log,
@@ -282,7 +283,7 @@ impl Supervisor {
 
     /// Returns a receiver that sees every change of state.
     #[must_use]
-    pub fn state(&self) -> watch::Receiver<State> {
+    pub fn state(&self) -> beacon::Receiver<State> {
         self.shared.state.subscribe()
     }
 

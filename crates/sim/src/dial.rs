@@ -51,12 +51,13 @@ impl Dial for ScriptedDial {
                         reason: Arc::clone(reason),
                     });
                 }
+                Start::Takes(wait) => {
+                    let taken = timeout_at(deadline, tokio::time::sleep(*wait));
+                    taken.await.map_err(|_| too_slow(&server))?;
+                }
                 Start::Hangs(gate) => {
-                    let timeout = |_| ConnectError::HandshakeTimeout {
-                        server: Arc::clone(&server),
-                        stderr_tail: Vec::new(),
-                    };
-                    timeout_at(deadline, gate.passed()).await.map_err(timeout)?;
+                    let passed = timeout_at(deadline, gate.passed());
+                    passed.await.map_err(|_| too_slow(&server))?;
                 }
             }
             let (events, heard) = mpsc::channel(EVENTS_MAX);
@@ -64,5 +65,12 @@ impl Dial for ScriptedDial {
             self.0.put(&server, &link);
             Ok((link as Arc<dyn bowline_link::Link>, heard))
         })
+    }
+}
+
+fn too_slow(server: &Arc<str>) -> ConnectError {
+    ConnectError::HandshakeTimeout {
+        server: Arc::clone(server),
+        stderr_tail: Vec::new(),
     }
 }

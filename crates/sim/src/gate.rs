@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
-use tokio::sync::watch;
+use bowline_host::beacon;
 
 /// Holds back whoever waits at it until it is released, and nobody after that.
 #[derive(Clone, Debug)]
-pub struct Gate(Arc<watch::Sender<bool>>);
+pub struct Gate(Arc<beacon::Sender<bool>>);
 
 impl Gate {
     /// Returns a closed gate.
     #[must_use]
     pub fn closed() -> Self {
-        Self(Arc::new(watch::Sender::new(false)))
+        Self(Arc::new(beacon::Sender::new(false)))
     }
 
     /// Lets everybody through, now and later.

@@ -32,6 +32,16 @@ pub fn definition(name: &str) -> String {
     format!("{{\"name\":{name},\"inputSchema\":{{\"type\":\"object\"}}}}")
 }
 
+/// Returns the definition of a tool that takes anything and says this of itself.
+#[must_use]
+pub fn annotated(name: &str, annotations: &str) -> String {
+    let name = literal(name);
+    format!(
+        "{{\"name\":{name},\"inputSchema\":{{\"type\":\"object\"}},\
+         \"annotations\":{annotations}}}"
+    )
+}
+
 /// Returns one page of a list.
 pub(crate) fn page(definitions: &[String], next: Option<&str>) -> String {
     let tools = definitions.join(",");

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_host::ports::{Clock as _, SystemClock};
 use tokio::sync::watch;
+
+use crate::history::{Happened, Moment};
 
 /// Entries of each kind that a ledger keeps; a test that writes more has gone astray.
 const ENTRIES_MAX: usize = 100_000;
@@ -36,6 +39,8 @@ pub struct Life {
 /// Everything that happened so far.
 #[derive(Clone, Debug, Default)]
 pub struct Record {
+    /// All of it, in one order.
+    pub history: Vec<Moment>,
     /// Processes that were started, be it in vain.
     pub starts: Vec<Life>,
     /// Processes that are gone.
@@ -83,52 +88,72 @@ fn count<T>(entries: &[T], wanted: impl Fn(&T) -> bool) -> usize {
 }
 
 /// Takes the entries of all servers of a world. Cheap to clone.
-#[derive(Clone, Debug, Default)]
-pub struct Ledger(Arc<watch::Sender<Record>>);
+#[derive(Clone, Debug)]
+pub struct Ledger {
+    record: Arc<watch::Sender<Record>>,
+    clock: SystemClock,
+}
+
+impl Default for Ledger {
+    fn default() -> Self {
+        Self {
+            record: Arc::default(),
+            clock: SystemClock::start(),
+        }
+    }
+}
 
 impl Ledger {
     /// Returns what happened so far.
     #[must_use]
     pub fn record(&self) -> Record {
-        self.0.borrow().clone()
+        self.record.borrow().clone()
+    }
+
+    /// Looks at what happened so far.
+    pub fn look<T>(&self, at: impl FnOnce(&Record) -> T) -> T {
+        at(&self.record.borrow())
     }
 
     /// Waits until the record is as `wanted` and returns it; gives up after an hour of the test's
     /// clock and returns the record as it is.
     pub async fn until(&self, wanted: impl FnMut(&Record) -> bool + Send) -> Record {
-        let mut record = self.0.subscribe();
+        let mut record = self.record.subscribe();
         let _ = tokio::time::timeout(WAIT_MAX, record.wait_for(wanted)).await;
         self.record()
     }
 
-    pub(crate) fn started(&self, life: Life) {
-        self.0.send_modify(|record| push(&mut record.starts, life));
+    /// Returns the milliseconds since the world began.
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.clock.now().0
     }
 
-    pub(crate) fn ended(&self, life: Life) {
-        self.0.send_modify(|record| push(&mut record.ends, life));
-    }
-
-    pub(crate) fn executed(&self, deed: Deed) {
-        self.0
-            .send_modify(|record| push(&mut record.executions, deed));
-    }
-
-    pub(crate) fn cancelled(&self, deed: Deed) {
-        self.0
-            .send_modify(|record| push(&mut record.cancellations, deed));
+    /// Enters what happened.
+    pub(crate) fn enter(&self, what: Happened) {
+        let at_ms = self.now_ms();
+        self.record.send_modify(|record| {
+            match &what {
+                Happened::Started(life) => push(&mut record.starts, life.clone()),
+                Happened::Ended(life) => push(&mut record.ends, life.clone()),
+                Happened::Executed(deed) => push(&mut record.executions, deed.clone()),
+                Happened::Cancelled(deed) => push(&mut record.cancellations, deed.clone()),
+                _ => {}
+            }
+            push(&mut record.history, Moment { at_ms, what });
+        });
     }
 
     pub(crate) fn asked(&self, life: &Life, method: &str, params: &str) {
         let text = format!("{method} {params}").trim_end().to_owned();
         let entry = (Arc::clone(&life.server), life.generation, text);
-        self.0
+        self.record
             .send_modify(|record| push(&mut record.requests, entry));
     }
 
     pub(crate) fn paged(&self, server: &Arc<str>, cursor: &str) {
         let page = (Arc::clone(server), cursor.to_owned());
-        self.0.send_modify(|record| push(&mut record.pages, page));
+        self.record
+            .send_modify(|record| push(&mut record.pages, page));
     }
 }
 

@@ -5,6 +5,7 @@
 mod caller;
 mod dial;
 mod gate;
+mod history;
 mod json;
 mod ledger;
 mod link;
@@ -14,7 +15,8 @@ mod world;
 pub use caller::{CALL_ID, Ears, Hearer, ask, body, call, call_of, reaches, spec};
 pub use dial::ScriptedDial;
 pub use gate::Gate;
-pub use json::{definition, literal};
+pub use history::{Happened, Moment};
+pub use json::{annotated, definition, literal};
 pub use ledger::{Deed, Ledger, Life, Record};
 pub use link::ScriptedLink;
 pub use script::{Act, Generation, Script, Start};

@@ -2,16 +2,20 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bowline_core::call::Body;
 use bowline_core::pending::Sent;
+use bowline_core::time::millis;
+use bowline_host::beacon;
 use bowline_link::{
     Answer, BoxFuture, Exit, Link, LinkError, LinkEvent, Request, Revision, ServerInfo,
 };
 use bytes::Bytes;
-use tokio::sync::{mpsc, watch};
-use tokio::time::timeout_at;
+use tokio::sync::mpsc;
+use tokio::time::{timeout, timeout_at};
 
+use crate::history::Happened;
 use crate::json;
 use crate::ledger::{Deed, Ledger, Life};
 use crate::script::{Act, Answered, Generation};
@@ -33,8 +37,12 @@ const PID_BASE: u32 = 1_000;
 pub struct ScriptedLink {
     process: Process,
     script: Mutex<Generation>,
-    phase: watch::Sender<Phase>,
+    phase: beacon::Sender<Phase>,
     in_flight: AtomicUsize,
+    /// Tools that run.
+    running: AtomicUsize,
+    /// When it goes by itself, by the clock of the ledger.
+    dies_at_ms: Option<u64>,
     events: mpsc::Sender<LinkEvent>,
     info: ServerInfo,
 }
@@ -61,7 +69,7 @@ impl Process {
             server: Arc::clone(server),
             generation,
         };
-        ledger.started(life.clone());
+        ledger.enter(Happened::Started(life.clone()));
         Self {
             life,
             ledger: ledger.clone(),
@@ -71,7 +79,7 @@ impl Process {
 
     fn end(&self) {
         if !self.over.swap(true, Ordering::Relaxed) {
-            self.ledger.ended(self.life.clone());
+            self.ledger.enter(Happened::Ended(self.life.clone()));
         }
     }
 }
@@ -90,10 +98,17 @@ impl ScriptedLink {
     ) -> Self {
         let initialize = script.initialize.clone();
         let initialize = initialize.unwrap_or(Bytes::from_static(INITIALIZE.as_bytes()));
+        process
+            .ledger
+            .enter(Happened::Connected(process.life.clone()));
+        let now_ms = process.ledger.now_ms();
+        let dies_at_ms = script.dies_after.map(|after| now_ms + millis(after));
         Self {
             process,
+            dies_at_ms,
+            running: AtomicUsize::new(0),
             script: Mutex::new(script),
-            phase: watch::Sender::new(Phase::Open),
+            phase: beacon::Sender::new(Phase::Open),
             in_flight: AtomicUsize::new(0),
             events,
             info: ServerInfo {
@@ -131,7 +146,18 @@ impl ScriptedLink {
         self.script.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns how long it still lives; `None` where that is not known beforehand.
+    fn rest(&self) -> Option<Duration> {
+        let left_ms = self
+            .dies_at_ms?
+            .saturating_sub(self.process.ledger.now_ms());
+        Some(Duration::from_millis(left_ms))
+    }
+
     fn exit(&self) -> Option<Exit> {
+        if self.rest() == Some(Duration::ZERO) {
+            self.end(Exit::Signal(9));
+        }
         match *self.phase.borrow() {
             Phase::Open => None,
             Phase::Ending(exit) | Phase::Ended(exit) => Some(exit),
@@ -140,11 +166,13 @@ impl ScriptedLink {
 
     async fn ending(&self) -> Exit {
         let mut phase = self.phase.subscribe();
-        let ending = phase.wait_for(|phase| *phase != Phase::Open).await;
-        match ending.as_deref() {
-            Ok(Phase::Ending(exit) | Phase::Ended(exit)) => *exit,
-            Ok(Phase::Open) | Err(_) => Exit::Gone,
+        let told = phase.wait_for(|phase| *phase != Phase::Open);
+        // Ours is the sender, so the channel cannot close under us.
+        match self.rest() {
+            Some(rest) => drop(timeout(rest, told).await),
+            None => drop(told.await),
         }
+        self.exit().unwrap_or(Exit::Gone)
     }
 
     /// Waits for the end of the process and notes it.
@@ -163,12 +191,17 @@ impl ScriptedLink {
         let params = json::params_sent(request);
         let cursor = json::read_cursor(&params);
         self.process.ledger.paged(&self.process.life.server, cursor);
-        let (wait, page) = {
+        let (wait, page, dies) = {
             let script = self.script();
-            (script.list_takes, script.pages.get(cursor).cloned())
+            let page = script.pages.get(cursor).cloned();
+            (script.list_takes, page, script.dies_listing)
         };
         if !wait.is_zero() {
             tokio::time::sleep(wait).await;
+        }
+        if dies {
+            self.end(Exit::Signal(6));
+            return Err(LinkError::Lost(Exit::Signal(6)));
         }
         Ok(match page {
             Some(page) => {
@@ -228,6 +261,7 @@ impl ScriptedLink {
             _ => {}
         }
         let mut running = Running::start(self, tool, arguments);
+        running.heedless = matches!(act, Some(Act::AnswersLate(_)));
         let outcome = tokio::select! {
             biased;
             exit = self.ending() => Err(LinkError::Lost(exit)),
@@ -248,7 +282,7 @@ impl ScriptedLink {
         match act {
             // The two that never ran are dealt with before.
             Act::Answers | Act::Closes | Act::DiesUnread => result(false),
-            Act::AnswersAfter(wait) => {
+            Act::AnswersAfter(wait) | Act::AnswersLate(wait) => {
                 tokio::time::sleep(wait).await;
                 result(false)
             }
@@ -328,6 +362,12 @@ impl Link for ScriptedLink {
     }
 
     fn close(&self) -> BoxFuture<'_, Exit> {
+        if self.exit().is_none() {
+            let life = self.process.life.clone();
+            let running = self.running.load(Ordering::Relaxed);
+            let closed = Happened::Closed { life, running };
+            self.process.ledger.enter(closed);
+        }
         self.end(Exit::Status(0));
         Box::pin(self.ended())
     }
@@ -369,6 +409,8 @@ struct Running<'a> {
     link: &'a ScriptedLink,
     deed: Deed,
     answered: bool,
+    /// Whether it goes on when nobody waits any more; its answer then finds nobody.
+    heedless: bool,
 }
 
 impl<'a> Running<'a> {
@@ -380,19 +422,30 @@ impl<'a> Running<'a> {
             tool: tool.to_owned(),
             arguments: arguments.to_owned(),
         };
-        link.process.ledger.executed(deed.clone());
+        let ran = Happened::Executed(deed.clone());
+        link.process.ledger.enter(ran);
+        link.running.fetch_add(1, Ordering::Relaxed);
         Self {
             link,
             deed,
             answered: false,
+            heedless: false,
         }
     }
 }
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        if !self.answered {
-            self.link.process.ledger.cancelled(self.deed.clone());
+        self.link.running.fetch_sub(1, Ordering::Relaxed);
+        let deed = self.deed.clone();
+        self.link.process.ledger.enter(if self.answered {
+            Happened::Finished(deed)
+        } else {
+            Happened::Cancelled(deed)
+        });
+        if !self.answered && self.heedless {
+            let deed = self.deed.clone();
+            self.link.process.ledger.enter(Happened::Late(deed));
         }
     }
 }

@@ -54,6 +54,10 @@ pub struct Generation {
     pub(crate) end_takes: Duration,
     /// How long each answer to `tools/list` takes.
     pub(crate) list_takes: Duration,
+    /// Whether it goes when it is asked for its tools.
+    pub(crate) dies_listing: bool,
+    /// How long it lives once it is connected, where it does not go on for ever.
+    pub(crate) dies_after: Option<Duration>,
     /// Its result of `initialize`, where it is not the usual one.
     pub(crate) initialize: Option<Bytes>,
     /// What it answers to other methods, by the method and a text that the parameters hold.
@@ -75,6 +79,8 @@ pub enum Start {
     Well,
     /// The server fails with this reason.
     Fails(Arc<str>),
+    /// Well, after a while.
+    Takes(Duration),
     /// Nothing happens until the gate is released; then it goes well.
     Hangs(Gate),
 }
@@ -86,6 +92,8 @@ pub enum Act {
     Answers,
     /// Answers after a while.
     AnswersAfter(Duration),
+    /// Answers after a while, even when nobody waits any more.
+    AnswersLate(Duration),
     /// Runs, and answers when the gate is released.
     Hangs(Gate),
     /// Runs, and takes the server with it.
@@ -127,6 +135,8 @@ impl Generation {
             acts: BTreeMap::new(),
             end_takes: Duration::ZERO,
             list_takes: Duration::ZERO,
+            dies_listing: false,
+            dies_after: None,
             initialize: None,
             answers: Vec::new(),
         }
@@ -214,6 +224,27 @@ impl Generation {
     #[must_use]
     pub const fn list_takes(mut self, wait: Duration) -> Self {
         self.list_takes = wait;
+        self
+    }
+
+    /// Makes the start take a while.
+    #[must_use]
+    pub fn start_takes(mut self, wait: Duration) -> Self {
+        self.start = Start::Takes(wait);
+        self
+    }
+
+    /// Makes it go when it is asked for its tools.
+    #[must_use]
+    pub const fn dies_listing(mut self) -> Self {
+        self.dies_listing = true;
+        self
+    }
+
+    /// Makes it go by itself a while after it was connected.
+    #[must_use]
+    pub const fn dies_after(mut self, wait: Duration) -> Self {
+        self.dies_after = Some(wait);
         self
     }
 

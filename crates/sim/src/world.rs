@@ -1,16 +1,19 @@
 //! All servers of one test, and the hands that reach into them.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use bowline_core::error::CallError;
 use bowline_host::manifest::Forgetful;
 use bowline_host::ports::{Audience, Silent, SystemClock};
 use bowline_host::spec::ServerSpec;
+use bowline_host::supervisor::Order;
 use bowline_host::tasks::Tasks;
 use bowline_host::{Host, HostLimits, Ports};
 use bowline_link::{Exit, LinkEvent};
 
 use crate::dial::ScriptedDial;
+use crate::history::Happened;
 use crate::ledger::{Ledger, Record};
 use crate::link::ScriptedLink;
 use crate::script::{Generation, Script};
@@ -18,7 +21,7 @@ use crate::script::{Generation, Script};
 /// The scripted servers of one test. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct World {
-    servers: Arc<Mutex<HashMap<Arc<str>, Scripted>>>,
+    servers: Arc<Mutex<BTreeMap<Arc<str>, Scripted>>>,
     ledger: Ledger,
 }
 
@@ -85,6 +88,29 @@ impl World {
         self.ledger.record()
     }
 
+    /// Looks at what happened so far.
+    pub fn look<T>(&self, at: impl FnOnce(&Record) -> T) -> T {
+        self.ledger.look(at)
+    }
+
+    /// Enters what a test did, among what the servers did.
+    pub fn note(&self, what: Happened) {
+        self.ledger.enter(what);
+    }
+
+    /// Gives an order as a person does, and enters when it was given and when it was taken.
+    pub async fn order(&self, host: &Host, server: &str, order: Order) -> Result<(), CallError> {
+        let supervisor = host.server(server)?;
+        let server: Arc<str> = server.into();
+        self.note(Happened::Ordered {
+            server: Arc::clone(&server),
+            order,
+        });
+        supervisor.order(order).await?;
+        self.note(Happened::Taken { server, order });
+        Ok(())
+    }
+
     /// Waits until the record is as `wanted`. See [`Ledger::until`].
     pub async fn until(&self, wanted: impl FnMut(&Record) -> bool + Send) -> Record {
         self.ledger.until(wanted).await
@@ -129,7 +155,7 @@ impl World {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Scripted>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, Scripted>> {
         self.servers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
