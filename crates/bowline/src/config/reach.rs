@@ -14,7 +14,6 @@ use http::HeaderName;
 use super::env::Env;
 use super::expand::{Source, expand};
 
-
 /// How a server is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reach {
