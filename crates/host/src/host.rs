@@ -1,6 +1,7 @@
 //! The host: servers in care, their catalog, and calls to them. No HTTP, no files, no globals.
 
 mod features;
+mod shown;
 
 use std::borrow::Borrow;
 use std::sync::Arc;
@@ -109,7 +110,9 @@ impl Host {
             .map(|spec| {
                 let name = Arc::clone(&spec.name);
                 let limits = StderrLimits::default();
-                let log = StderrLog::new(Arc::clone(&name), Arc::clone(&stamps), limits);
+                let secrets = Arc::clone(&spec.secrets);
+                let stamps = Arc::clone(&stamps);
+                let log = StderrLog::redacted(Arc::clone(&name), stamps, limits, secrets);
                 (name, Supervisor::start(spec, log, &around))
             })
             .collect();
