@@ -11,7 +11,6 @@ use bowline_core::backoff::Backoff;
 use bowline_core::breaker::BreakerPolicy;
 use bowline_core::supervision::RestartPolicy;
 use bowline_host::dial::RealDial;
-use bowline_host::manifest::Forgetful;
 use bowline_host::ports::{Clock, SystemClock};
 use bowline_host::spec::{ChildSpec, Reach, RemoteSpec, ServerSpec};
 use bowline_host::tasks::Tasks;
@@ -28,6 +27,7 @@ use crate::config::{self, Child, Config, Env, ServerConfig};
 use crate::edge::door::{Auth, Door};
 use crate::edge::session::Sessions;
 use crate::edge::{About, Edge, announce, listen};
+use crate::manifests::FileManifests;
 use crate::state::{self, Lock, Run, State};
 
 /// Variables every child gets, where the gateway has them: enough to find programs and speak the
@@ -122,7 +122,7 @@ impl Gateway {
             url: url.clone(),
             token_file: state.token_file(),
         };
-        let host = start_host(&config, clock, env, Arc::clone(&sessions))?;
+        let host = start_host(&config, &state, clock, env, Arc::clone(&sessions))?;
         let about = About {
             url,
             config: config.path.map(|path| path.display().to_string()),
@@ -169,6 +169,7 @@ impl Gateway {
 
 fn start_host(
     config: &Config,
+    state: &State,
     clock: Arc<dyn Clock>,
     env: &Env,
     audience: Arc<Sessions>,
@@ -198,7 +199,7 @@ fn start_host(
         clock,
         tasks,
         audience,
-        manifests: Arc::new(Forgetful),
+        manifests: Arc::new(FileManifests::open(state)?),
     };
     Ok(Host::start(specs, config.limits, ports))
 }

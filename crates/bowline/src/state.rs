@@ -1,6 +1,6 @@
 //! The state directory: token, session key, lock, and where the running gateway is.
 
-mod file;
+pub(crate) mod file;
 
 #[cfg(test)]
 mod tests;
@@ -154,22 +154,22 @@ pub fn locate(explicit: Option<&Path>, env: &Env) -> Result<PathBuf, Error> {
 impl State {
     /// Opens the directory, making it (mode 0700) when it is missing.
     pub fn open(path: PathBuf) -> Result<Self, Error> {
-        let failed = |source| Error::Io {
-            action: "create",
-            path: path.clone(),
-            source,
-        };
         if let Some(parent) = path.parent() {
-            std::fs::create_dir_all(parent).map_err(failed)?;
+            std::fs::create_dir_all(parent).map_err(|source| Error::Io {
+                action: "create",
+                path: path.clone(),
+                source,
+            })?;
         }
-        match std::fs::DirBuilder::new().mode(0o700).create(&path) {
-            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-                return Err(failed(error));
-            }
-            _ => {}
-        }
-        check_directory(&path)?;
+        make_directory(&path)?;
         Ok(Self { path })
+    }
+
+    /// A directory inside, made likewise.
+    pub(crate) fn directory(&self, name: &str) -> Result<PathBuf, Error> {
+        let path = self.join(name);
+        make_directory(&path)?;
+        Ok(path)
     }
 
     /// Where it is.
@@ -317,6 +317,17 @@ fn missing(path: &Path) -> Error {
         action: "read",
         path: path.to_owned(),
         source,
+    }
+}
+
+fn make_directory(path: &Path) -> Result<(), Error> {
+    match std::fs::DirBuilder::new().mode(0o700).create(path) {
+        Err(source) if source.kind() != std::io::ErrorKind::AlreadyExists => Err(Error::Io {
+            action: "create",
+            path: path.to_owned(),
+            source,
+        }),
+        _ => check_directory(path),
     }
 }
 

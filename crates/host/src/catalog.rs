@@ -5,6 +5,7 @@ pub(crate) mod introduction;
 mod kind;
 pub(crate) mod listing;
 mod offer;
+mod unlisted;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
@@ -20,6 +21,8 @@ pub use introduction::Introduction;
 pub use kind::{ListKind, PerList};
 pub use listing::Listing;
 pub use offer::{Item, Offer, Pages, Shelf};
+
+use self::unlisted::Unlisted;
 
 /// The snapshot: all that every server offers, ready to be listed and resolved.
 #[derive(Debug)]
@@ -195,6 +198,8 @@ pub struct CatalogStore {
     /// Serialises writers; readers never see it.
     writing: Mutex<()>,
     version: watch::Sender<u64>,
+    /// Servers that have never told, and wait to be needed.
+    pub(crate) unlisted: Unlisted,
 }
 
 impl Default for CatalogStore {
@@ -203,6 +208,7 @@ impl Default for CatalogStore {
             current: ArcSwap::from_pointee(Catalog::default()),
             writing: Mutex::default(),
             version: watch::Sender::new(0),
+            unlisted: Unlisted::default(),
         }
     }
 }
@@ -222,6 +228,7 @@ impl CatalogStore {
 
     /// Puts what a server offers into the catalog.
     pub fn publish(&self, offer: Offer) {
+        self.unlisted.remove(&offer.server);
         self.change(|offers| {
             let old = offers.get(&offer.server);
             let same = old.is_some_and(|old| old.is_like(&offer));

@@ -3,6 +3,7 @@
 mod discover;
 mod features;
 mod measure;
+mod shown;
 
 use std::borrow::Borrow;
 use std::sync::Arc;
@@ -115,7 +116,9 @@ impl Host {
             .map(|spec| {
                 let name = Arc::clone(&spec.name);
                 let limits = StderrLimits::default();
-                let log = StderrLog::new(Arc::clone(&name), Arc::clone(&stamps), limits);
+                let secrets = Arc::clone(&spec.secrets);
+                let stamps = Arc::clone(&stamps);
+                let log = StderrLog::redacted(Arc::clone(&name), stamps, limits, secrets);
                 (name, Supervisor::start(spec, log, &around))
             })
             .collect();

@@ -39,8 +39,10 @@ pub(crate) struct Standing {
 }
 
 /// One server's keeper: a task that lives while anything is wanted of the server.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Keeper {
+    /// Whom it tells. A server whose entry in the configuration changed is another one.
+    server: Supervisor,
     told: watch::Sender<Told>,
     poke: Notify,
 }
@@ -185,17 +187,24 @@ impl Standing {
     fn keeper(self: &Arc<Self>, server: &Supervisor) -> Arc<Keeper> {
         let mut keepers = lock(&self.keepers);
         let name = &server.spec().name;
-        if let Some(keeper) = keepers.get(name) {
+        if let Some(keeper) = keepers.get(name)
+            && keeper.server.is(server)
+        {
             return Arc::clone(keeper);
         }
-        let keeper = Arc::new(Keeper::default());
+        let keeper = Arc::new(Keeper {
+            server: server.clone(),
+            told: watch::Sender::default(),
+            poke: Notify::new(),
+        });
         keepers.insert(Arc::clone(name), Arc::clone(&keeper));
-        let keeping = Arc::clone(self).keep(server.clone(), Arc::clone(&keeper));
+        let keeping = Arc::clone(self).keep(Arc::clone(&keeper));
         self.tasks.spawn("keeper", keeping);
         keeper
     }
 
-    async fn keep(self: Arc<Self>, server: Supervisor, keeper: Arc<Keeper>) {
+    async fn keep(self: Arc<Self>, keeper: Arc<Keeper>) {
+        let server = keeper.server.clone();
         let mut states = server.state();
         let mut renewals = server.renewals();
         let mut closing = self.closing.subscribe();
@@ -218,7 +227,7 @@ impl Standing {
                     _ = renewals.changed() => {}
                 }
             };
-            if step.is_none() && self.leave(&server) {
+            if step.is_none() && self.leave(&keeper) {
                 return;
             }
             tokio::select! {
@@ -230,15 +239,22 @@ impl Standing {
     }
 
     /// Ends a keeper that is not needed any more.
-    fn leave(&self, server: &Supervisor) -> bool {
+    fn leave(&self, keeper: &Arc<Keeper>) -> bool {
         let mut keepers = lock(&self.keepers);
-        let name = &server.spec().name;
+        let name = &keeper.server.spec().name;
+        let in_place = keepers
+            .get(name)
+            .is_some_and(|now| Arc::ptr_eq(now, keeper));
+        if !in_place {
+            return true;
+        }
         let level = lock(&self.memory.levels).of(&Scope::Server(Arc::clone(name)));
-        let needed = level.is_some()
+        let wanted = level.is_some()
             || lock(&self.memory.subscriptions)
                 .wanted(name)
                 .next()
                 .is_some();
+        let needed = wanted && !keeper.server.is_retired();
         if !needed {
             keepers.remove(name);
         }

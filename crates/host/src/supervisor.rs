@@ -2,10 +2,13 @@
 //! again, and knows when to stop trying.
 
 mod actor;
+mod cause;
 pub(crate) mod list;
 mod own;
 mod relist;
 mod said;
+mod starts;
+mod state;
 mod status;
 mod tally;
 mod ticket;
@@ -34,16 +37,18 @@ use tokio::time::{Instant, timeout_at};
 use crate::beacon;
 use crate::catalog::CatalogStore;
 use crate::events::Events;
-use crate::manifest::Manifests;
+use crate::manifest::{self, Manifests};
 use crate::memory::Memory;
 use crate::ports::{Audience, Clock};
 use crate::spec::ServerSpec;
 use crate::tasks::Tasks;
 
+use self::cause::Cause;
 use self::own::OwnLinks;
 use self::turn::Turns;
 
 pub use list::ListError;
+pub use state::{Order, State};
 pub use status::{LastError, Limits, ServerStatus};
 pub(crate) use tally::Tally;
 pub use ticket::Ticket;
@@ -70,55 +75,6 @@ pub trait Dial: fmt::Debug + Send + Sync {
     ) -> BoxFuture<'a, Result<Dialled, ConnectError>>;
 }
 
-/// What a server is doing.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum State {
-    /// Waits for its first call.
-    Idle,
-    /// A person stopped it.
-    Stopped,
-    /// It is being started.
-    Starting,
-    /// It serves.
-    Ready,
-    /// It failed and is tried again later.
-    Backoff {
-        /// When.
-        until: Now,
-        /// What it failed with.
-        reason: Arc<str>,
-    },
-    /// It failed too often.
-    Ejected {
-        /// What it failed with last.
-        reason: Arc<str>,
-    },
-    /// It is being stopped.
-    Draining,
-}
-
-impl State {
-    /// Returns the word used in status.
-    #[must_use]
-    pub const fn as_str(&self) -> &'static str {
-        match self {
-            Self::Idle => "idle",
-            Self::Stopped => "stopped",
-            Self::Starting => "starting",
-            Self::Ready => "ready",
-            Self::Backoff { .. } => "backoff",
-            Self::Ejected { .. } => "ejected",
-            Self::Draining => "draining",
-        }
-    }
-
-    /// Whether nothing is under way: the server serves, or does not and will not soon.
-    #[must_use]
-    pub const fn is_settled(&self) -> bool {
-        !matches!(self, Self::Starting | Self::Draining)
-    }
-}
-
 /// A link that serves, and which one of the server's links it is.
 #[derive(Debug)]
 pub struct Ready {
@@ -138,22 +94,17 @@ impl Ready {
     }
 }
 
-/// What a person wants a server to do.
+/// What the actor is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
-    /// Run.
-    Start,
-    /// Stop, and refuse calls until started.
-    Stop,
-    /// Stop, forget past failures, and run.
-    Restart,
-    /// Let calls in flight end, then as `Restart`.
-    Reload,
+enum Wish {
+    Order(Order),
+    /// Let calls in flight end, and go for good.
+    Retire,
 }
 
 #[derive(Debug)]
 struct Command {
-    order: Order,
+    wish: Wish,
     done: oneshot::Sender<()>,
 }
 
@@ -180,6 +131,8 @@ struct Shared {
     own: Arc<OwnLinks>,
     /// Set once, when the server asked a client for something and nobody could say which.
     interactive: AtomicBool,
+    /// Set once, when another takes its place or the server is gone from the configuration.
+    retired: AtomicBool,
     counts: Counts,
     last_error: Mutex<Option<(Class, Arc<str>, Now)>>,
 }
@@ -238,7 +191,8 @@ impl Surroundings {
 }
 
 impl Supervisor {
-    /// Takes a server into care; unless it is lazy, it is started in the background at once.
+    /// Takes a server into care; unless it is lazy, it is started in the background at once. What
+    /// it offered when it was last seen is offered before it is up.
     #[must_use]
     pub fn start(spec: ServerSpec, log: Arc<StderrLog>, around: &Surroundings) -> Self {
         let first = if spec.lazy {
@@ -246,6 +200,8 @@ impl Supervisor {
         } else {
             State::Starting
         };
+        let digest = manifest::digest(&spec.reach);
+        let kept = around.manifests.load(&spec.name, &digest);
         let shared = Arc::new(Shared {
             breaker: Mutex::new(Breaker::new(spec.breaker)),
             turns: Turns::new(&spec),
@@ -260,11 +216,13 @@ impl Supervisor {
             log,
             own: Arc::new(OwnLinks::new(around)),
             interactive: AtomicBool::new(false),
+            retired: AtomicBool::new(false),
             counts: Counts::default(),
             last_error: Mutex::default(),
         });
         let (commands, receiver) = mpsc::channel(COMMANDS_MAX);
-        let actor = actor::Actor::new(Arc::clone(&shared), around, receiver);
+        let actor = actor::Actor::new(Arc::clone(&shared), around, receiver, (digest, kept));
+        actor.begin();
         around.tasks.spawn("supervisor", actor.run());
         Self { shared, commands }
     }
@@ -342,11 +300,43 @@ impl Supervisor {
         Some(ready.link.server().initialize.clone())
     }
 
+    /// Has a server that waits to be needed start.
+    pub(crate) fn rouse(&self) {
+        if *self.shared.state.borrow() == State::Idle {
+            self.shared.demand.notify_one();
+        }
+    }
+
     /// Gives an order and waits until it is taken; whatever it starts goes on by itself.
     pub async fn order(&self, order: Order) -> Result<(), CallError> {
+        self.wish(Wish::Order(order)).await
+    }
+
+    /// Lets the server go for good, and waits until it is gone: calls in flight end, though not
+    /// later than they may, and whoever waits for a link or comes later is refused as stopped.
+    ///
+    /// What it offers stays in the catalog: it may be its successor's by now.
+    pub async fn retire(&self) {
+        self.shared.retired.store(true, Ordering::Relaxed);
+        // An actor that is gone already has nothing left to do.
+        let _gone = self.wish(Wish::Retire).await;
+    }
+
+    /// Whether it was retired: who holds it should look for its successor.
+    #[must_use]
+    pub fn is_retired(&self) -> bool {
+        self.shared.retired.load(Ordering::Relaxed)
+    }
+
+    /// Whether both are handles on the same server in care.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
+    async fn wish(&self, wish: Wish) -> Result<(), CallError> {
         let (done, taken) = oneshot::channel();
         self.commands
-            .send(Command { order, done })
+            .send(Command { wish, done })
             .await
             .map_err(|_| CallError::ShuttingDown)?;
         taken.await.map_err(|_| CallError::ShuttingDown)
@@ -360,7 +350,7 @@ impl Supervisor {
             match error.class() {
                 // A refusal. The failure behind it, if any, is remembered by the actor.
                 Class::Unavailable | Class::ConnectFailed => {}
-                class => self.shared.remember(class, error.to_string().into()),
+                class => self.shared.remember(class, &error.to_string().into()),
             }
         }
     }
@@ -385,13 +375,19 @@ impl Supervisor {
                 server: server(),
                 reason: Arc::clone(reason),
             }),
-            State::Backoff { until, reason } => {
+            State::Backoff {
+                until,
+                reason,
+                class,
+                challenge,
+            } => {
                 let next = self.shared.clock.now().until(*until);
-                (next > BACKOFF_WAIT_MAX).then(|| CallError::StartFailed {
-                    server: server(),
+                let cause = Cause {
+                    class: *class,
                     reason: Arc::clone(reason),
-                    next,
-                })
+                    challenge: challenge.clone(),
+                };
+                (next > BACKOFF_WAIT_MAX).then(|| cause.refusal(&server(), next))
             }
             // What is being stopped may be on its way to a fresh start.
             State::Idle | State::Starting | State::Ready | State::Draining => None,
@@ -404,7 +400,15 @@ impl Shared {
         self.interactive.load(Ordering::Relaxed)
     }
 
-    fn remember(&self, class: Class, message: Arc<str>) {
+    fn remember(&self, class: Class, message: &Arc<str>) {
+        let message = self.spec.secrets.clean_shared(message);
         *lock(&self.last_error) = Some((class, message, self.clock.now()));
+    }
+
+    /// Returns how many calls ended with an answer.
+    fn answered(&self) -> u64 {
+        let (calls, errors) = (&self.counts.calls, &self.counts.errors);
+        let errors = errors.load(Ordering::Relaxed);
+        calls.load(Ordering::Relaxed).saturating_sub(errors)
     }
 }

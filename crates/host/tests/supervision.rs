@@ -248,10 +248,10 @@ async fn a_call_during_a_stop_is_refused_as_stopped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_keeps_failing_is_ejected_after_its_budget_and_restart_clears_it() {
+async fn a_server_that_served_and_cannot_be_started_again_is_ejected_and_restart_clears_it() {
     let budget = 3;
     let bad = || Generation::fails("no luck");
-    let script = Script::always(bad())
+    let script = Script::always(well())
         .then(bad())
         .then(bad())
         .then(bad())
@@ -265,9 +265,13 @@ async fn a_server_that_keeps_failing_is_ejected_after_its_budget_and_restart_cle
         ..spec("s")
     };
     let (world, host) = world(script, spec);
+    assert!(reaches(&host, "s", "ready").await);
+    assert!(world.kill("s", Exit::Status(1)));
+    assert!(reaches(&host, "s", "backoff").await);
     let waiting = calls(&host, "s__do", 3);
 
     assert!(reaches(&host, "s", "ejected").await);
+    assert_eq!(host.status_of("s").unwrap().tools, 0, "nothing is offered");
     for outcome in waiting.join_all().await {
         let error = outcome.unwrap_err();
         assert_eq!(error.execution(), Execution::NotStarted, "{error}");

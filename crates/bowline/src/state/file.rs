@@ -19,7 +19,7 @@ pub(super) fn check_owner(path: &Path, metadata: &Metadata) -> Result<(), Error>
 }
 
 /// The content of a file that only we may read; nothing when there is no file.
-pub(super) fn read_private(path: &Path, bytes_max: u64) -> Result<Option<Vec<u8>>, Error> {
+pub(crate) fn read_private(path: &Path, bytes_max: u64) -> Result<Option<Vec<u8>>, Error> {
     let file = match options().read(true).open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -73,7 +73,7 @@ pub(super) fn create_once(
 }
 
 /// Replaces the file in one step.
-pub(super) fn replace(path: &Path, content: &[u8]) -> Result<(), Error> {
+pub(crate) fn replace(path: &Path, content: &[u8]) -> Result<(), Error> {
     let draft = Draft::write(path, content)?;
     std::fs::rename(&draft.path, path).map_err(|source| Error::Io {
         action: "replace",

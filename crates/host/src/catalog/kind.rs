@@ -74,7 +74,7 @@ impl ListKind {
 }
 
 /// One value for each list.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PerList<T> {
     /// Of the tools.
     pub tools: T,

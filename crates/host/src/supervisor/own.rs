@@ -1,12 +1,14 @@
 //! Links that belong to one session or one principal, beside the one that all share.
 
+mod which;
+
 use std::collections::HashMap;
 use std::future::pending;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bowline_core::call::{Call, Scope, Subject};
+use bowline_core::call::Scope;
 use bowline_core::caller::{CallerEnd, SessionKey};
 use bowline_core::error::CallError;
 use bowline_core::level::Level;
@@ -14,14 +16,14 @@ use bowline_core::sync::lock;
 use bowline_core::tasks::LinkKey;
 use bowline_core::time::{Now, millis};
 use bowline_link::{LinkEvent, Processes};
-use bowline_wire::mcp::method;
 use foldhash::fast::RandomState;
 use tokio::sync::{Notify, OnceCell, mpsc, watch};
 use tokio::time::timeout_at;
 
+use super::cause::Cause;
+use super::starts::paced;
 use super::{Ready, Shared, Surroundings};
 use crate::catalog::introduction::declares;
-use crate::spec::Isolation;
 use crate::standing;
 
 /// Links of their own that one server has at most; one more takes the place of one that is idle.
@@ -53,7 +55,7 @@ pub(super) struct OwnLinks {
     slots: Mutex<HashMap<Key, Arc<Slot>, RandomState>>,
     made: AtomicU64,
     /// Why, and when, the last try to connect failed.
-    failed: Mutex<Option<(Now, Arc<str>)>>,
+    failed: Mutex<Option<(Now, Cause)>>,
 }
 
 /// The place of one link: connected once for all who wait for it.
@@ -159,11 +161,12 @@ impl OwnLinks {
         let ready = slot.link.get_or_try_init(|| connect).await.cloned();
         let now = shared.clock.now();
         slot.used_ms.store(now.0, Ordering::Relaxed);
-        if let Err(CallError::StartFailed { reason, .. }) = &ready {
-            *lock(&self.failed) = Some((now, Arc::clone(reason)));
+        ready.map_err(|cause| {
+            let refusal = cause.refusal(&shared.spec.name, RETRY_AFTER);
+            *lock(&self.failed) = Some((now, cause));
             self.remove(&key, &slot);
-        }
-        ready
+            refusal
+        })
     }
 
     /// Returns the place for a key; a link in it that ended is left behind.
@@ -200,7 +203,7 @@ impl OwnLinks {
     /// A server that cannot be connected is not tried again by every call.
     fn refuse_haste(&self, shared: &Shared) -> Result<(), CallError> {
         let failed = lock(&self.failed).clone();
-        let Some((at, reason)) = failed else {
+        let Some((at, cause)) = failed else {
             return Ok(());
         };
         let next = shared.clock.now().until(at.plus(RETRY_AFTER));
@@ -208,11 +211,7 @@ impl OwnLinks {
             *lock(&self.failed) = None;
             return Ok(());
         }
-        Err(CallError::StartFailed {
-            server: Arc::clone(&shared.spec.name),
-            reason,
-            next,
-        })
+        Err(cause.refusal(&shared.spec.name, next))
     }
 
     async fn connect(
@@ -222,26 +221,19 @@ impl OwnLinks {
         slot: &Arc<Slot>,
         caller: &Arc<dyn CallerEnd>,
         deadline: Now,
-    ) -> Result<Arc<Ready>, CallError> {
+    ) -> Result<Arc<Ready>, Cause> {
         let now = shared.clock.now();
         let until = now.plus(shared.spec.start_timeout).min(deadline);
         // Several sessions share the link of a principal, so it is nobody's own outside calls.
         let owner = matches!(key, Key::Session(_)).then(|| caller.home());
-        let dialled = self
-            .around
-            .dial
-            .dial(
-                &shared.spec,
-                &shared.log,
-                owner,
-                shared.clock.instant(until),
-            )
-            .await;
-        let (link, events) = dialled.map_err(|error| CallError::StartFailed {
-            server: Arc::clone(&shared.spec.name),
-            reason: super::actor::reason_of(&error),
-            next: RETRY_AFTER,
-        })?;
+        let end = shared.clock.instant(until);
+        let dial = &self.around.dial;
+        let dialled = paced(&self.around.starts, || {
+            dial.dial(&shared.spec, &shared.log, owner, end)
+        });
+        let (link, events) = dialled
+            .await
+            .map_err(|error| Cause::from(&error).cleaned(&shared.spec.secrets))?;
         let ready = Arc::new(Ready {
             generation: self.made.fetch_add(1, Ordering::Relaxed),
             link: Arc::clone(&link),
@@ -378,105 +370,5 @@ impl OwnLinks {
             }
         };
         self.around.tasks.spawn("own link's end", closing);
-    }
-}
-
-impl super::Supervisor {
-    /// Returns the link that carries `call` where that is surely the shared one, and serves.
-    pub(crate) fn ready_for(&self, call: &Call) -> Option<Arc<Ready>> {
-        let may_be_elsewhere = matches!(call.subject, Subject::Task { .. });
-        if may_be_elsewhere || self.key_of(call).is_some() {
-            return None;
-        }
-        self.open_link()
-    }
-
-    /// Returns the link that carries `call`: the shared one, or one of its session or principal.
-    pub async fn link_for(&self, call: &Call, deadline: Now) -> Result<Arc<Ready>, CallError> {
-        // Also where the call has its own: a server that does not start is told of once.
-        let common = self.link(deadline).await?;
-        let Some((key, caller)) = self.key_of(call) else {
-            return Ok(common);
-        };
-        let own = &self.shared.own;
-        own.link(&self.shared, key, caller, deadline).await
-    }
-
-    /// Returns the link where a task lives. One that is gone took the task along; what the
-    /// caller's own link says then is as good as any answer, while the shared link may have a
-    /// task of somebody else under that id.
-    pub async fn link_of_task(
-        &self,
-        call: &Call,
-        link: LinkKey,
-        deadline: Now,
-    ) -> Result<Arc<Ready>, CallError> {
-        if link == LinkKey::SHARED {
-            return self.link(deadline).await;
-        }
-        match self.shared.own.by_key(link) {
-            Some(ready) => Ok(ready),
-            None if self.key_of(call).is_some() => self.link_for(call, deadline).await,
-            None => Err(CallError::UnknownTask {
-                task: Arc::clone(call.subject.name()),
-            }),
-        }
-    }
-
-    /// Returns the link that lists the tasks of that link, unless it is gone.
-    pub async fn link_of_tasks(
-        &self,
-        link: LinkKey,
-        deadline: Now,
-    ) -> Result<Option<Arc<Ready>>, CallError> {
-        if link == LinkKey::SHARED {
-            return self.link(deadline).await.map(Some);
-        }
-        Ok(self.shared.own.by_key(link))
-    }
-
-    /// Says whose link a call needs; `None` for the shared one.
-    fn key_of<'a>(&self, call: &'a Call) -> Option<(Key, &'a Arc<dyn CallerEnd>)> {
-        let caller = call.caller.as_ref()?;
-        let session = || {
-            let session = caller.session();
-            (session != SessionKey(0)).then_some(Key::Session(session))
-        };
-        let key = match self.shared.spec.isolation {
-            Isolation::Shared => None,
-            Isolation::Principal => Some(Key::Principal(Arc::clone(&call.principal.name))),
-            Isolation::Session => session(),
-            Isolation::Auto => {
-                let apart = self.shared.is_interactive() && caller.abilities().any();
-                apart.then(session).flatten()
-            }
-        };
-        key.map(|key| (key, caller))
-    }
-
-    /// Waits until the server was told, on the links beside the shared one, what level a session
-    /// wants; not long.
-    pub(crate) async fn own_levelled(&self, session: SessionKey, deadline: Now) {
-        let own = &self.shared.own;
-        own.poke();
-        if let Some((slot, ready)) = own.of_session(session) {
-            let key = Key::Session(session);
-            own.levelled(&self.shared, &key, &slot, &ready, deadline)
-                .await;
-        }
-    }
-
-    /// Tells the server that the roots of a session changed. Only on the session's own link: on
-    /// one that others share there is nobody whose roots they could be.
-    pub(crate) fn roots_changed(&self, session: SessionKey) {
-        if let Some((_, ready)) = self.shared.own.of_session(session) {
-            // A link that is gone, or so far behind, needs no such news.
-            let _missed = ready.link.notify(method::ROOTS_LIST_CHANGED, None);
-        }
-    }
-
-    /// Closes what was kept for a session that is over.
-    pub fn session_ended(&self, session: SessionKey) {
-        self.shared.own.forget(session);
     }
 }

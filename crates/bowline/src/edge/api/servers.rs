@@ -5,6 +5,7 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
+use bowline_core::call::Scope;
 use bowline_host::supervisor::Order;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -115,6 +116,9 @@ pub(super) async fn tools(
             .map_err(|error| Failure::call(&edge, &error, None))?;
     }
     edge.host.settled().await;
+    let scope = query.server.as_deref();
+    let scope = scope.map_or(Scope::All, |server| Scope::Server(server.into()));
+    edge.host.shown(&scope).await;
     let wanted = |name: &str| query.server.as_deref().is_none_or(|server| server == name);
     let catalog = edge.host.catalog();
     let tools = catalog

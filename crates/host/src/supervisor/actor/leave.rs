@@ -1,0 +1,143 @@
+//! How a server that serves is stopped: no new call gets the link, those in flight end, and then
+//! it is closed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bowline_link::Link;
+use tokio::sync::oneshot;
+use tokio::time::sleep;
+
+use super::super::{Command, Order, State, Wish};
+use super::{Actor, Phase};
+
+/// How often is looked whether calls are still in flight.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// What follows when a server was stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Aim {
+    /// The next call starts it.
+    Idle,
+    /// It is started afresh.
+    Fresh,
+    /// Calls are refused.
+    Stopped,
+    /// There is no next.
+    Gone,
+}
+
+/// Those who are told when a server was stopped.
+type Waiting = Vec<oneshot::Sender<()>>;
+
+impl Actor {
+    /// Takes an order while a link is up; `None` means that the host is gone.
+    pub(super) async fn obey_while_ready(
+        &mut self,
+        command: Option<Command>,
+        link: &Arc<dyn Link>,
+    ) -> Phase {
+        let Some(Command { wish, done }) = command else {
+            self.close(link).await;
+            return Phase::End;
+        };
+        match wish {
+            Wish::Order(Order::Reload) => {
+                self.bar();
+                let _ = done.send(());
+                self.leave(link, Aim::Fresh, Vec::new()).await
+            }
+            Wish::Retire => self.leave(link, Aim::Gone, vec![done]).await,
+            Wish::Order(Order::Stop) => self.end(link, Aim::Stopped, vec![done]).await,
+            Wish::Order(Order::Start | Order::Restart) => {
+                self.end(link, Aim::Fresh, vec![done]).await
+            }
+        }
+    }
+
+    /// Lets calls in flight end, though not later than they may, and then stops the server.
+    pub(super) async fn leave(
+        &mut self,
+        link: &Arc<dyn Link>,
+        mut aim: Aim,
+        mut waiting: Waiting,
+    ) -> Phase {
+        self.bar();
+        let mut late = std::pin::pin!(sleep(self.shared.spec.drain_timeout));
+        while link.in_flight() + self.shared.own.in_flight() > 0 {
+            let command = tokio::select! {
+                biased;
+                command = self.commands.recv() => command,
+                _ = link.closed() => break,
+                () = &mut late => break,
+                () = sleep(LOOK_EVERY) => continue,
+            };
+            let Some(Command { wish, done }) = command else {
+                aim = Aim::Gone;
+                break;
+            };
+            match wish {
+                // Who retires it does not take that back.
+                Wish::Order(Order::Start | Order::Reload) => {
+                    if aim == Aim::Idle {
+                        aim = Aim::Fresh;
+                    }
+                    let _ = done.send(());
+                }
+                Wish::Order(order) => {
+                    aim = match (aim, order) {
+                        (Aim::Gone, _) => Aim::Gone,
+                        (_, Order::Stop) => Aim::Stopped,
+                        (_, Order::Start | Order::Restart | Order::Reload) => Aim::Fresh,
+                    };
+                    waiting.push(done);
+                    break;
+                }
+                Wish::Retire => {
+                    aim = Aim::Gone;
+                    waiting.push(done);
+                }
+            }
+        }
+        self.end(link, aim, waiting).await
+    }
+
+    /// Stops the server now.
+    async fn end(&mut self, link: &Arc<dyn Link>, aim: Aim, waiting: Waiting) -> Phase {
+        self.close(link).await;
+        let phase = match aim {
+            Aim::Idle => self.quiet().await,
+            Aim::Fresh => self.afresh(),
+            Aim::Stopped => self.stopped(),
+            Aim::Gone => self.gone(),
+        };
+        for done in waiting {
+            let _ = done.send(());
+        }
+        phase
+    }
+
+    /// From here on no call gets a link.
+    fn bar(&self) {
+        self.shared.ready.store(None);
+        self.tell(State::Draining);
+    }
+
+    /// Closes every link and waits for their end.
+    pub(super) async fn close(&self, link: &Arc<dyn Link>) {
+        self.bar();
+        let exit = link.close().await;
+        self.shared.own.close_all().await;
+        tracing::info!(server = %self.shared.spec.name, %exit, "stopped");
+    }
+
+    /// Goes to rest until the next call. Who rang before did so for the life that is over.
+    async fn quiet(&self) -> Phase {
+        tokio::select! {
+            biased;
+            () = self.shared.demand.notified() => {}
+            () = std::future::ready(()) => {}
+        }
+        Phase::Idle
+    }
+}

@@ -1,0 +1,85 @@
+//! While a server serves: what it says is heard, its lists are kept fresh, and its end is noticed.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bowline_core::error::Class;
+use bowline_core::tasks::LinkKey;
+use bowline_link::LinkEvent;
+
+use super::super::cause::Cause;
+use super::super::list::Listed;
+use super::super::relist::Relist;
+use super::super::{Command, Dialled, Order, State, Wish};
+use super::leave::Aim;
+use super::vigil::{Seen, Vigil};
+use super::{Actor, Phase, Relists};
+use crate::catalog::ListKind;
+use crate::spec::Isolation;
+
+impl Actor {
+    pub(super) async fn ready(
+        &mut self,
+        (link, mut events): Dialled,
+        mut relists: Relists,
+    ) -> Phase {
+        self.tell(State::Ready);
+        let shared = Arc::clone(&self.shared);
+        let memory = Arc::clone(&self.around.memory);
+        let since = shared.clock.now();
+        let mut vigil = Vigil::new(&shared);
+        loop {
+            tokio::select! {
+                biased;
+                command = self.commands.recv() => match command {
+                    Some(Command { wish: Wish::Order(Order::Start), done }) => {
+                        let _ = done.send(());
+                    }
+                    command => return self.obey_while_ready(command, &link).await,
+                },
+                exit = link.closed() => return self.lost(exit, since),
+                Some(event) = events.recv() => match event {
+                    LinkEvent::ToolsChanged => relists.tools.note(&[ListKind::Tools]),
+                    LinkEvent::PromptsChanged => relists.others.note(&[ListKind::Prompts]),
+                    LinkEvent::ResourcesChanged => {
+                        relists.others.note(&[ListKind::Resources, ListKind::Templates]);
+                    }
+                    LinkEvent::Renewed => shared.renewals.send_modify(|nth| *nth += 1),
+                    LinkEvent::Ambiguous => self.interactive(),
+                    event => self.around.heard(&shared, LinkKey::SHARED, event),
+                },
+                listed = relists.tools.next(&link, shared.clock.as_ref()) => {
+                    self.learn(&mut relists.tools, &listed);
+                    self.publish(&link, listed);
+                }
+                listed = relists.others.next(&link, shared.clock.as_ref()) => {
+                    self.learn(&mut relists.others, &listed);
+                    self.publish(&link, listed);
+                }
+                seen = vigil.next(&link, &shared, &memory) => return match seen {
+                    Seen::Idle => self.leave(&link, Aim::Idle, Vec::new()).await,
+                    Seen::Silent => {
+                        self.close(&link).await;
+                        let cause = Cause::new(Class::Timeout, "does not answer pings");
+                        self.served_until_now(cause, since)
+                    }
+                },
+            }
+        }
+    }
+
+    pub(super) fn learn(&self, relist: &mut Relist, listed: &[Listed]) {
+        relist.learn(listed, self.shared.clock.as_ref(), self.jitter());
+    }
+
+    /// The server asked a client for something while nobody could say which one it meant. From
+    /// now on each session that can answer gets a link of its own.
+    fn interactive(&self) {
+        let server = &self.shared.spec.name;
+        if self.shared.spec.isolation != Isolation::Auto {
+            tracing::warn!(%server, "asked while several sessions had calls in flight; refused");
+        } else if !self.shared.interactive.swap(true, Ordering::Relaxed) {
+            tracing::info!(%server, "asks clients; sessions get links of their own");
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! From nothing to a server that serves and has told what it offers.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bowline_core::error::Class;
+use bowline_link::Link;
+use bowline_link::stderr::{LAST_WORDS_LINES, last_words};
+use bytes::Bytes;
+
+use super::super::cause::Cause;
+use super::super::list::{self, Listed, list_all};
+use super::super::starts::paced;
+use super::super::{Command, Dialled, Order, Ready, Shared, State, Surroundings, Wish};
+use super::{Actor, Phase, Relists};
+use crate::catalog::{ListKind, Offer, Pages};
+use crate::manifest::Manifest;
+
+impl Actor {
+    pub(super) async fn starting(&mut self) -> Phase {
+        let generation = self
+            .shared
+            .counts
+            .generation
+            .fetch_add(1, Ordering::Relaxed)
+            + 1;
+        self.tell(State::Starting);
+        tracing::info!(server = %self.shared.spec.name, generation, "starting");
+        self.log_before = self.shared.log.stamps().newest();
+        let timeout = self.start_timeout();
+        let outcome = {
+            let connect = || connect(&self.shared, &self.around, timeout);
+            let mut connect = std::pin::pin!(paced(&self.around.starts, connect));
+            loop {
+                tokio::select! {
+                    biased;
+                    command = self.commands.recv() => match command {
+                        // It is on its way already.
+                        Some(Command { wish: Wish::Order(Order::Start), done }) => {
+                            let _ = done.send(());
+                        }
+                        command => break Err(command),
+                    },
+                    outcome = &mut connect => break Ok(outcome),
+                }
+            }
+        };
+        match outcome {
+            Ok(Ok((dialled, lists))) => {
+                let mut relists = Relists::default();
+                self.learn(&mut relists.others, &lists);
+                self.publish(&dialled.0, lists);
+                self.recovery.served();
+                self.shared.ready.store(Some(Arc::new(Ready {
+                    generation,
+                    link: Arc::clone(&dialled.0),
+                    since: self.shared.clock.now(),
+                })));
+                Phase::Ready(dialled, relists)
+            }
+            Ok(Err(StartError::Connect(cause))) => self.unstarted(cause),
+            Ok(Err(StartError::List(mut cause))) => {
+                let words = self.shared.log.tail(self.log_before, LAST_WORDS_LINES);
+                cause.reason = format!("{}{}", cause.reason, last_words(&words)).into();
+                self.unstarted(cause)
+            }
+            // The connection under way was dropped, and its process with it.
+            Err(command) => self.obey_at_rest(command),
+        }
+    }
+
+    /// A server that was never seen may have to be installed first.
+    fn start_timeout(&self) -> Duration {
+        let spec = &self.shared.spec;
+        match (&self.manifest, spec.install_timeout) {
+            (None, Some(install)) => install.max(spec.start_timeout),
+            (Some(_), _) | (None, None) => spec.start_timeout,
+        }
+    }
+
+    /// Shows and keeps what was listed. A list that could not be had leaves the old one in place.
+    pub(super) fn publish(&mut self, link: &Arc<dyn Link>, lists: Vec<Listed>) {
+        let server = &self.shared.spec.name;
+        let mut pages = Pages::default();
+        for (kind, listed) in lists {
+            match listed {
+                Ok(read) => *pages.get_mut(kind) = Some(read),
+                Err(error) => {
+                    let reason = super::super::cause::reason_of(&error);
+                    tracing::warn!(%server, %reason, "a list could not be read");
+                    self.shared.remember(Class::ProtocolError, &reason);
+                }
+            }
+        }
+        let initialize = &link.server().initialize;
+        self.offer(initialize, &pages);
+        self.keep(initialize, &pages);
+    }
+
+    /// Puts what the server said into the catalog.
+    pub(super) fn offer(&self, initialize: &Bytes, pages: &Pages) {
+        let server = &self.shared.spec.name;
+        let before = self.around.catalog.current();
+        let before = before.offer(server).map(AsRef::as_ref);
+        let offer = Offer::new(server, initialize, pages, &self.shared.spec.tools, before);
+        for kind in ListKind::ALL {
+            let withheld = offer.shelf(kind).withheld;
+            if withheld > 0 && pages.get(kind).is_some() {
+                let list = kind.member();
+                tracing::warn!(%server, list, withheld, "definitions without a usable name");
+            }
+        }
+        self.around.catalog.publish(offer);
+    }
+
+    /// Keeps what the server said for the next life of the gateway, unless it is kept already.
+    fn keep(&mut self, initialize: &Bytes, pages: &Pages) {
+        let mut manifest = self.manifest.clone().unwrap_or_else(|| Manifest {
+            initialize: Bytes::new(),
+            pages: Pages::default(),
+        });
+        manifest.learn(initialize, pages);
+        if self.manifest.as_ref() == Some(&manifest) {
+            return;
+        }
+        let server = &self.shared.spec.name;
+        let manifests = &self.around.manifests;
+        manifests.save(server, &self.digest, manifest.clone());
+        self.manifest = Some(manifest);
+    }
+}
+
+/// Why a start failed: before the handshake was over, or after it.
+enum StartError {
+    Connect(Cause),
+    List(Cause),
+}
+
+async fn connect(
+    shared: &Shared,
+    around: &Surroundings,
+    timeout: Duration,
+) -> Result<(Dialled, Vec<Listed>), StartError> {
+    let end = shared.clock.now().plus(timeout);
+    let deadline = shared.clock.instant(end);
+    let dialled = around
+        .dial
+        .dial(&shared.spec, &shared.log, None, deadline)
+        .await
+        .map_err(|error| StartError::Connect(Cause::from(&error)))?;
+    let others = shared.clock.now().plus(list::OTHERS_TIMEOUT);
+    let others = shared.clock.instant(others);
+    let lists = list_all(dialled.0.as_ref(), &ListKind::ALL, deadline, others).await;
+    // Without its tools a server does not serve; without another list it does.
+    let mut kept = Vec::new();
+    for (kind, listed) in lists {
+        match listed {
+            Err(error) if kind == ListKind::Tools => {
+                return Err(StartError::List(Cause::from(&error)));
+            }
+            listed => kept.push((kind, listed)),
+        }
+    }
+    Ok((dialled, kept))
+}

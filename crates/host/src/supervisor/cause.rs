@@ -1,0 +1,199 @@
+//! Why a server does not serve: by type for machines, in one line for people.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bowline_core::error::{CallError, Class};
+use bowline_core::redact::Redactor;
+use bowline_link::LinkError;
+use bowline_link::stdio::ConnectError;
+
+use super::list::ListError;
+use crate::callpath::explain;
+
+/// What a server failed with.
+#[derive(Clone, Debug)]
+pub(super) struct Cause {
+    pub(super) class: Class,
+    pub(super) reason: Arc<str>,
+    /// What it said about the credentials that it wants, if that was it.
+    pub(super) challenge: Option<Arc<str>>,
+}
+
+impl Cause {
+    pub(super) fn new(class: Class, reason: impl Into<Arc<str>>) -> Self {
+        Self {
+            class,
+            reason: reason.into(),
+            challenge: None,
+        }
+    }
+
+    /// Takes secrets out of all that people may read.
+    pub(super) fn cleaned(self, secrets: &Redactor) -> Self {
+        Self {
+            class: self.class,
+            reason: secrets.clean_shared(&self.reason),
+            challenge: self.challenge.map(|said| secrets.clean_shared(&said)),
+        }
+    }
+
+    /// Returns what a caller is told who will not wait for the `next` try.
+    pub(super) fn refusal(&self, server: &Arc<str>, next: Duration) -> CallError {
+        let server = Arc::clone(server);
+        let challenge = self.challenge.clone();
+        match self.class {
+            Class::AuthRequired => CallError::AuthRequired { server, challenge },
+            Class::ScopeRequired => CallError::ScopeRequired { server, challenge },
+            _ => CallError::StartFailed {
+                server,
+                reason: Arc::clone(&self.reason),
+                next,
+            },
+        }
+    }
+}
+
+impl From<&ConnectError> for Cause {
+    fn from(error: &ConnectError) -> Self {
+        let class = match error {
+            ConnectError::Spawn { .. }
+            | ConnectError::ExitedBeforeHandshake { .. }
+            | ConnectError::HandshakeRefused { .. } => Class::ConnectFailed,
+            ConnectError::HandshakeTimeout { .. } => Class::Timeout,
+            ConnectError::UnsupportedRevision { .. } | ConnectError::BadHandshake { .. } => {
+                Class::ProtocolError
+            }
+            ConnectError::Refused { source, .. } => class_of(source),
+        };
+        let challenge = match error {
+            ConnectError::Refused { source, .. } => challenge_of(source),
+            _ => None,
+        };
+        Self {
+            class,
+            reason: reason_of(error),
+            challenge,
+        }
+    }
+}
+
+impl From<&ListError> for Cause {
+    fn from(error: &ListError) -> Self {
+        let (class, challenge) = match error {
+            ListError::Link { source, .. } => (class_of(source), challenge_of(source)),
+            ListError::Refused { .. }
+            | ListError::TooManyPages(_)
+            | ListError::TooManyItems(_)
+            | ListError::RepeatedCursor(_)
+            | ListError::CursorTooLarge(_) => (Class::ProtocolError, None),
+        };
+        Self {
+            class,
+            reason: reason_of(error),
+            challenge,
+        }
+    }
+}
+
+/// A start that lost its way to the server is a start that failed.
+fn class_of(error: &LinkError) -> Class {
+    match explain(error, &Arc::default(), None, 0).class() {
+        Class::SendFailed | Class::ConnectionLost => Class::ConnectFailed,
+        class => class,
+    }
+}
+
+fn challenge_of(error: &LinkError) -> Option<Arc<str>> {
+    match error {
+        LinkError::Unauthorized { challenge, .. } => challenge.clone(),
+        _ => None,
+    }
+}
+
+/// Writes an error and its causes as one line for people.
+pub(super) fn reason_of(error: &dyn Error) -> Arc<str> {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use bowline_link::Exit;
+
+    use super::*;
+
+    fn refused(source: LinkError) -> ConnectError {
+        let server = "s".into();
+        ConnectError::Refused { server, source }
+    }
+
+    fn unauthorized(status: u16) -> ConnectError {
+        refused(LinkError::Unauthorized {
+            status,
+            challenge: Some("Bearer realm=x".into()),
+        })
+    }
+
+    #[test]
+    fn a_failed_start_is_classed_by_what_failed() {
+        let server = || Arc::from("s");
+        for (error, class) in [
+            (unauthorized(401), Class::AuthRequired),
+            (unauthorized(403), Class::ScopeRequired),
+            (
+                refused(LinkError::Unreachable("no route".into())),
+                Class::ConnectFailed,
+            ),
+            (
+                ConnectError::HandshakeTimeout {
+                    server: server(),
+                    stderr_tail: Vec::new(),
+                },
+                Class::Timeout,
+            ),
+            (
+                ConnectError::ExitedBeforeHandshake {
+                    server: server(),
+                    exit: Exit::Status(3),
+                    stderr_tail: Vec::new(),
+                },
+                Class::ConnectFailed,
+            ),
+            (
+                ConnectError::BadHandshake {
+                    server: server(),
+                    reason: "no revision".into(),
+                },
+                Class::ProtocolError,
+            ),
+        ] {
+            assert_eq!(Cause::from(&error).class, class, "{error}");
+        }
+    }
+
+    #[test]
+    fn who_meets_wrong_credentials_at_the_start_is_told_of_credentials() {
+        let refusal = |error| Cause::from(&error).refusal(&"s".into(), Duration::from_secs(1));
+        let challenge = Some("Bearer realm=x".into());
+        let server = "s".into();
+        assert_eq!(
+            refusal(unauthorized(401)),
+            CallError::AuthRequired { server, challenge }
+        );
+        assert_eq!(refusal(unauthorized(403)).class(), Class::ScopeRequired);
+        let error = refusal(refused(LinkError::Unreachable("no route".into())));
+        assert_eq!(
+            error.to_string().matches("`s`").count(),
+            1,
+            "the server is named once: {error}"
+        );
+    }
+}

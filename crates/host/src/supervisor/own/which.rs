@@ -1,0 +1,114 @@
+//! Which of its server's links carries a call.
+
+use std::sync::Arc;
+
+use bowline_core::call::{Call, Subject};
+use bowline_core::caller::{CallerEnd, SessionKey};
+use bowline_core::error::CallError;
+use bowline_core::tasks::LinkKey;
+use bowline_core::time::Now;
+use bowline_wire::mcp::method;
+
+use super::Key;
+use crate::spec::Isolation;
+use crate::supervisor::{Ready, Supervisor};
+
+impl Supervisor {
+    /// Returns the link that carries `call` where that is surely the shared one, and serves.
+    pub(crate) fn ready_for(&self, call: &Call) -> Option<Arc<Ready>> {
+        let may_be_elsewhere = matches!(call.subject, Subject::Task { .. });
+        if may_be_elsewhere || self.key_of(call).is_some() {
+            return None;
+        }
+        self.open_link()
+    }
+
+    /// Returns the link that carries `call`: the shared one, or one of its session or principal.
+    pub async fn link_for(&self, call: &Call, deadline: Now) -> Result<Arc<Ready>, CallError> {
+        // Also where the call has its own: a server that does not start is told of once.
+        let common = self.link(deadline).await?;
+        let Some((key, caller)) = self.key_of(call) else {
+            return Ok(common);
+        };
+        let own = &self.shared.own;
+        own.link(&self.shared, key, caller, deadline).await
+    }
+
+    /// Returns the link where a task lives. One that is gone took the task along; what the
+    /// caller's own link says then is as good as any answer, while the shared link may have a
+    /// task of somebody else under that id.
+    pub async fn link_of_task(
+        &self,
+        call: &Call,
+        link: LinkKey,
+        deadline: Now,
+    ) -> Result<Arc<Ready>, CallError> {
+        if link == LinkKey::SHARED {
+            return self.link(deadline).await;
+        }
+        match self.shared.own.by_key(link) {
+            Some(ready) => Ok(ready),
+            None if self.key_of(call).is_some() => self.link_for(call, deadline).await,
+            None => Err(CallError::UnknownTask {
+                task: Arc::clone(call.subject.name()),
+            }),
+        }
+    }
+
+    /// Returns the link that lists the tasks of that link, unless it is gone.
+    pub async fn link_of_tasks(
+        &self,
+        link: LinkKey,
+        deadline: Now,
+    ) -> Result<Option<Arc<Ready>>, CallError> {
+        if link == LinkKey::SHARED {
+            return self.link(deadline).await.map(Some);
+        }
+        Ok(self.shared.own.by_key(link))
+    }
+
+    /// Says whose link a call needs; `None` for the shared one.
+    fn key_of<'a>(&self, call: &'a Call) -> Option<(Key, &'a Arc<dyn CallerEnd>)> {
+        let caller = call.caller.as_ref()?;
+        let session = || {
+            let session = caller.session();
+            (session != SessionKey(0)).then_some(Key::Session(session))
+        };
+        let key = match self.shared.spec.isolation {
+            Isolation::Shared => None,
+            Isolation::Principal => Some(Key::Principal(Arc::clone(&call.principal.name))),
+            Isolation::Session => session(),
+            Isolation::Auto => {
+                let apart = self.shared.is_interactive() && caller.abilities().any();
+                apart.then(session).flatten()
+            }
+        };
+        key.map(|key| (key, caller))
+    }
+
+    /// Waits until the server was told, on the links beside the shared one, what level a session
+    /// wants; not long.
+    pub(crate) async fn own_levelled(&self, session: SessionKey, deadline: Now) {
+        let own = &self.shared.own;
+        own.poke();
+        if let Some((slot, ready)) = own.of_session(session) {
+            let key = Key::Session(session);
+            own.levelled(&self.shared, &key, &slot, &ready, deadline)
+                .await;
+        }
+    }
+
+    /// Tells the server that the roots of a session changed. Only on the session's own link: on
+    /// one that others share there is nobody whose roots they could be.
+    pub(crate) fn roots_changed(&self, session: SessionKey) {
+        if let Some((_, ready)) = self.shared.own.of_session(session) {
+            // A link that is gone, or so far behind, needs no such news.
+            let _missed = ready.link.notify(method::ROOTS_LIST_CHANGED, None);
+        }
+    }
+
+    /// Closes what was kept for a session that is over.
+    pub fn session_ended(&self, session: SessionKey) {
+        self.shared.own.forget(session);
+    }
+}
