@@ -3,6 +3,7 @@
 pub(crate) mod resolve;
 pub(crate) mod seat;
 mod telling;
+mod verdict;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -10,8 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwap;
-use bowline_core::breaker::Health;
-use bowline_core::call::{Call, Origin, Reply, Route, Subject, TaskVerb};
+use bowline_core::call::{Call, Origin, Reply, Route, Subject};
 use bowline_core::error::{CallError, Execution};
 use bowline_core::policy::Policy;
 use bowline_core::sync::lock;
@@ -27,8 +27,9 @@ use crate::memory::Memory;
 use crate::ports::Clock;
 use crate::supervisor::{Ready, Supervisor, Tally};
 
-/// The status of a server that knows who asks and wants more rights.
-const FORBIDDEN: u16 = 403;
+pub(crate) use verdict::{explain, health};
+
+use verdict::may_repeat;
 
 /// The servers in care, by name; swapped whole when the configuration changes.
 pub type Servers = HashMap<Arc<str>, Supervisor, RandomState>;
@@ -211,191 +212,5 @@ impl<'a> Way<'a> {
     fn explain(self, error: &LinkError, ready: &Ready) -> CallError {
         let allowed_ms = self.deadline.millis_since(self.started);
         explain(error, &self.route.server, ready.ended(), allowed_ms)
-    }
-}
-
-/// Whether a call may be sent a second time: it surely never left, or running it twice is like
-/// running it once. A task would be made twice, and what is cancelled twice may be another's.
-fn may_repeat(error: &LinkError, call: &Call, route: &Route) -> bool {
-    let cancel = TaskVerb::Cancel;
-    let once =
-        call.makes_task || matches!(&call.subject, Subject::Task { verb, .. } if *verb == cancel);
-    match error {
-        LinkError::Closed(_) => true,
-        LinkError::Lost(_) => route.is_repeatable() && !once,
-        LinkError::Busy { .. }
-        | LinkError::NotSent(_)
-        | LinkError::Timeout { .. }
-        | LinkError::TooLong { .. }
-        | LinkError::BadAnswer(_)
-        | LinkError::Unreachable(_)
-        | LinkError::Credentials(_)
-        | LinkError::Unauthorized { .. }
-        | LinkError::Throttled { .. }
-        | LinkError::Http { .. }
-        | LinkError::ContentType { .. }
-        | LinkError::BadHead(_)
-        | LinkError::Redirect(_) => false,
-    }
-}
-
-/// Puts what a link knows into the caller's terms.
-pub(crate) fn explain(
-    error: &LinkError,
-    server: &Arc<str>,
-    generation: Option<u64>,
-    after_ms: u64,
-) -> CallError {
-    let server = Arc::clone(server);
-    match error {
-        LinkError::Lost(exit) => CallError::ConnectionLost {
-            server,
-            reason: exit.to_string().into(),
-            generation,
-        },
-        LinkError::Timeout { .. } => CallError::Timeout {
-            server,
-            execution: error.execution(),
-            after_ms,
-        },
-        LinkError::TooLong { bytes_max } => CallError::AnswerTooLarge {
-            server,
-            bytes_max: *bytes_max,
-        },
-        LinkError::BadAnswer(reason) => CallError::BadAnswer {
-            server,
-            reason: Arc::clone(reason),
-        },
-        LinkError::Unauthorized {
-            status: FORBIDDEN,
-            challenge,
-        } => CallError::ScopeRequired {
-            server,
-            challenge: challenge.clone(),
-        },
-        LinkError::Unauthorized { challenge, .. } => CallError::AuthRequired {
-            server,
-            challenge: challenge.clone(),
-        },
-        LinkError::Throttled { status, after } => CallError::Throttled {
-            server,
-            status: *status,
-            after: *after,
-            execution: error.execution(),
-        },
-        LinkError::Http { status, .. } => CallError::HttpStatus {
-            server,
-            status: *status,
-            reason: error.to_string().into(),
-        },
-        LinkError::ContentType { .. } | LinkError::BadHead(_) | LinkError::Redirect(_) => {
-            CallError::NoMessage {
-                server,
-                reason: error.to_string().into(),
-            }
-        }
-        LinkError::Busy { in_flight_max } => CallError::ServerBusy {
-            server,
-            limit: *in_flight_max,
-        },
-        LinkError::Closed(_)
-        | LinkError::NotSent(_)
-        | LinkError::Unreachable(_)
-        | LinkError::Credentials(_) => {
-            debug_assert_eq!(error.execution(), Execution::NotStarted);
-            CallError::SendFailed {
-                server,
-                reason: error.to_string().into(),
-            }
-        }
-    }
-}
-
-/// What a call's end says about its server.
-pub(crate) fn health(error: Option<&CallError>) -> Health {
-    match error {
-        None => Health::Good,
-        Some(CallError::ConnectionLost {
-            generation: Some(generation),
-            ..
-        }) => Health::Lost {
-            generation: *generation,
-        },
-        // The supervisor paces starts by itself; the breaker must not rest on after a good one.
-        Some(CallError::StartFailed { .. }) => Health::Untold,
-        // It answered, be it with a refusal.
-        Some(CallError::Refused { .. }) => Health::Good,
-        Some(error) if error.counts_against_server() => Health::Bad,
-        Some(_) => Health::Untold,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use bowline_core::error::{Class, Retry};
-    use bowline_link::http::RedirectError;
-
-    use super::*;
-
-    const SAFE: Retry = Retry::Safe;
-    const NEVER: Retry = Retry::Never;
-
-    fn check(error: &LinkError, class: Class, retry: Retry, health: Health) {
-        let explained = explain(error, &"s".into(), Some(7), 100);
-        assert_eq!(explained.class(), class, "{error}");
-        assert_eq!(explained.execution(), error.execution(), "{error}");
-        assert_eq!(explained.retry(), retry, "{error}");
-        assert_eq!(super::health(Some(&explained)), health, "{error}");
-    }
-
-    fn http(status: u16) -> LinkError {
-        LinkError::Http {
-            status,
-            preview: "no".into(),
-        }
-    }
-
-    fn throttled(status: u16, after: Option<Duration>) -> LinkError {
-        LinkError::Throttled { status, after }
-    }
-
-    #[test]
-    fn what_comes_in_place_of_an_answer_is_told_apart() {
-        let unauthorized = |status| LinkError::Unauthorized {
-            status,
-            challenge: None,
-        };
-        let page = LinkError::ContentType {
-            content_type: "text/html".into(),
-            preview: "<p>".into(),
-        };
-        let second = Duration::from_secs(1);
-        let untold = Health::Untold;
-        check(&unauthorized(401), Class::AuthRequired, NEVER, untold);
-        check(&unauthorized(403), Class::ScopeRequired, NEVER, untold);
-        for (error, retry) in [
-            (throttled(429, Some(second)), Retry::After(second)),
-            (throttled(429, None), SAFE),
-            (throttled(503, Some(second)), NEVER),
-        ] {
-            check(&error, Class::Throttled, retry, Health::Bad);
-        }
-        for status in [408, 500, 502, 503, 504, 599] {
-            check(&http(status), Class::ConnectionLost, NEVER, Health::Bad);
-        }
-        for status in [300, 400, 404, 405, 413] {
-            check(&http(status), Class::ProtocolError, NEVER, untold);
-        }
-        for error in [
-            page,
-            LinkError::BadHead("too long".into()),
-            LinkError::Redirect(RedirectError::Origin),
-        ] {
-            check(&error, Class::ProtocolError, NEVER, untold);
-        }
-        let unreachable = LinkError::Unreachable("refused".into());
-        check(&unreachable, Class::SendFailed, SAFE, Health::Bad);
     }
 }

@@ -14,6 +14,7 @@ use arc_swap::ArcSwap;
 use bowline_core::call::{Call, Principal, Reply, Scope};
 use bowline_core::error::CallError;
 use bowline_core::policy::Policy;
+use bowline_core::seats::SeatsView;
 use bowline_link::stderr::{LogLine, Stamps, StderrLimits, StderrLog};
 use tokio::sync::{Semaphore, watch};
 
@@ -156,6 +157,12 @@ impl Host {
         C: Borrow<Call> + Send,
     {
         self.path.call(call.borrow()).await
+    }
+
+    /// Returns how many calls each principal has in flight.
+    #[must_use]
+    pub fn seats(&self) -> SeatsView {
+        self.path.seats.view()
     }
 
     /// Returns the clock everything here goes by.

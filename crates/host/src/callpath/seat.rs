@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use bowline_core::call::Principal;
 use bowline_core::error::CallError;
-use bowline_core::seats::Seats;
+use bowline_core::seats::{Seats, SeatsView};
 use bowline_core::sync::lock;
 
 /// All seats of a gateway.
@@ -14,6 +14,10 @@ pub(crate) struct SeatTable(Arc<Mutex<Seats>>);
 impl SeatTable {
     pub(crate) fn new(limit: u32) -> Self {
         Self(Arc::new(Mutex::new(Seats::new(limit))))
+    }
+
+    pub(crate) fn view(&self) -> SeatsView {
+        lock(&self.0).view()
     }
 
     pub(crate) fn take(&self, principal: &Arc<Principal>) -> Result<Seat, CallError> {

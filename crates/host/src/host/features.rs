@@ -72,6 +72,7 @@ impl Host {
         let started = self.path.clock.now();
         let (route, server) = self.path.resolve(ask, started).await?;
         self.path.permit(ask, &route)?;
+        let ticket = server.admit()?;
         let deadline = started.plus(server.spec().call_timeout);
         server.link(deadline).await?;
         lock(&self.path.memory.subscriptions)
@@ -83,9 +84,14 @@ impl Host {
             known_as: &known_as,
             server: &server,
         };
-        self.standing
-            .subscribed(&server, &route.name, deadline)
-            .await?;
+        let standing = &self.standing;
+        let told = standing.subscribed(&server, &route.name, deadline).await;
+        if let Err(error) = told {
+            ticket.report(health(Some(&error)));
+            return Err(error);
+        }
+        // It may have been told long ago, so that it took the subscription says nothing of today.
+        drop(ticket);
         undo.keep();
         Ok(())
     }

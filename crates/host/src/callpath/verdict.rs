@@ -1,0 +1,130 @@
+//! What a failure means: to the caller, to the server's health, and for a second attempt.
+
+use std::sync::Arc;
+
+use bowline_core::breaker::Health;
+use bowline_core::call::{Call, Route, Subject, TaskVerb};
+use bowline_core::error::{CallError, Execution};
+use bowline_link::LinkError;
+
+/// The status of a server that knows who asks and wants more rights.
+const FORBIDDEN: u16 = 403;
+
+/// Whether a call may be sent a second time: it surely never left, or running it twice is like
+/// running it once. A task would be made twice, and what is cancelled twice may be another's.
+pub(super) fn may_repeat(error: &LinkError, call: &Call, route: &Route) -> bool {
+    let cancel = TaskVerb::Cancel;
+    let once =
+        call.makes_task || matches!(&call.subject, Subject::Task { verb, .. } if *verb == cancel);
+    match error {
+        LinkError::Closed(_) => true,
+        LinkError::Lost(_) => route.is_repeatable() && !once,
+        LinkError::Busy { .. }
+        | LinkError::NotSent(_)
+        | LinkError::Timeout { .. }
+        | LinkError::TooLong { .. }
+        | LinkError::BadAnswer(_)
+        | LinkError::Unreachable(_)
+        | LinkError::Credentials(_)
+        | LinkError::Unauthorized { .. }
+        | LinkError::Throttled { .. }
+        | LinkError::Http { .. }
+        | LinkError::ContentType { .. }
+        | LinkError::BadHead(_)
+        | LinkError::Redirect(_) => false,
+    }
+}
+
+/// Puts what a link knows into the caller's terms.
+pub(crate) fn explain(
+    error: &LinkError,
+    server: &Arc<str>,
+    generation: Option<u64>,
+    after_ms: u64,
+) -> CallError {
+    let server = Arc::clone(server);
+    match error {
+        LinkError::Lost(exit) => CallError::ConnectionLost {
+            server,
+            reason: exit.to_string().into(),
+            generation,
+        },
+        LinkError::Timeout { .. } => CallError::Timeout {
+            server,
+            execution: error.execution(),
+            after_ms,
+        },
+        LinkError::TooLong { bytes_max } => CallError::AnswerTooLarge {
+            server,
+            bytes_max: *bytes_max,
+        },
+        LinkError::BadAnswer(reason) => CallError::BadAnswer {
+            server,
+            reason: Arc::clone(reason),
+        },
+        LinkError::Unauthorized {
+            status: FORBIDDEN,
+            challenge,
+        } => CallError::ScopeRequired {
+            server,
+            challenge: challenge.clone(),
+        },
+        LinkError::Unauthorized { challenge, .. } => CallError::AuthRequired {
+            server,
+            challenge: challenge.clone(),
+        },
+        LinkError::Throttled { status, after } => CallError::Throttled {
+            server,
+            status: *status,
+            after: *after,
+            execution: error.execution(),
+        },
+        LinkError::Http { status, .. } => CallError::HttpStatus {
+            server,
+            status: *status,
+            reason: error.to_string().into(),
+        },
+        LinkError::ContentType { .. } | LinkError::BadHead(_) | LinkError::Redirect(_) => {
+            CallError::NoMessage {
+                server,
+                reason: error.to_string().into(),
+            }
+        }
+        LinkError::Busy { in_flight_max } => CallError::ServerBusy {
+            server,
+            limit: *in_flight_max,
+        },
+        LinkError::Closed(_)
+        | LinkError::NotSent(_)
+        | LinkError::Unreachable(_)
+        | LinkError::Credentials(_) => {
+            debug_assert_eq!(error.execution(), Execution::NotStarted);
+            CallError::SendFailed {
+                server,
+                reason: error.to_string().into(),
+            }
+        }
+    }
+}
+
+/// What a call's end says about its server.
+pub(crate) fn health(error: Option<&CallError>) -> Health {
+    match error {
+        None => Health::Good,
+        Some(CallError::ConnectionLost {
+            generation: Some(generation),
+            ..
+        }) => Health::Lost {
+            generation: *generation,
+        },
+        // The supervisor paces starts by itself; the breaker must not rest on after a good one.
+        Some(CallError::StartFailed { .. }) => Health::Untold,
+        // It answered, be it with a refusal.
+        Some(CallError::Refused { .. }) => Health::Good,
+        Some(error) if error.counts_against_server() => Health::Bad,
+        Some(_) => Health::Untold,
+    }
+}
+
+#[cfg(test)]
+mod tests;
