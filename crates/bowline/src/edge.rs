@@ -9,16 +9,19 @@ pub mod errors;
 pub mod guard;
 pub mod listen;
 pub mod mcp;
+pub mod ready;
 pub mod route;
 pub mod seal;
 pub mod session;
 pub mod stream;
 pub mod unread;
+pub mod watcher;
 
 use std::sync::Arc;
 
 use bowline_core::caller::SessionKey;
 use bowline_host::Host;
+use tokio::sync::Semaphore;
 
 use crate::edge::door::Door;
 use crate::edge::session::{Session, Sessions, Terms};
@@ -45,6 +48,8 @@ pub struct Edge {
     pub host: Host,
     /// What the gateway says of itself.
     pub about: About,
+    /// The places of those who watch what happens.
+    watchers: Arc<Semaphore>,
     /// The routes of the API, built once.
     api: axum::Router,
 }
@@ -55,6 +60,7 @@ impl Edge {
     pub fn new(door: Door, sessions: Arc<Sessions>, host: Host, about: About) -> Arc<Self> {
         Arc::new_cyclic(|edge| Self {
             api: api::router(edge.clone()),
+            watchers: Arc::new(Semaphore::new(api::events::WATCHERS_MAX)),
             door,
             sessions,
             host,

@@ -135,6 +135,12 @@ impl Events {
         });
     }
 
+    /// Returns how many watch.
+    #[must_use]
+    pub fn watchers(&self) -> usize {
+        self.sender.receiver_count()
+    }
+
     /// Tells all who watch that nothing more will come.
     pub fn end(&self) {
         self.ended.send_replace(true);

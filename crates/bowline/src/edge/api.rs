@@ -1,6 +1,8 @@
 //! `/api/v1`: what the command line asks the running gateway. For the owner only.
 
 mod call;
+mod discover;
+pub(super) mod events;
 mod logs;
 mod servers;
 
@@ -27,6 +29,9 @@ use super::{Edge, errors};
 /// How many suggestions an error carries.
 const SUGGESTIONS_MAX: usize = 3;
 
+/// Where one watches what happens.
+const EVENTS: &str = "/api/v1/events";
+
 /// The edge, which owns this router: hence the weak reference.
 type Shared = State<Weak<Edge>>;
 
@@ -47,6 +52,10 @@ pub async fn answer(
         let body = json!({"error": {"code": "not_json", "message": message}});
         return super::body::json(StatusCode::UNSUPPORTED_MEDIA_TYPE, body.to_string());
     }
+    // It ends with its watcher, not with an answer; the router knows only answers.
+    if parts.uri.path() == EVENTS && parts.method == http::Method::GET {
+        return events::watch(edge).await;
+    }
     let bytes = match bounded_body(&parts.headers, incoming).await {
         Ok(bytes) => bytes,
         Err(unread) => return unread,
@@ -64,7 +73,9 @@ pub(super) fn router(edge: Weak<Edge>) -> Router {
     Router::new()
         .route("/api/v1/status", get(servers::status))
         .route("/api/v1/servers", get(servers::list))
+        .route("/api/v1/servers/{name}", get(servers::one))
         .route("/api/v1/servers/{name}/{order}", post(servers::order))
+        .route("/api/v1/discover", get(discover::discover))
         .route("/api/v1/tools", get(servers::tools))
         .route("/api/v1/call", post(call::call))
         .route("/api/v1/logs", get(logs::logs))

@@ -10,6 +10,7 @@ use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::{Body, Frame, SizeHint};
 
 use super::stream::EventBody;
+use super::watcher::Watcher;
 
 /// The header that carries a session id.
 pub const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
@@ -27,6 +28,8 @@ pub enum EdgeBody {
     Whole(Option<Bytes>),
     /// Events as they come.
     Events(Box<EventBody>),
+    /// What happens to servers.
+    Watcher(Box<Watcher>),
     /// The API's.
     Api(Box<UnsyncBoxBody<Bytes, axum::Error>>),
 }
@@ -44,6 +47,9 @@ impl Body for EdgeBody {
             Self::Events(events) => events
                 .poll_bytes(cx)
                 .map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes)))),
+            Self::Watcher(watcher) => watcher
+                .poll_bytes(cx)
+                .map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes)))),
             Self::Api(body) => Pin::new(body.as_mut()).poll_frame(cx),
         }
     }
@@ -51,7 +57,7 @@ impl Body for EdgeBody {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Whole(bytes) => bytes.is_none(),
-            Self::Events(_) => false,
+            Self::Events(_) | Self::Watcher(_) => false,
             Self::Api(body) => body.is_end_stream(),
         }
     }
@@ -61,7 +67,7 @@ impl Body for EdgeBody {
             Self::Whole(bytes) => {
                 SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
             }
-            Self::Events(_) => SizeHint::default(),
+            Self::Events(_) | Self::Watcher(_) => SizeHint::default(),
             Self::Api(body) => body.size_hint(),
         }
     }
@@ -102,7 +108,17 @@ pub fn text(status: StatusCode, line: impl Into<Bytes>) -> Answer {
 /// Answers with a stream of events.
 #[must_use]
 pub fn events(events: EventBody) -> Answer {
-    let mut answer = Response::new(EdgeBody::Events(Box::new(events)));
+    streamed(EdgeBody::Events(Box::new(events)))
+}
+
+/// Answers with what happens to servers.
+#[must_use]
+pub fn watcher(watcher: Watcher) -> Answer {
+    streamed(EdgeBody::Watcher(Box::new(watcher)))
+}
+
+fn streamed(body: EdgeBody) -> Answer {
+    let mut answer = Response::new(body);
     let headers = answer.headers_mut();
     headers.insert(
         header::CONTENT_TYPE,

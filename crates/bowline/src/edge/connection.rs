@@ -251,8 +251,10 @@ impl Watch {
 /// Lets an answer that is streamed count as work for as long as it lives. One that is whole is
 /// written, or waits to be, in the moment it is given out.
 fn held(mut answer: Answer, open: Open) -> Answer {
-    if let EdgeBody::Events(events) = answer.body_mut() {
-        events.keep(Box::new(open));
+    match answer.body_mut() {
+        EdgeBody::Events(events) => events.keep(Box::new(open)),
+        EdgeBody::Watcher(watcher) => watcher.keep(Box::new(open)),
+        EdgeBody::Whole(_) | EdgeBody::Api(_) => {}
     }
     answer
 }

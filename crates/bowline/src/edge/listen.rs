@@ -13,7 +13,7 @@ use super::door::{Local, Refused};
 use super::errors::UNAUTHORIZED;
 use super::mcp::Endpoint;
 use super::route::{Place, place};
-use super::{Edge, api, connection, mcp};
+use super::{Edge, api, connection, mcp, ready};
 
 /// Connections served at once; further ones wait in the kernel's queue.
 pub const CONNECTIONS_MAX: usize = 16_384;
@@ -66,7 +66,7 @@ pub(super) async fn answer(edge: &Arc<Edge>, request: Request<Incoming>, local: 
         Place::Messages(scope) => (Endpoint::OldMessages, scope),
         Place::Api => return Box::pin(api::answer(edge, &principal, parts, incoming)).await,
         Place::Livez => return body::text(StatusCode::OK, "ok\n"),
-        Place::Readyz => return body::text(StatusCode::OK, "ready\n"),
+        Place::Readyz => return ready::answer(edge),
     };
     mcp::answer(edge, &principal, (endpoint, &scope), &parts, incoming).await
 }

@@ -32,9 +32,23 @@ pub(super) async fn status(State(edge): Shared) -> Result<Json<Value>, Failure> 
         "insecure_no_auth": edge.door.auth() == Auth::NotForMcp,
         "sessions": sessions,
         "streams": streams,
-        "servers": edge.host.status(),
+        "servers": edge.host.measured().await,
         "broken": broken(&edge),
     })))
+}
+
+/// `GET /api/v1/servers/{name}`
+pub(super) async fn one(
+    State(edge): Shared,
+    Path(name): Path<String>,
+) -> Result<Json<Value>, Failure> {
+    let edge = alive(&edge)?;
+    let server = edge
+        .host
+        .measured_of(&name)
+        .await
+        .map_err(|error| Failure::call(&edge, &error, None))?;
+    Ok(Json(json!({"v": 1, "server": server})))
 }
 
 /// `GET /api/v1/servers`
@@ -42,7 +56,7 @@ pub(super) async fn list(State(edge): Shared) -> Result<Json<Value>, Failure> {
     let edge = alive(&edge)?;
     Ok(Json(json!({
         "v": 1,
-        "servers": edge.host.status(),
+        "servers": edge.host.measured().await,
         "broken": broken(&edge),
     })))
 }
@@ -55,7 +69,7 @@ fn broken(edge: &Edge) -> Vec<Value> {
         .collect()
 }
 
-/// `POST /api/v1/servers/{name}/start|stop|restart`
+/// `POST /api/v1/servers/{name}/start|stop|restart|reload`
 pub(super) async fn order(
     State(edge): Shared,
     Path((name, order)): Path<(String, String)>,
@@ -65,17 +79,23 @@ pub(super) async fn order(
         "start" => Order::Start,
         "stop" => Order::Stop,
         "restart" => Order::Restart,
+        "reload" => Order::Reload,
         _ => {
             return Err(Failure::plain(
                 StatusCode::NOT_FOUND,
                 "not_found",
-                "a server can be told to start, stop or restart",
+                "a server can be told to start, stop, restart or reload",
             ));
         }
     };
+    // Calls in flight are let end first, within a time that the server's entry gives.
+    let drain = match (order, edge.host.server(&name)) {
+        (Order::Reload, Ok(server)) => server.spec().drain_timeout,
+        _ => Duration::ZERO,
+    };
     let server = edge
         .host
-        .order(&name, order, ORDER_WAIT)
+        .order(&name, order, ORDER_WAIT + drain)
         .await
         .map_err(|error| Failure::call(&edge, &error, None))?;
     Ok(Json(json!({"v": 1, "server": server})))
