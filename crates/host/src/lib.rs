@@ -14,4 +14,4 @@ mod standing;
 pub mod supervisor;
 pub mod tasks;
 
-pub use host::{Discovered, Host, HostLimits, Ports, Undiscovered};
+pub use host::{Applied, Changed, Discovered, Host, HostLimits, Ports, Undiscovered};
