@@ -22,6 +22,7 @@ use bowline_host::Host;
 
 use crate::edge::door::Door;
 use crate::edge::session::{Session, Sessions, Terms};
+use crate::reload::Reloader;
 
 /// What people may want to know about this gateway.
 #[derive(Clone, Debug)]
@@ -30,8 +31,6 @@ pub struct About {
     pub url: String,
     /// The configuration file it was started with.
     pub config: Option<String>,
-    /// Servers that are configured but cannot be started, each with the reason.
-    pub broken: Vec<(Arc<str>, String)>,
 }
 
 /// Everything a request meets before it reaches the host. Shared by all connections.
@@ -45,6 +44,8 @@ pub struct Edge {
     pub host: Host,
     /// What the gateway says of itself.
     pub about: About,
+    /// Where its servers come from.
+    pub reloader: Reloader,
     /// The routes of the API, built once.
     api: axum::Router,
 }
@@ -52,13 +53,20 @@ pub struct Edge {
 impl Edge {
     /// Joins the parts of the edge.
     #[must_use]
-    pub fn new(door: Door, sessions: Arc<Sessions>, host: Host, about: About) -> Arc<Self> {
+    pub fn new(
+        door: Door,
+        sessions: Arc<Sessions>,
+        host: Host,
+        about: About,
+        reloader: Reloader,
+    ) -> Arc<Self> {
         Arc::new_cyclic(|edge| Self {
             api: api::router(edge.clone()),
             door,
             sessions,
             host,
             about,
+            reloader,
         })
     }
 

@@ -5,4 +5,5 @@ pub mod cli;
 pub mod config;
 pub mod edge;
 pub mod fixture;
+pub mod reload;
 pub mod state;

@@ -119,7 +119,7 @@ impl fmt::Debug for Child {
 impl Child {
     /// Returns a child with nothing but its command line.
     #[must_use]
-    pub const fn new(command: OsString, args: Vec<String>) -> Self {
+    pub fn new(command: OsString, args: Vec<String>) -> Self {
         Self {
             command,
             args,

@@ -184,7 +184,7 @@ async fn retire(server: Supervisor) {
     let spec = server.spec();
     let mut look = tokio::time::interval(LOOK_EVERY);
     let quiet = async {
-        while server.status(0).in_flight > 0 {
+        while server.status(None).in_flight > 0 {
             look.tick().await;
         }
     };

@@ -33,6 +33,7 @@ pub(super) async fn status(State(edge): Shared) -> Result<Json<Value>, Failure> 
         "streams": streams,
         "servers": edge.host.status(),
         "broken": broken(&edge),
+        "config_error": edge.reloader.error(),
     })))
 }
 
@@ -47,14 +48,13 @@ pub(super) async fn list(State(edge): Shared) -> Result<Json<Value>, Failure> {
 }
 
 fn broken(edge: &Edge) -> Vec<Value> {
-    edge.about
-        .broken
-        .iter()
-        .map(|(name, reason)| json!({"name": name, "reason": reason}))
+    let broken = edge.reloader.broken().into_iter();
+    broken
+        .map(|broken| json!({"name": broken.name, "reason": broken.reason}))
         .collect()
 }
 
-/// `POST /api/v1/servers/{name}/start|stop|restart`
+/// `POST /api/v1/servers/{name}/start|stop|restart|reload`
 pub(super) async fn order(
     State(edge): Shared,
     Path((name, order)): Path<(String, String)>,
@@ -64,11 +64,12 @@ pub(super) async fn order(
         "start" => Order::Start,
         "stop" => Order::Stop,
         "restart" => Order::Restart,
+        "reload" => Order::Reload,
         _ => {
             return Err(Failure::plain(
                 StatusCode::NOT_FOUND,
                 "not_found",
-                "a server can be told to start, stop or restart",
+                "a server can be told to start, stop, restart or reload",
             ));
         }
     };
