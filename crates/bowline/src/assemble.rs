@@ -14,7 +14,7 @@ use bowline_host::dial::RealDial;
 use bowline_host::ports::{Clock, SystemClock};
 use bowline_host::spec::{ChildSpec, Reach, RemoteSpec, ServerSpec};
 use bowline_host::tasks::Tasks;
-use bowline_host::{Host, Ports};
+use bowline_host::{Host, HostLimits, Ports};
 use bowline_link::http::HttpLimits;
 use bowline_link::http::hyper_client::{ClientLimits, HyperClient};
 use bowline_link::{ClientInfo, StdioLimits};
@@ -28,6 +28,7 @@ use crate::edge::door::{Auth, Door};
 use crate::edge::session::Sessions;
 use crate::edge::{About, Edge, announce, listen};
 use crate::manifests::FileManifests;
+use crate::reload::{self, Reloader};
 use crate::state::{self, Lock, Run, State};
 
 /// Variables every child gets, where the gateway has them: enough to find programs and speak the
@@ -94,7 +95,7 @@ impl Gateway {
         env: &Env,
     ) -> Result<Self, AssembleError> {
         if auth == Auth::NotForMcp
-            && let Some(exposed) = config.listen.iter().find(|at| !at.ip().is_loopback())
+            && let Some(exposed) = config.addresses().iter().find(|at| !at.ip().is_loopback())
         {
             return Err(AssembleError::Exposed(*exposed));
         }
@@ -102,7 +103,7 @@ impl Gateway {
         let token = state.token()?;
         let sessions = Arc::new(Sessions::new(&state.session_key()?));
         let mut listeners = Vec::new();
-        for address in &config.listen {
+        for address in config.addresses() {
             let at = *address;
             let listener = TcpListener::bind(at)
                 .await
@@ -122,24 +123,32 @@ impl Gateway {
             url: url.clone(),
             token_file: state.token_file(),
         };
-        let host = start_host(&config, &state, clock, env, Arc::clone(&sessions))?;
+        // Found once: after an update the path may lead to another program.
+        let own = std::env::current_exe().map_err(AssembleError::OwnPath)?;
+        let translate = {
+            let env = env.clone();
+            move |config: &Config| specs_of(config, &own, &env)
+        };
+        let specs = translate(&config);
+        let host = start_host(specs, config.limits, &state, clock, Arc::clone(&sessions))?;
         let about = About {
             url,
-            config: config.path.map(|path| path.display().to_string()),
-            broken: config
-                .broken
-                .into_iter()
-                .map(|broken| (broken.name, broken.reason))
-                .collect(),
+            config: config.path.as_ref().map(|path| path.display().to_string()),
         };
-        let edge = Edge::new(Door::new(auth, token.expose()), sessions, host, about);
+        let reloader = Reloader::new(&config, env, Box::new(translate));
+        let door = Door::new(auth, token.expose());
+        let edge = Edge::new(door, sessions, host, about, reloader);
         let (stop, stopped) = watch::channel(false);
         let tasks = edge.host.tasks();
         for listener in listeners {
             let serving = listen::serve(Arc::clone(&edge), listener, stopped.clone());
             tasks.spawn("listener", serving);
         }
-        tasks.spawn("announcer", announce::run(Arc::clone(&edge), stopped));
+        tasks.spawn(
+            "announcer",
+            announce::run(Arc::clone(&edge), stopped.clone()),
+        );
+        tasks.spawn("config", reload::follow(Arc::clone(&edge), stopped));
         state.write_run(&run)?;
         Ok(Self {
             run,
@@ -156,6 +165,12 @@ impl Gateway {
         &self.edge.host
     }
 
+    /// Returns what brings a changed config file into force.
+    #[must_use]
+    pub fn reloader(&self) -> &Reloader {
+        &self.edge.reloader
+    }
+
     /// Takes no more requests, stops every server, and takes the record of this gateway back.
     pub async fn stop(self) {
         self.stop.send_replace(true);
@@ -168,18 +183,12 @@ impl Gateway {
 }
 
 fn start_host(
-    config: &Config,
+    specs: Vec<ServerSpec>,
+    limits: HostLimits,
     state: &State,
     clock: Arc<dyn Clock>,
-    env: &Env,
     audience: Arc<Sessions>,
 ) -> Result<Host, AssembleError> {
-    let own = std::env::current_exe().map_err(AssembleError::OwnPath)?;
-    let specs = config
-        .servers
-        .iter()
-        .map(|server| spec_of(server, &own, env))
-        .collect();
     let tasks = Tasks::default();
     let client = ClientInfo {
         name: "bowline".into(),
@@ -201,7 +210,12 @@ fn start_host(
         audience,
         manifests: Arc::new(FileManifests::open(state)?),
     };
-    Ok(Host::start(specs, config.limits, ports))
+    Ok(Host::start(specs, limits, ports))
+}
+
+fn specs_of(config: &Config, own: &Path, env: &Env) -> Vec<ServerSpec> {
+    let servers = config.servers.iter();
+    servers.map(|server| spec_of(server, own, env)).collect()
 }
 
 /// Translates what the file says into what the host needs.

@@ -13,6 +13,7 @@ mod ls;
 mod out;
 mod power;
 mod pretty;
+mod reload;
 mod signature;
 mod status;
 mod stdio;
@@ -124,6 +125,7 @@ pub fn run(command: &Command, context: &mut Context) -> Result<Exit, Failure> {
         Command::Start { server } => power::run(server, power::Turn::Start, context),
         Command::Stop { server } => power::run(server, power::Turn::Stop, context),
         Command::Restart { server } => power::run(server, power::Turn::Restart, context),
+        Command::Reload { server } => reload::run(server.as_deref(), context),
         Command::Version => version(context),
         // Both are run before anything is set up for a command.
         Command::Fixture(_) | Command::Reaper(_) => Err(Failure::usage("run it as a program")),

@@ -2,6 +2,7 @@
 
 pub(crate) mod duration;
 mod env;
+mod error;
 mod expand;
 mod file;
 mod find;
@@ -29,7 +30,10 @@ use bowline_host::HostLimits;
 use bowline_host::spec::{self, Isolation, ToolRule};
 use bowline_link::http::endpoint::Endpoint;
 
+use crate::reload::digest;
+
 pub use self::env::Env;
+pub use self::error::Error;
 pub use self::find::find;
 pub use self::frame::{Place, Problem, place};
 pub use self::reach::{Child, Reach, Remote, Template};
@@ -76,6 +80,10 @@ pub struct Config {
     pub warnings: Vec<Warning>,
     /// The file all this was read from.
     pub path: Option<PathBuf>,
+    /// Tells its text from others.
+    pub digest: u64,
+    /// Addresses to serve on instead, where the command line names some.
+    pub listen_instead: Vec<SocketAddr>,
 }
 
 impl Default for Config {
@@ -88,6 +96,19 @@ impl Default for Config {
             broken: Vec::new(),
             warnings: Vec::new(),
             path: None,
+            digest: 0,
+            listen_instead: Vec::new(),
+        }
+    }
+}
+
+impl Config {
+    /// Returns the addresses to serve on.
+    #[must_use]
+    pub fn addresses(&self) -> &[SocketAddr] {
+        match self.listen_instead.as_slice() {
+            [] => &self.listen,
+            instead => instead,
         }
     }
 }
@@ -233,87 +254,6 @@ pub struct Warning {
     pub message: String,
 }
 
-/// Why there is no config.
-#[derive(thiserror::Error)]
-pub enum Error {
-    /// No file was named and none stands where one is looked for.
-    #[error("no config file was found")]
-    NotFound {
-        /// Where it was looked for, in order.
-        searched: Vec<PathBuf>,
-    },
-    /// The file cannot be read.
-    #[error("config file `{path}` cannot be read")]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// The file is longer than a config can be, or is no text.
-    #[error("config file `{path}` is not a text of at most 1 MiB")]
-    NotText {
-        /// The file.
-        path: PathBuf,
-    },
-    /// Anyone on this machine may change what the gateway starts.
-    #[error("config file `{path}` can be written by everyone")]
-    Exposed {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The file says something that cannot be done.
-    #[error("config file `{path}` has {} problem(s)", problems.len())]
-    Invalid {
-        /// The file.
-        path: PathBuf,
-        /// Its text, for the code frames.
-        text: String,
-        /// Everything that is wrong, in file order.
-        problems: Vec<Problem>,
-    },
-}
-
-// The text of the file may hold secrets.
-impl std::fmt::Debug for Error {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Error").field(&self.to_string()).finish()
-    }
-}
-
-impl Error {
-    /// What a person should read: code frames where there are any.
-    #[must_use]
-    pub fn report(&self) -> String {
-        match self {
-            Self::Invalid {
-                path,
-                text,
-                problems,
-            } => {
-                let path = path.display().to_string();
-                let frames: Vec<_> = problems
-                    .iter()
-                    .map(|problem| problem.frame(&path, text))
-                    .collect();
-                frames.join("\n\n")
-            }
-            Self::NotFound { searched } => {
-                let tried: Vec<_> = searched
-                    .iter()
-                    .map(|path| format!("\n  looked at {}", path.display()))
-                    .collect();
-                format!("error[config]: {self}{}", tried.concat())
-            }
-            Self::Read { source, .. } => format!("error[config]: {self}\n  cause: {source}"),
-            Self::NotText { .. } => format!("error[config]: {self}"),
-            Self::Exposed { path } => {
-                format!("error[config]: {self}\n  fix: chmod o-w {}", path.display())
-            }
-        }
-    }
-}
-
 /// Finds the file (`explicit`, or the usual places) and reads it.
 pub fn load(explicit: Option<&Path>, env: &Env) -> Result<Config, Error> {
     let path = find(explicit, env)?;
@@ -347,6 +287,7 @@ pub fn parse(text: &str, path: &Path, env: &Env) -> Result<Config, Error> {
     ) {
         Ok(config) if problems.is_empty() => Ok(Config {
             path: Some(absolute),
+            digest: digest(text),
             ..config
         }),
         Ok(_) => Err(invalid(problems)),
@@ -357,7 +298,8 @@ pub fn parse(text: &str, path: &Path, env: &Env) -> Result<Config, Error> {
     }
 }
 
-fn read(path: &Path) -> Result<String, Error> {
+/// Reads the text of a file that only its owner may write.
+pub(crate) fn read(path: &Path) -> Result<String, Error> {
     let failed = |source| Error::Read {
         path: path.to_owned(),
         source,

@@ -25,6 +25,7 @@ use tokio::sync::Semaphore;
 
 use crate::edge::door::Door;
 use crate::edge::session::{Session, Sessions, Terms};
+use crate::reload::Reloader;
 
 /// What people may want to know about this gateway.
 #[derive(Clone, Debug)]
@@ -33,8 +34,6 @@ pub struct About {
     pub url: String,
     /// The configuration file it was started with.
     pub config: Option<String>,
-    /// Servers that are configured but cannot be started, each with the reason.
-    pub broken: Vec<(Arc<str>, String)>,
 }
 
 /// Everything a request meets before it reaches the host. Shared by all connections.
@@ -50,6 +49,8 @@ pub struct Edge {
     pub about: About,
     /// The places of those who watch what happens.
     watchers: Arc<Semaphore>,
+    /// Where its servers come from.
+    pub reloader: Reloader,
     /// The routes of the API, built once.
     api: axum::Router,
 }
@@ -57,7 +58,13 @@ pub struct Edge {
 impl Edge {
     /// Joins the parts of the edge.
     #[must_use]
-    pub fn new(door: Door, sessions: Arc<Sessions>, host: Host, about: About) -> Arc<Self> {
+    pub fn new(
+        door: Door,
+        sessions: Arc<Sessions>,
+        host: Host,
+        about: About,
+        reloader: Reloader,
+    ) -> Arc<Self> {
         Arc::new_cyclic(|edge| Self {
             api: api::router(edge.clone()),
             watchers: Arc::new(Semaphore::new(api::events::WATCHERS_MAX)),
@@ -65,6 +72,7 @@ impl Edge {
             sessions,
             host,
             about,
+            reloader,
         })
     }
 

@@ -6,4 +6,5 @@ pub mod config;
 pub mod edge;
 pub mod fixture;
 pub mod manifests;
+pub mod reload;
 pub mod state;

@@ -38,6 +38,11 @@ impl Seats {
         }
     }
 
+    /// Changes how many seats each principal has. Those that are taken stay taken.
+    pub const fn allow(&mut self, limit: u32) {
+        self.limit = limit;
+    }
+
     /// Takes one seat, or says how many there are.
     pub fn take(&mut self, principal: &Arc<str>) -> Result<(), u32> {
         match self.taken.get_mut(principal) {

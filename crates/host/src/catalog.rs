@@ -244,6 +244,15 @@ impl CatalogStore {
         self.change(|offers| offers.remove(server).is_some());
     }
 
+    /// Takes what several servers offer out of the catalog, as one change.
+    pub fn withdraw_all(&self, servers: &[Arc<str>]) {
+        self.change(|offers| {
+            let before = offers.len();
+            offers.retain(|server, _| !servers.contains(server));
+            offers.len() != before
+        });
+    }
+
     fn change(&self, edit: impl FnOnce(&mut BTreeMap<Arc<str>, Arc<Offer>>) -> bool) {
         let _writing = lock(&self.writing);
         let old = self.current.load();

@@ -1,13 +1,14 @@
 //! The host: servers in care, their catalog, and calls to them. No HTTP, no files, no globals.
 
+mod apply;
 mod discover;
 mod features;
 mod measure;
 mod shown;
 
 use std::borrow::Borrow;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -15,7 +16,8 @@ use bowline_core::call::{Call, Principal, Reply, Scope};
 use bowline_core::error::CallError;
 use bowline_core::policy::Policy;
 use bowline_core::seats::SeatsView;
-use bowline_link::stderr::{LogLine, Stamps, StderrLimits, StderrLog};
+use bowline_core::sync::lock;
+use bowline_link::stderr::{LogLine, Stamps};
 use tokio::sync::{Semaphore, watch};
 
 use crate::callpath::seat::SeatTable;
@@ -30,6 +32,9 @@ use crate::standing::Standing;
 use crate::supervisor::{Dial, Order, ServerStatus, Supervisor, Surroundings};
 use crate::tasks::Tasks;
 
+use self::apply::Turn;
+
+pub use self::apply::{Applied, Changed};
 pub use discover::{DISCOVER_MAX, Discovered, Undiscovered};
 
 /// How much the host takes on.
@@ -61,13 +66,15 @@ impl Default for HostLimits {
 pub struct Host {
     path: Arc<CallPath>,
     standing: Arc<Standing>,
-    tasks: Tasks,
-    limits: HostLimits,
+    /// What each supervisor is given.
+    around: Surroundings,
+    limits: Arc<ArcSwap<HostLimits>>,
     /// Numbers the lines of all logs.
     stamps: Arc<Stamps>,
-    events: Events,
     /// Lets one look at the processes of servers at a time.
     measuring: Arc<Semaphore>,
+    /// Servers that another configuration brought, until they stand.
+    turn: Arc<Mutex<Turn>>,
 }
 
 /// The doors of a host to the outside.
@@ -115,12 +122,11 @@ impl Host {
         let servers: Servers = specs
             .into_iter()
             .map(|spec| {
-                let name = Arc::clone(&spec.name);
-                let limits = StderrLimits::default();
-                let secrets = Arc::clone(&spec.secrets);
-                let stamps = Arc::clone(&stamps);
-                let log = StderrLog::redacted(Arc::clone(&name), stamps, limits, secrets);
-                (name, Supervisor::start(spec, log, &around))
+                let log = apply::new_log(&spec, &stamps);
+                (
+                    Arc::clone(&spec.name),
+                    Supervisor::start(spec, log, &around),
+                )
             })
             .collect();
         events.follow(catalog.changes(), &tasks);
@@ -137,18 +143,18 @@ impl Host {
         Self {
             path: Arc::new(path),
             standing,
-            tasks,
-            limits,
+            around,
+            limits: Arc::new(ArcSwap::from_pointee(limits)),
             stamps,
-            events,
             measuring: Arc::new(Semaphore::new(1)),
+            turn: Arc::default(),
         }
     }
 
     /// Returns the teller of what happens.
     #[must_use]
     pub const fn events(&self) -> &Events {
-        &self.events
+        &self.around.events
     }
 
     /// Carries one call. See [`CallPath::call`].
@@ -174,7 +180,7 @@ impl Host {
     /// Returns the starter of tasks, for what serves this host.
     #[must_use]
     pub const fn tasks(&self) -> &Tasks {
-        &self.tasks
+        &self.around.tasks
     }
 
     /// Returns the catalog of this moment.
@@ -234,7 +240,7 @@ impl Host {
         };
         let now = self.path.clock.now();
         // Counted from the start of the clock: later lists never wait.
-        let end = bowline_core::time::Now(0).plus(self.limits.first_list_wait);
+        let end = bowline_core::time::Now(0).plus(self.limits.load().first_list_wait);
         if now < end {
             let _ = tokio::time::timeout(now.until(end), all).await;
         }
@@ -307,9 +313,13 @@ impl Host {
     /// Takes no more calls and stops every server, all at once; waits for their end, but not long.
     pub async fn shutdown(&self) {
         self.path.closing.store(true, Ordering::Relaxed);
-        self.events.end();
+        self.around.events.end();
         self.standing.close();
-        let servers = self.path.servers.swap(Arc::new(Servers::default()));
+        // No configuration comes into force from here on.
+        let servers = {
+            let _turn = lock(&self.turn);
+            self.path.servers.swap(Arc::new(Servers::default()))
+        };
         let mut servers: Vec<_> = servers.values().cloned().collect();
         servers.sort_by(|a, b| a.spec().name.cmp(&b.spec().name));
         let stops = servers
@@ -322,7 +332,7 @@ impl Host {
             }
             while set.join_next().await.is_some() {}
         };
-        if tokio::time::timeout(self.limits.stop_wait, all)
+        if tokio::time::timeout(self.limits.load().stop_wait, all)
             .await
             .is_err()
         {

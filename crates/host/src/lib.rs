@@ -14,4 +14,4 @@ mod standing;
 pub mod supervisor;
 pub mod tasks;
 
-pub use host::{DISCOVER_MAX, Discovered, Host, HostLimits, Ports, Undiscovered};
+pub use host::{Applied, Changed, DISCOVER_MAX, Discovered, Host, HostLimits, Ports, Undiscovered};

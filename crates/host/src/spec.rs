@@ -1,5 +1,7 @@
 //! What the host is told about one server.
 
+mod compare;
+
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;

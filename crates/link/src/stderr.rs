@@ -117,7 +117,8 @@ pub struct StderrLog {
     limits: StderrLimits,
     /// What must not be kept.
     secrets: Arc<Redactor>,
-    ring: Mutex<Ring>,
+    /// Shared with the logs of the same server under other secrets.
+    ring: Arc<Mutex<Ring>>,
 }
 
 #[derive(Debug, Default)]
@@ -147,7 +148,19 @@ impl StderrLog {
             stamps,
             limits,
             secrets,
-            ring: Mutex::default(),
+            ring: Arc::default(),
+        })
+    }
+
+    /// Returns a log of the same lines that takes other secrets out of those to come.
+    #[must_use]
+    pub fn under(&self, secrets: Arc<Redactor>) -> Arc<Self> {
+        Arc::new(Self {
+            server: Arc::clone(&self.server),
+            stamps: Arc::clone(&self.stamps),
+            limits: self.limits,
+            secrets,
+            ring: Arc::clone(&self.ring),
         })
     }
 

@@ -1,5 +1,7 @@
 //! Headers that prove who we are to a server, read when they are sent.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
 use bowline_link::http::credentials::{CredentialError, Credentials};
 use http::{HeaderName, HeaderValue};
 
@@ -33,6 +35,16 @@ impl Credentials for Headers {
             Self::Fixed(headers) => Ok(headers.clone()),
             Self::Read(named) => read(named),
         }
+    }
+
+    fn digest(&self) -> u64 {
+        let mut mixer = DefaultHasher::new();
+        match self {
+            Self::Fixed(headers) => headers.hash(&mut mixer),
+            // What they are read from counts: what it holds now may be other tomorrow.
+            Self::Read(named) => named.hash(&mut mixer),
+        }
+        mixer.finish()
     }
 }
 

@@ -26,6 +26,7 @@ Fix
   start     start a server
   stop      stop a server
   restart   stop and start a server
+  reload    apply the config file, or start a server anew once its calls ended
 Dev
   fixture   a test MCP server
   version   print the version";
@@ -125,6 +126,11 @@ pub enum Command {
     Restart {
         /// Its name
         server: String,
+    },
+    /// Apply the config file, or start a server anew once its calls ended
+    Reload {
+        /// Only this server, as it is configured now
+        server: Option<String>,
     },
     /// Be a test MCP server
     Fixture(crate::fixture::Args),

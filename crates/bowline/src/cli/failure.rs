@@ -115,26 +115,10 @@ impl From<config::Error> for Failure {
     fn from(error: config::Error) -> Self {
         let mut failure = Self::new(Exit::Usage, "config", error.to_string());
         failure.report = Some(error.report().into());
-        if let config::Error::Invalid {
-            path,
-            text,
-            problems,
-        } = &error
-        {
-            let problems: Vec<_> = problems
-                .iter()
-                .map(|problem| {
-                    let place = config::place(text, problem.span.start);
-                    json!({
-                        "line": place.line, "column": place.column, "message": problem.message,
-                        "label": problem.label, "help": problem.help,
-                    })
-                })
-                .collect();
-            failure
-                .details
-                .insert("path".into(), path.display().to_string().into());
-            failure.details.insert("problems".into(), problems.into());
+        if let config::Error::Invalid { path, .. } = &error {
+            let path = path.display().to_string();
+            failure.details.insert("path".into(), path.into());
+            failure.details.insert("problems".into(), error.problems());
         }
         failure
     }

@@ -1,4 +1,4 @@
-//! `start`, `stop` and `restart`: has the gateway change a server and prints its new state.
+//! `start`, `stop`, `restart` and `reload`: has the gateway change a server and prints its new state.
 
 use bytes::Bytes;
 use serde::Deserialize;
@@ -20,6 +20,7 @@ pub(super) enum Turn {
     Start,
     Stop,
     Restart,
+    Reload,
 }
 
 #[derive(Deserialize)]
@@ -33,6 +34,7 @@ pub(super) fn run(server: &str, turn: Turn, context: &mut Context) -> Result<Exi
         Turn::Start => "start",
         Turn::Stop => "stop",
         Turn::Restart => "restart",
+        Turn::Reload => "reload",
     };
     let path = format!("/api/v1/servers/{}/{verb}", encode(server));
     let body = client

@@ -1,16 +1,20 @@
 //! `bowline up`: runs a gateway in the foreground until it is told to stop.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_core::time::{Now, millis};
 use bowline_host::supervisor::State as ServerState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::Interval;
 
 use super::{Context, Exit, Failure, Out, Up};
 use crate::assemble::{AssembleError, Gateway};
 use crate::cli::Format;
-use crate::config::{self, Child, Config, Reach, ServerConfig};
+use crate::config::{self, Broken, Child, Config, Reach, ServerConfig};
 use crate::edge::door::Auth;
+use crate::reload::Outcome;
 use crate::state::{self, State};
 
 /// How long `up` reports on servers that are starting.
@@ -32,7 +36,7 @@ pub(super) fn run(up: &Up, context: &mut Context) -> Result<Exit, Failure> {
 }
 
 async fn serve(up: &Up, context: &mut Context) -> Result<(), Failure> {
-    let mut stop = Stop::watch()?;
+    let mut signals = Signals::watch()?;
     let mut config = if up.demo {
         demo()?
     } else {
@@ -42,11 +46,10 @@ async fn serve(up: &Up, context: &mut Context) -> Result<(), Failure> {
         context.out.warning(&warning.message);
     }
     for broken in &config.broken {
-        let line = format!("server `{}` is left out: {}", broken.name, broken.reason);
-        context.out.warning(&line);
+        context.out.warning(&left_out(broken));
     }
     if !up.listen.is_empty() {
-        config.listen.clone_from(&up.listen);
+        config.listen_instead.clone_from(&up.listen);
     }
     let auth = if up.insecure_no_auth {
         Auth::NotForMcp
@@ -59,34 +62,34 @@ async fn serve(up: &Up, context: &mut Context) -> Result<(), Failure> {
     )?)?;
     let gateway = Gateway::start(config, state, auth, &context.env).await?;
     announce(&gateway, up, context)?;
-    tokio::select! {
-        () = stop.told() => {}
-        () = report(&gateway, &mut context.out) => {}
-    }
+    attend(&gateway, &mut signals, &mut context.out).await;
     context.out.note("stopping");
     tokio::select! {
         () = gateway.stop() => {}
         // Asked twice: do not wait for servers; their reapers see to them.
-        () = stop.told() => {}
+        () = signals.stop() => {}
     }
     Ok(())
 }
 
-/// The signals that mean stop.
-struct Stop {
+/// The signals that mean something to a gateway.
+struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    /// Asks for the config file to be applied.
+    hangup: Signal,
 }
 
-impl Stop {
+impl Signals {
     fn watch() -> io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
         })
     }
 
-    async fn told(&mut self) {
+    async fn stop(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
@@ -129,32 +132,107 @@ fn announce(gateway: &Gateway, up: &Up, context: &mut Context) -> Result<(), Fai
     Ok(())
 }
 
-/// Tells people how each server's start went, as it goes; then does nothing for ever.
-async fn report(gateway: &Gateway, out: &mut Out) {
-    if out.format() == Format::Human {
-        let started = gateway.host().clock().now();
-        let mut waiting = gateway.host().servers();
-        let mut tick = tokio::time::interval(REPORT_TICK);
-        let ticks_max = REPORT_MAX.as_millis() / REPORT_TICK.as_millis();
-        for _ in 0..ticks_max {
-            tick.tick().await;
-            waiting.retain(|name| {
-                let Ok(server) = gateway.host().server(name) else {
-                    return false;
-                };
-                let state = server.state().borrow().clone();
-                if state.is_settled() {
-                    let took_ms = gateway.host().clock().now().millis_since(started);
-                    out.note(&started_line(gateway, name, &state, took_ms));
+/// Servers of which people are told how their start went.
+struct Starts {
+    waiting: Vec<Arc<str>>,
+    since: Now,
+    tick: Interval,
+}
+
+impl Starts {
+    fn new(gateway: &Gateway) -> Self {
+        let mut this = Self {
+            waiting: Vec::new(),
+            since: Now::default(),
+            tick: tokio::time::interval(REPORT_TICK),
+        };
+        this.add(gateway, gateway.host().servers());
+        this
+    }
+
+    fn add(&mut self, gateway: &Gateway, servers: Vec<Arc<str>>) {
+        self.since = gateway.host().clock().now();
+        self.waiting.extend(servers);
+    }
+
+    /// Tells of those that have started or failed since; not for ever.
+    fn report(&mut self, gateway: &Gateway, out: &mut Out) {
+        let now = gateway.host().clock().now();
+        let took_ms = now.millis_since(self.since);
+        if took_ms > millis(REPORT_MAX) {
+            self.waiting.clear();
+        }
+        self.waiting.retain(|name| {
+            let Ok(server) = gateway.host().server(name) else {
+                return false;
+            };
+            let state = server.state().borrow().clone();
+            if state.is_settled() {
+                out.note(&started_line(gateway, name, &state, took_ms));
+            }
+            !state.is_settled()
+        });
+    }
+}
+
+/// Serves until told to stop, and tells people what happens.
+async fn attend(gateway: &Gateway, signals: &mut Signals, out: &mut Out) {
+    let mut starts = Starts::new(gateway);
+    let mut outcomes = gateway.reloader().outcomes();
+    let is_human = out.format() == Format::Human;
+    let Signals {
+        terminate,
+        interrupt,
+        hangup,
+    } = signals;
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => return,
+            _ = interrupt.recv() => return,
+            _ = hangup.recv() => {
+                // What comes of it is heard below.
+                if let Err(error) = gateway.reloader().reload(gateway.host()).await {
+                    out.note(&error.to_string());
                 }
-                !state.is_settled()
-            });
-            if waiting.is_empty() {
-                break;
+            }
+            Ok(outcome) = outcomes.recv() => {
+                tell(&outcome, out);
+                if let Outcome::Applied(report) = outcome.as_ref() {
+                    let changed = report.applied.changed.iter().map(|one| &one.server);
+                    let fresh = report.applied.added.iter().chain(changed);
+                    starts.add(gateway, fresh.cloned().collect());
+                }
+            }
+            _ = starts.tick.tick(), if is_human && !starts.waiting.is_empty() => {
+                starts.report(gateway, out);
             }
         }
     }
-    std::future::pending().await
+}
+
+fn tell(outcome: &Outcome, out: &mut Out) {
+    match outcome {
+        Outcome::Applied(report) => {
+            for warning in &report.warnings {
+                out.warning(warning);
+            }
+            for broken in &report.broken {
+                out.warning(&left_out(broken));
+            }
+            out.note(&format!("config applied in {} ms", report.took_ms));
+            for line in report.lines() {
+                out.note(&line);
+            }
+        }
+        Outcome::Refused(refusal) => {
+            out.note(&refusal.report);
+            out.note("the config file is not applied; everything stays as it is");
+        }
+    }
+}
+
+fn left_out(broken: &Broken) -> String {
+    format!("server `{}` is left out: {}", broken.name, broken.reason)
 }
 
 fn started_line(gateway: &Gateway, name: &str, state: &ServerState, took_ms: u64) -> String {

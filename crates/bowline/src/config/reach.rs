@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -92,6 +93,12 @@ impl PartialEq for Template {
 }
 
 impl Eq for Template {}
+
+impl Hash for Template {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (&self.text, &self.directory).hash(state);
+    }
+}
 
 // A literal value may be a secret as well.
 impl fmt::Debug for Template {

@@ -30,14 +30,16 @@ pub(super) struct Origin<'a> {
 /// Fills in what was left out. A server that this machine cannot run is set aside by name.
 pub(super) fn resolve(file: File, origin: Origin<'_>) -> Result<Config, Vec<Problem>> {
     let mut problems = Vec::new();
-    let mut config = Config::default();
-    config.limits = limits(&file);
-    config.telemetry = Telemetry {
-        otlp: file.otlp,
-        service_name: file
-            .service_name
-            .unwrap_or_else(|| defaults::SERVICE_NAME.to_owned()),
-        sample: file.sample.unwrap_or(defaults::SAMPLE),
+    let mut config = Config {
+        limits: limits(&file),
+        telemetry: Telemetry {
+            otlp: file.otlp,
+            service_name: file
+                .service_name
+                .unwrap_or_else(|| defaults::SERVICE_NAME.to_owned()),
+            sample: file.sample.unwrap_or(defaults::SAMPLE),
+        },
+        ..Config::default()
     };
     if let Some(listen) = file.listen {
         config.listen = listen;

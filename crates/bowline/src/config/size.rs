@@ -32,7 +32,7 @@ pub(crate) fn parse(text: &str) -> Option<u64> {
 pub(crate) fn shown(bytes: u64) -> String {
     let whole = UNITS
         .iter()
-        .find(|(_, factor)| bytes > 0 && bytes % factor == 0);
+        .find(|(_, factor)| bytes > 0 && bytes.is_multiple_of(*factor));
     match whole {
         Some((unit, factor)) => format!("{}{unit}", bytes / factor),
         None => format!("{bytes}B"),

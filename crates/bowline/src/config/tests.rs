@@ -16,9 +16,8 @@ fn json(text: &str) -> Result<Config, String> {
     parse(text, Path::new("/etc/b/mcp.json"), &Env::default()).map_err(|error| error.report())
 }
 
-#[test]
-fn a_whole_file_becomes_values_without_options() {
-    let text = r#"
+/// A file that says something of everything that servers always had.
+const WHOLE: &str = r#"
 [gateway]
 listen = ["127.0.0.1:0", "[::1]:8080"]
 
@@ -39,7 +38,10 @@ effect = "write"
 [servers.files.tools."odd name"]
 effect = "read"
 "#;
-    let config = toml(text, &Env::of([("HOME", "/home/a")])).unwrap();
+
+#[test]
+fn a_whole_file_becomes_values_without_options() {
+    let config = toml(WHOLE, &Env::of([("HOME", "/home/a")])).unwrap();
     let rule = |effect| ToolRule {
         effect: Some(effect),
         ..ToolRule::default()

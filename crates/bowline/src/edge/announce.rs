@@ -26,7 +26,10 @@ pub async fn run(edge: Arc<Edge>, mut stop: watch::Receiver<bool>) {
                 if changed.is_err() {
                     return;
                 }
-                tokio::time::sleep(SETTLE).await;
+                tokio::select! {
+                    () = settled(&edge) => {}
+                    _ = stop.changed() => return,
+                }
                 changes.borrow_and_update();
                 tell(&edge);
             }
@@ -34,6 +37,13 @@ pub async fn run(edge: Arc<Edge>, mut stop: watch::Receiver<bool>) {
             _ = stop.changed() => return,
         }
     }
+}
+
+/// Waits until changes that belong together were all made: those that come close to each other,
+/// and those of the servers that one configuration brought.
+async fn settled(edge: &Edge) {
+    tokio::time::sleep(SETTLE).await;
+    edge.host.turned().await;
 }
 
 /// Tells a session that has just begun to listen of changes that it could not hear before.

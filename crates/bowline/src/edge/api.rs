@@ -4,6 +4,7 @@ mod call;
 mod discover;
 pub(super) mod events;
 mod logs;
+mod reload;
 mod servers;
 
 use std::sync::{Arc, Weak};
@@ -79,6 +80,7 @@ pub(super) fn router(edge: Weak<Edge>) -> Router {
         .route("/api/v1/tools", get(servers::tools))
         .route("/api/v1/call", post(call::call))
         .route("/api/v1/logs", get(logs::logs))
+        .route("/api/v1/reload", post(reload::reload))
         .fallback(nothing)
         .with_state(edge)
 }

@@ -48,9 +48,16 @@ impl Gateway {
 
     /// The same, with more arguments to `up`.
     pub(crate) fn up_with(config: &str, args: &[&str]) -> Self {
+        Self::up_as(config, |command| {
+            command.args(args);
+        })
+    }
+
+    /// The same, with more to say about the process.
+    pub(crate) fn up_as(config: &str, more: impl FnOnce(&mut Command)) -> Self {
         let dir = TempDir::new().unwrap();
         std::fs::write(dir.path().join("bowline.toml"), config).unwrap();
-        let (child, address, token) = start(dir.path(), args);
+        let (child, address, token) = start(dir.path(), more);
         Self {
             child,
             dir,
@@ -124,7 +131,7 @@ impl Gateway {
     /// Kills the gateway and starts another on the same configuration and state.
     pub(crate) fn restart_after_kill(&mut self) {
         self.kill();
-        let (child, address, token) = start(self.dir.path(), &[]);
+        let (child, address, token) = start(self.dir.path(), |_| {});
         self.child = child;
         self.address = address;
         self.token = token;
@@ -132,19 +139,19 @@ impl Gateway {
 }
 
 /// Starts a gateway in a directory that holds its configuration, and waits until it serves.
-fn start(dir: &Path, args: &[&str]) -> (Child, SocketAddr, String) {
-    let mut child = Command::new(bowline())
+fn start(dir: &Path, more: impl FnOnce(&mut Command)) -> (Child, SocketAddr, String) {
+    let mut command = Command::new(bowline());
+    command
         .args(["up", "--json", "--listen", "127.0.0.1:0"])
         .arg("--config")
         .arg(dir.join("bowline.toml"))
         .arg("--state")
         .arg(dir.join("state"))
-        .args(args)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .stderr(Stdio::inherit())
-        .spawn()
-        .unwrap();
+        .stderr(Stdio::inherit());
+    more(&mut command);
+    let mut child = command.spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap())
         .read_line(&mut line)

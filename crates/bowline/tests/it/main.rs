@@ -23,6 +23,7 @@ mod old_sse;
 mod own_links;
 mod peers;
 mod props;
+mod reload;
 mod robust;
 mod roundtrip;
 mod sec;

@@ -6,6 +6,7 @@ mod crossing;
 mod framing;
 mod json;
 mod limits;
+mod owners_file;
 mod sessions;
 
 use std::io::{Read as _, Write as _};

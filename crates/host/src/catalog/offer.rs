@@ -100,13 +100,19 @@ impl Offer {
         }
     }
 
-    /// Whether two offers list and say the same.
+    /// Whether two offers list and say the same, and calls of them are treated the same.
     pub(super) fn is_like(&self, other: &Self) -> bool {
         let alike = |kind| {
             let of = |offer: &Self| offer.shelf(kind).listing.fingerprint;
             of(self) == of(other)
         };
-        self.initialize == other.initialize && ListKind::ALL.into_iter().all(alike)
+        let routes = |offer: &Self| -> Vec<_> {
+            let items = offer.tools.items.iter();
+            items.map(|item| Arc::clone(&item.route)).collect()
+        };
+        self.initialize == other.initialize
+            && ListKind::ALL.into_iter().all(alike)
+            && routes(self) == routes(other)
     }
 
     pub(super) const fn shelf_mut(&mut self, kind: ListKind) -> &mut Shelf {

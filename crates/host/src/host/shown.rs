@@ -17,7 +17,11 @@ impl Host {
         for server in &servers {
             server.rouse();
         }
-        let deadline = self.path.clock.now().plus(self.limits.first_list_wait);
+        let deadline = self
+            .path
+            .clock
+            .now()
+            .plus(self.limits.load().first_list_wait);
         for server in servers {
             // Why it tells nothing is for its status to say.
             let _untold = server.listed(deadline).await;

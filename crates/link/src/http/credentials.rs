@@ -1,6 +1,7 @@
 //! What proves who we are to a server, read anew for every request.
 
 use std::fmt;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use http::{HeaderName, HeaderValue};
 use thiserror::Error;
@@ -13,6 +14,16 @@ pub trait Credentials: Send + Sync {
     /// # Errors
     /// A secret cannot be read now; the request is not sent.
     fn headers(&self) -> Result<Vec<(HeaderName, HeaderValue)>, CredentialError>;
+
+    /// Returns a digest of what they are made from: those with the same one are the same, though
+    /// what they give may change with time.
+    fn digest(&self) -> u64 {
+        let mut mixer = DefaultHasher::new();
+        if let Ok(headers) = self.headers() {
+            headers.hash(&mut mixer);
+        }
+        mixer.finish()
+    }
 }
 
 /// Why there are no credentials; it names the secret, and never its value.

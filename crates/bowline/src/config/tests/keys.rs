@@ -2,9 +2,7 @@
 
 use super::*;
 
-#[test]
-fn how_a_server_lives_and_what_it_takes_is_read_from_both_syntaxes() {
-    let text = r#"
+const TOML: &str = r#"
 [limits]
 principal_calls = 10
 starts = 3
@@ -29,19 +27,24 @@ effect = "write"
 idempotent = true
 timeout = "5s"
 "#;
-    let config = toml(text, &Env::default()).unwrap();
-    let rest = r#"
-      "install_timeout": "10m", "drain_timeout": "1m", "idle_stop": "15m", "ping": "off",
-      "max_calls": 8, "queue": 0,
-      "limits": {"memory": "2GiB", "processes": 256, "file": "512MB", "open_files": 1024},
-      "tools": {"t": {"effect": "write", "idempotent": true, "timeout": "5s"}}"#;
-    let text = format!(
-        r#"{{"x-bowline": {{
-      "limits": {{"principal_calls":10,"starts":3,"first_list_wait":"2s","stop_wait":"9s"}},
-      "telemetry": {{"otlp":"http://127.0.0.1:4318","service_name":"gate","sample":0.25}}}},
-    "mcpServers": {{"a": {{"command": "uvx", "args": ["tool==1.0"], "x-bowline": {{{rest}}}}}}}}}"#
-    );
-    let same = json(&text).unwrap();
+
+const JSON: &str = r#"{
+"x-bowline": {
+  "limits": {"principal_calls": 10, "starts": 3, "first_list_wait": "2s", "stop_wait": "9s"},
+  "telemetry": {"otlp": "http://127.0.0.1:4318", "service_name": "gate", "sample": 0.25}
+},
+"mcpServers": {"a": {"command": "uvx", "args": ["tool==1.0"], "x-bowline": {
+  "install_timeout": "10m", "drain_timeout": "1m", "idle_stop": "15m", "ping": "off",
+  "max_calls": 8, "queue": 0,
+  "limits": {"memory": "2GiB", "processes": 256, "file": "512MB", "open_files": 1024},
+  "tools": {"t": {"effect": "write", "idempotent": true, "timeout": "5s"}}
+}}}
+}"#;
+
+#[test]
+fn how_a_server_lives_and_what_it_takes_is_read_from_both_syntaxes() {
+    let config = toml(TOML, &Env::default()).unwrap();
+    let same = json(JSON).unwrap();
     assert_eq!(
         (&config.servers, config.limits),
         (&same.servers, same.limits)

@@ -34,6 +34,7 @@ pub(super) async fn status(State(edge): Shared) -> Result<Json<Value>, Failure> 
         "streams": streams,
         "servers": edge.host.measured().await,
         "broken": broken(&edge),
+        "config_error": edge.reloader.error(),
     })))
 }
 
@@ -62,10 +63,9 @@ pub(super) async fn list(State(edge): Shared) -> Result<Json<Value>, Failure> {
 }
 
 fn broken(edge: &Edge) -> Vec<Value> {
-    edge.about
-        .broken
-        .iter()
-        .map(|(name, reason)| json!({"name": name, "reason": reason}))
+    let broken = edge.reloader.broken().into_iter();
+    broken
+        .map(|broken| json!({"name": broken.name, "reason": broken.reason}))
         .collect()
 }
 

@@ -1,0 +1,362 @@
+//! Brings a changed config file into force: whole and valid, or not at all.
+
+mod watch;
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use bowline_core::sync::lock;
+use bowline_core::time::millis;
+use bowline_host::events::What;
+use bowline_host::spec::ServerSpec;
+use bowline_host::{Applied, Host, HostLimits};
+use serde_json::{Value, json};
+use tokio::sync::{Semaphore, broadcast, watch as signal};
+
+use self::watch::Watch;
+use crate::config::{self, Broken, Config, Env, Telemetry};
+use crate::edge::Edge;
+
+/// Outcomes that one who listens may be behind.
+const OUTCOMES_MAX: usize = 64;
+
+/// Turns what a file says into what the host needs.
+pub(crate) type Translate = dyn Fn(&Config) -> Vec<ServerSpec> + Send + Sync;
+
+/// Knows where the configuration comes from and how it stands.
+pub struct Reloader {
+    source: Option<Arc<Source>>,
+    /// Lets one reload at a time go on.
+    turn: Semaphore,
+    known: Mutex<Known>,
+    outcomes: broadcast::Sender<Arc<Outcome>>,
+    /// What only a new start of the gateway changes, as it was at its start.
+    fixed: Fixed,
+}
+
+/// Where a configuration comes from.
+struct Source {
+    path: PathBuf,
+    env: Env,
+    translate: Box<Translate>,
+}
+
+#[derive(Debug)]
+struct Fixed {
+    listen: Vec<std::net::SocketAddr>,
+    telemetry: Telemetry,
+    starts_max: usize,
+}
+
+/// How the configuration stands.
+#[derive(Debug, Default)]
+struct Known {
+    /// The text that was looked at last; none while there is no file.
+    digest: Option<u64>,
+    broken: Vec<Broken>,
+    error: Option<Arc<str>>,
+}
+
+/// What a reload came to.
+#[derive(Debug)]
+pub enum Outcome {
+    /// The file is in force.
+    Applied(Report),
+    /// Nothing of the file is in force.
+    Refused(Refusal),
+}
+
+/// What another configuration changed.
+#[derive(Debug)]
+pub struct Report {
+    /// What became of the servers.
+    pub applied: Applied,
+    /// Servers that this machine cannot run.
+    pub broken: Vec<Broken>,
+    /// What should be looked at.
+    pub warnings: Vec<String>,
+    /// Keys that say something else now, which counts from the next start of the gateway.
+    pub needs_restart: Vec<&'static str>,
+    /// From the order to the new servers.
+    pub took_ms: u64,
+}
+
+/// Why a configuration is not in force.
+#[derive(Debug)]
+pub struct Refusal {
+    /// One clause.
+    pub message: String,
+    /// What a person should read, with the lines of the file that are at fault.
+    pub report: String,
+    /// The same for programs.
+    pub problems: Value,
+    /// The same without any line of the file, which may hold secrets.
+    pub summary: Arc<str>,
+}
+
+/// The gateway has no config file.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the gateway was started without a config file")]
+pub struct NoFile;
+
+impl std::fmt::Debug for Reloader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reloader")
+            .field("path", &self.source.as_ref().map(|source| &source.path))
+            .field("known", &self.known)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Reloader {
+    /// Returns one for a gateway that starts with `config`.
+    pub(crate) fn new(config: &Config, env: &Env, translate: Box<Translate>) -> Self {
+        let source = config.path.as_ref().map(|path| {
+            Arc::new(Source {
+                path: path.clone(),
+                env: env.clone(),
+                translate,
+            })
+        });
+        Self {
+            source,
+            turn: Semaphore::new(1),
+            known: Mutex::new(Known {
+                digest: Some(config.digest),
+                broken: config.broken.clone(),
+                error: None,
+            }),
+            outcomes: broadcast::Sender::new(OUTCOMES_MAX),
+            fixed: Fixed {
+                listen: config.listen.clone(),
+                telemetry: config.telemetry.clone(),
+                starts_max: config.limits.starts_max,
+            },
+        }
+    }
+
+    /// Returns the servers that this machine cannot run.
+    pub fn broken(&self) -> Vec<Broken> {
+        lock(&self.known).broken.clone()
+    }
+
+    /// Says why the file as it is now is not in force, if it is not.
+    pub fn error(&self) -> Option<Arc<str>> {
+        lock(&self.known).error.clone()
+    }
+
+    /// Returns a receiver that hears what each reload comes to, whoever asked for it.
+    pub fn outcomes(&self) -> broadcast::Receiver<Arc<Outcome>> {
+        self.outcomes.subscribe()
+    }
+
+    /// Reads the file and brings it into force, whole or not at all.
+    ///
+    /// # Errors
+    /// There is no file.
+    pub async fn reload(&self, host: &Host) -> Result<Arc<Outcome>, NoFile> {
+        let source = self.source.as_ref().ok_or(NoFile)?;
+        // Never closed.
+        let _turn = self.turn.acquire().await;
+        let began = host.clock().now();
+        let (digest, loaded) = source.read().await;
+        let outcome = match loaded {
+            Ok((config, specs)) => {
+                let applied = self.adopt(host, &config, specs);
+                let took = began.until(host.clock().now());
+                Outcome::Applied(self.report(config, applied, millis(took)))
+            }
+            Err(refusal) => {
+                let reason = Arc::clone(&refusal.summary);
+                lock(&self.known).error = Some(Arc::clone(&reason));
+                host.events().tell(What::ConfigRefused { reason });
+                Outcome::Refused(refusal)
+            }
+        };
+        lock(&self.known).digest = digest;
+        let outcome = Arc::new(outcome);
+        // Nobody listens: who asked is told all the same.
+        let _unheard = self.outcomes.send(Arc::clone(&outcome));
+        Ok(outcome)
+    }
+
+    fn adopt(&self, host: &Host, config: &Config, specs: Vec<ServerSpec>) -> Applied {
+        host.relimit(HostLimits {
+            starts_max: self.fixed.starts_max,
+            ..config.limits
+        });
+        let mut known = lock(&self.known);
+        known.broken.clone_from(&config.broken);
+        known.error = None;
+        drop(known);
+        host.apply(specs)
+    }
+
+    fn report(&self, config: Config, applied: Applied, took_ms: u64) -> Report {
+        let fixed = [
+            ("gateway.listen", config.listen == self.fixed.listen),
+            ("telemetry", config.telemetry == self.fixed.telemetry),
+            (
+                "limits.starts",
+                config.limits.starts_max == self.fixed.starts_max,
+            ),
+        ];
+        let different = fixed.iter().filter(|(_, is_same)| !is_same);
+        Report {
+            applied,
+            broken: config.broken,
+            warnings: config
+                .warnings
+                .into_iter()
+                .map(|warning| warning.message)
+                .collect(),
+            needs_restart: different.map(|(key, _)| *key).collect(),
+            took_ms,
+        }
+    }
+
+    /// Whether the file says something else than when it was last looked at.
+    async fn is_news(&self) -> bool {
+        let Some(source) = &self.source else {
+            return false;
+        };
+        let path = source.path.clone();
+        let text = tokio::task::spawn_blocking(move || config::read(&path));
+        let digest = text
+            .await
+            .ok()
+            .and_then(Result::ok)
+            .map(|text| digest(&text));
+        digest != lock(&self.known).digest
+    }
+}
+
+impl Source {
+    /// Reads the file beside the runtime: files may be slow, and calls go on.
+    async fn read(self: &Arc<Self>) -> (Option<u64>, Result<(Config, Vec<ServerSpec>), Refusal>) {
+        let this = Arc::clone(self);
+        let read = tokio::task::spawn_blocking(move || {
+            let text = match config::read(&this.path) {
+                Ok(text) => text,
+                Err(error) => return (None, Err(Refusal::of(&error))),
+            };
+            let config = config::parse(&text, &this.path, &this.env);
+            let specs = config
+                .map(|config| {
+                    let specs = (this.translate)(&config);
+                    (config, specs)
+                })
+                .map_err(|error| Refusal::of(&error));
+            (Some(digest(&text)), specs)
+        });
+        read.await
+            .unwrap_or_else(|error| (None, Err(Refusal::cut_short(&error))))
+    }
+}
+
+impl Refusal {
+    fn of(error: &config::Error) -> Self {
+        Self {
+            message: error.to_string(),
+            report: error.report(),
+            problems: error.problems(),
+            summary: error.summary().into(),
+        }
+    }
+
+    fn cut_short(error: &tokio::task::JoinError) -> Self {
+        let message = format!("the config file was not read to its end: {error}");
+        Self {
+            report: format!("error[config]: {message}"),
+            problems: json!([]),
+            summary: message.as_str().into(),
+            message,
+        }
+    }
+}
+
+impl Report {
+    /// Returns what a person reads: one line for each server that is not as it was.
+    #[must_use]
+    pub fn lines(&self) -> Vec<String> {
+        let Applied {
+            added,
+            changed,
+            removed,
+            kept: _,
+        } = &self.applied;
+        let mut lines: Vec<_> = added.iter().map(|name| format!("  + {name}")).collect();
+        lines.extend(
+            changed
+                .iter()
+                .map(|changed| format!("  ~ {}  {}", changed.server, changed.keys.join(", "))),
+        );
+        lines.extend(removed.iter().map(|name| format!("  - {name}")));
+        if self.applied.is_nothing() {
+            lines.push("  nothing changed".to_owned());
+        }
+        lines.extend(
+            self.needs_restart
+                .iter()
+                .map(|key| format!("  ! {key} changed: it counts from the next `bowline up`")),
+        );
+        lines
+    }
+
+    /// Returns the same for programs.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        let changed = self.applied.changed.iter();
+        let changed = changed.map(|one| json!({"server": one.server, "keys": one.keys}));
+        let broken = self.broken.iter();
+        let broken = broken.map(|one| json!({"name": one.name, "reason": one.reason}));
+        json!({
+            "v": 1,
+            "added": self.applied.added,
+            "changed": changed.collect::<Vec<_>>(),
+            "removed": self.applied.removed,
+            "kept": self.applied.kept.len(),
+            "broken": broken.collect::<Vec<_>>(),
+            "warnings": self.warnings,
+            "needs_restart": self.needs_restart,
+            "took_ms": self.took_ms,
+            "lines": self.lines(),
+        })
+    }
+}
+
+/// Reloads whenever the file changes, until told to stop.
+pub(crate) async fn follow(edge: Arc<Edge>, mut stop: signal::Receiver<bool>) {
+    let Some(source) = &edge.reloader.source else {
+        return;
+    };
+    let mut watch = match Watch::of(&source.path) {
+        Ok(watch) => watch,
+        Err(error) => {
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "the config file is not watched; `bowline reload` applies it"
+            );
+            return;
+        }
+    };
+    loop {
+        // Looked at first: it may have changed before it was watched.
+        if edge.reloader.is_news().await {
+            // There is a file, and whoever wants to know of the outcome listens.
+            let _told = edge.reloader.reload(&edge.host).await;
+        }
+        tokio::select! {
+            () = watch.changed() => {}
+            _ = stop.changed() => return,
+        }
+    }
+}
+
+/// Tells texts apart.
+pub(crate) fn digest(text: &str) -> u64 {
+    let mut mixer = DefaultHasher::new();
+    text.hash(&mut mixer);
+    mixer.finish()
+}

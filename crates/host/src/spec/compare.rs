@@ -1,0 +1,110 @@
+//! What differs between two specs of a server, in the words of the configuration.
+
+use super::{ChildSpec, Reach, RemoteSpec, ServerSpec};
+
+impl ServerSpec {
+    /// Returns the keys in which two specs differ; none when the server can stay as it is.
+    #[must_use]
+    pub fn differences(&self, other: &Self) -> Vec<&'static str> {
+        // Taken apart whole, so that what is added later cannot be forgotten here.
+        let Self {
+            name,
+            reach,
+            isolation,
+            lazy,
+            start_timeout,
+            install_timeout,
+            idle_stop,
+            ping,
+            drain_timeout,
+            call_timeout,
+            calls_max,
+            queue_max,
+            restart,
+            backoff,
+            breaker,
+            tools,
+            // Made from the rest.
+            secrets: _,
+        } = self;
+        let mut keys = reach.differences(&other.reach);
+        let is_restart_same = *restart == other.restart && *backoff == other.backoff;
+        let rest = [
+            ("name", *name == other.name),
+            ("isolation", *isolation == other.isolation),
+            ("lazy", *lazy == other.lazy),
+            ("start_timeout", *start_timeout == other.start_timeout),
+            ("install_timeout", *install_timeout == other.install_timeout),
+            ("idle_stop", *idle_stop == other.idle_stop),
+            ("ping", *ping == other.ping),
+            ("drain_timeout", *drain_timeout == other.drain_timeout),
+            ("timeout", *call_timeout == other.call_timeout),
+            ("max_calls", *calls_max == other.calls_max),
+            ("queue", *queue_max == other.queue_max),
+            ("restart", is_restart_same),
+            ("breaker", *breaker == other.breaker),
+            ("tools", *tools == other.tools),
+        ];
+        keys.extend(different(&rest));
+        keys
+    }
+}
+
+impl Reach {
+    fn differences(&self, other: &Self) -> Vec<&'static str> {
+        match (self, other) {
+            (Self::Child(one), Self::Child(two)) => one.differences(two),
+            (Self::Remote(one), Self::Remote(two)) => one.differences(two),
+            (Self::Child(_), Self::Remote(_)) => vec!["url"],
+            (Self::Remote(_), Self::Child(_)) => vec!["command"],
+        }
+    }
+}
+
+impl ChildSpec {
+    fn differences(&self, other: &Self) -> Vec<&'static str> {
+        let Self {
+            command,
+            args,
+            env,
+            cwd,
+            reaper,
+            limits,
+        } = self;
+        let pairs = [
+            (
+                "command",
+                *command == other.command && *reaper == other.reaper,
+            ),
+            ("args", *args == other.args),
+            ("env", *env == other.env),
+            ("cwd", *cwd == other.cwd),
+            ("limits", *limits == other.limits),
+        ];
+        different(&pairs).collect()
+    }
+}
+
+impl RemoteSpec {
+    fn differences(&self, other: &Self) -> Vec<&'static str> {
+        let Self {
+            url,
+            transport,
+            credentials,
+        } = self;
+        let pairs = [
+            ("url", *url == other.url),
+            ("transport", *transport == other.transport),
+            (
+                "headers",
+                credentials.digest() == other.credentials.digest(),
+            ),
+        ];
+        different(&pairs).collect()
+    }
+}
+
+fn different(pairs: &[(&'static str, bool)]) -> impl Iterator<Item = &'static str> {
+    let different = pairs.iter().filter(|(_, is_same)| !is_same);
+    different.map(|(key, _)| *key)
+}
