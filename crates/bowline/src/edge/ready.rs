@@ -17,8 +17,8 @@ pub fn answer(edge: &Edge) -> Answer {
         let body = json!({"status": "stopping", "servers": {}});
         return body::json(StatusCode::SERVICE_UNAVAILABLE, body.to_string());
     }
-    let broken = edge.about.broken.iter();
-    let broken = broken.map(|(name, _)| (Arc::clone(name), "broken"));
+    let broken = edge.reloader.broken().into_iter();
+    let broken = broken.map(|broken| (broken.name, "broken"));
     let status = edge.host.status();
     let failing = status.iter().filter(|server| server.is_degraded());
     let failing = failing.map(|server| {
