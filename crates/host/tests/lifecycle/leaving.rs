@@ -8,6 +8,7 @@ use bowline_host::spec::ServerSpec;
 use bowline_host::supervisor::Order;
 use bowline_link::Exit;
 use bowline_sim::{Act, Gate, Generation, Script, World, body, call, reaches, spec};
+use tokio::task::JoinSet;
 
 use super::{WAIT, calls, lazy, settle, states, well, world};
 
@@ -150,13 +151,14 @@ async fn a_retired_server_ends_its_calls_and_refuses_who_waits_and_who_comes() {
         let server = server.clone();
         async move { server.retire().await }
     };
-    let retired = tokio::task::spawn(retired);
+    let mut retiring = JoinSet::new();
+    retiring.spawn(retired);
     settle().await;
     assert!(server.is_retired());
     let waiting = calls(&host, "s__do", 2);
     settle().await;
     gate.release();
-    retired.await.unwrap();
+    retiring.join_all().await;
     for outcome in old.join_all().await {
         assert!(outcome.unwrap().contains("s#1"));
     }
