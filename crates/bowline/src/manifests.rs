@@ -35,9 +35,15 @@ struct Store {
 /// Manifests that wait to be written; of each server the newest.
 #[derive(Debug, Default)]
 struct Queue {
-    waiting: BTreeMap<Arc<str>, (Arc<str>, Manifest)>,
+    waiting: BTreeMap<Arc<str>, Waiting>,
     /// Whether somebody is writing.
     writing: bool,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    digest: String,
+    manifest: Manifest,
 }
 
 /// One file. What servers wrote is kept byte for byte, so it is no part of this JSON.
@@ -90,9 +96,10 @@ impl Manifests for FileManifests {
 
     fn save(&self, server: &str, digest: &str, manifest: Manifest) {
         let mut queue = lock(&self.0.queue);
+        let digest = digest.to_owned();
         queue
             .waiting
-            .insert(server.into(), (digest.into(), manifest));
+            .insert(server.into(), Waiting { digest, manifest });
         if !std::mem::replace(&mut queue.writing, true) {
             let store = Arc::clone(&self.0);
             // The disk may be slow, and whoever saves must go on.
@@ -109,11 +116,11 @@ impl Store {
 
     /// Writes what waits until nothing does.
     fn write(&self) {
-        while let Some((server, (digest, manifest))) = self.next() {
+        while let Some((server, waiting)) = self.next() {
             let Some(path) = self.path(&server) else {
                 continue;
             };
-            let record = Record::new(&server, &digest, &manifest);
+            let record = Record::new(&server, &waiting.digest, &waiting.manifest);
             let Ok(mut bytes) = serde_json::to_vec(&record) else {
                 continue;
             };
@@ -129,7 +136,7 @@ impl Store {
         }
     }
 
-    fn next(&self) -> Option<(Arc<str>, (Arc<str>, Manifest))> {
+    fn next(&self) -> Option<(Arc<str>, Waiting)> {
         let mut queue = lock(&self.queue);
         let next = queue.waiting.pop_first();
         queue.writing = next.is_some();

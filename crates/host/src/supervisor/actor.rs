@@ -198,13 +198,14 @@ impl Actor {
     }
 
     fn tell(&self, state: State) {
+        let told = state.clone();
         let changed = self.shared.state.send_if_modified(|current| {
             let changed = *current != state;
-            current.clone_from(&state);
+            *current = state;
             changed
         });
         if changed {
-            self.announce(&state);
+            self.announce(&told);
         }
     }
 

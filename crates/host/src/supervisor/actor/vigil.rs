@@ -152,7 +152,7 @@ impl Vigil {
                     deadline,
                     caller: None,
                 };
-                Pong::of(link.request(request).await.map(drop))
+                Pong::of(&link.request(request).await)
             }));
         }
     }
@@ -199,9 +199,9 @@ impl Vigil {
 }
 
 impl Pong {
-    fn of(outcome: Result<(), LinkError>) -> Self {
+    fn of<T>(outcome: &Result<T, LinkError>) -> Self {
         match outcome {
-            Ok(()) => Self::Answer,
+            Ok(_) => Self::Answer,
             Err(
                 LinkError::TooLong { .. }
                 | LinkError::BadAnswer(_)

@@ -1,0 +1,113 @@
+//! The life of real servers: lists that outlive the gateway, starts that fail, crashes that do
+//! not end.
+
+use std::os::unix::fs::MetadataExt as _;
+
+use serde_json::{Value, json};
+
+use crate::harness::{Gateway, eventually, fixture};
+
+fn names(list: &Value) -> Vec<String> {
+    let tools = list["result"]["tools"].as_array().unwrap();
+    let names = tools.iter().map(|tool| tool["name"].as_str().unwrap());
+    names.map(str::to_owned).collect()
+}
+
+fn code(answer: &Value) -> &str {
+    answer["error"]["data"]["code"].as_str().unwrap_or_default()
+}
+
+#[test]
+fn a_lazy_server_is_listed_at_once_after_a_restart_and_started_by_its_first_call() {
+    let mut gateway = Gateway::up(&(fixture("rare", &[]) + "lazy = true\n"));
+    assert_eq!(gateway.status("rare")["state"], "idle");
+    // Nobody has ever seen it: the first list starts it.
+    let list = gateway.session("/mcp").request("tools/list", &json!({}));
+    let before = names(&list);
+    assert!(before.contains(&"rare__echo".to_owned()), "{list}");
+    assert_eq!(gateway.status("rare")["state"], "ready");
+    let file = gateway.state().join("manifests/rare.json");
+    eventually("what it offers is kept", || file.exists());
+    assert_eq!(std::fs::metadata(&file).unwrap().mode() & 0o777, 0o600);
+
+    gateway.restart_after_kill();
+    let mut session = gateway.session("/mcp");
+    let again = session.request("tools/list", &json!({}));
+    assert_eq!(again["result"], list["result"], "byte for byte the same");
+    let status = gateway.status("rare");
+    assert_eq!(status["state"], "idle", "{status}");
+    assert_eq!(status["pid"], Value::Null, "{status}");
+    assert_eq!(status["tools"].as_u64().unwrap() as usize, before.len());
+    let said = session.text("rare__echo", &json!({"message": "awake"}));
+    assert_eq!(said, "awake");
+    assert_eq!(gateway.status("rare")["generation"], 1);
+}
+
+#[test]
+fn a_damaged_or_foreign_manifest_is_left_out_and_written_anew() {
+    let mut gateway = Gateway::up(&(fixture("rare", &[]) + "lazy = true\n"));
+    let file = gateway.state().join("manifests/rare.json");
+    gateway.session("/mcp").request("tools/list", &json!({}));
+    eventually("what it offers is kept", || file.exists());
+    gateway.kill();
+    std::fs::write(&file, b"{\"v\":1,\"server\":\"rare\",\"dig").unwrap();
+    gateway.restart_after_kill();
+    let api = gateway.api("/api/v1/servers");
+    assert_eq!(api["servers"][0]["tools"], 0, "{api}");
+    let list = gateway.session("/mcp").request("tools/list", &json!({}));
+    assert!(names(&list).contains(&"rare__echo".to_owned()), "{list}");
+    eventually("it is whole again", || {
+        std::fs::read(&file).is_ok_and(|bytes| serde_json::from_slice::<Value>(&bytes).is_ok())
+    });
+}
+
+#[test]
+fn an_exit_before_the_handshake_is_named_with_its_last_words_and_retried() {
+    let restart = "restart = { budget = 2, window = \"5m\", backoff = \"50ms..100ms\" }\n";
+    let config = fixture("early", &["--fault", "exit-at-start=3"]) + restart;
+    let gateway = Gateway::up(&config);
+    eventually("the budget is spent", || {
+        gateway.status("early")["retry_after_ms"]
+            .as_u64()
+            .is_some_and(|ms| ms > 60_000)
+    });
+    let status = gateway.status("early");
+    assert_eq!(status["state"], "backoff", "it is not given up: {status}");
+    assert_eq!(status["generation"], 3, "one start and two restarts");
+    assert_eq!(status["last_error"]["class"], "connect_failed");
+    let message = status["last_error"]["message"].as_str().unwrap();
+    for part in [
+        "ended before the handshake",
+        "exit code 3",
+        "fixture: told to exit at start",
+    ] {
+        assert!(message.contains(part), "{message}");
+    }
+    let answer = gateway.session("/mcp").call("early__echo", &json!({}));
+    assert_eq!(code(&answer), "start_failed", "{answer}");
+    let told = answer["error"]["message"].as_str().unwrap();
+    assert_eq!(told.matches("`early`").count(), 1, "named once: {told}");
+}
+
+#[test]
+fn a_server_that_serves_and_crashes_again_and_again_is_ejected_and_not_listed() {
+    let restart = "restart = { budget = 1, window = \"5m\", backoff = \"10ms..20ms\" }\n";
+    let config = fixture("frail", &["--fault", "crash-after=1"]) + restart;
+    let gateway = Gateway::up(&(config + &fixture("good", &[])));
+    gateway.wait_for("good", "ready");
+    let mut session = gateway.session("/mcp");
+    for _ in 0..2 {
+        gateway.wait_for("frail", "ready");
+        session.call("frail__echo", &json!({"message": "hi"}));
+    }
+    let status = gateway.wait_for("frail", "ejected");
+    assert_eq!(status["last_error"]["class"], "connection_lost");
+    let list = session.request("tools/list", &json!({}));
+    let listed = names(&list);
+    assert!(!listed.iter().any(|name| name.starts_with("frail__")));
+    assert!(listed.contains(&"good__echo".to_owned()), "{listed:?}");
+    let answer = session.call("frail__echo", &json!({}));
+    assert_eq!(code(&answer), "server_ejected", "{answer}");
+    gateway.order("frail", "restart");
+    gateway.wait_for("frail", "ready");
+}
