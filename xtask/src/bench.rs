@@ -1,5 +1,6 @@
 //! `cargo xtask bench`: measures the gateway beside its floors, in one run, in interleaved pairs.
 
+mod gates;
 mod goals;
 mod http;
 mod measure;
@@ -22,7 +23,10 @@ const CALLERS: &[usize] = &[1, 16, 64];
 /// For figures that must not grow with anything.
 const CALLERS_FLAT: usize = 16;
 const SESSIONS: usize = 1_000;
+/// The part that needs no other program.
+const GATES: &str = "gates";
 const PARTS: &[&str] = &[
+    GATES,
     "calls",
     "http",
     "list",
@@ -50,20 +54,19 @@ const QUICK: (usize, &str, &str) = (3, "1", "0.3");
 pub(crate) fn run(root: &Path, rest: &[String]) -> Result<ExitCode> {
     let plan = plan(rest)?;
     let mut report = Report::default();
-    match Tools::build(root)? {
-        None => report.leave_out(
-            "mcpbench",
-            "../shared/bench is not there: nothing is measured",
-        ),
-        Some(tools) => {
-            for part in &plan.parts {
-                eprintln!("bench: {part}");
-                // One part that cannot be measured must not take the others with it.
-                if let Err(error) = measure_part(&tools, &plan, part, &mut report) {
-                    report.leave_out(part, &format!("{error:#}"));
-                }
-            }
+    let (gates, others): (Vec<&str>, Vec<&str>) = plan
+        .parts
+        .iter()
+        .map(String::as_str)
+        .partition(|part| *part == GATES);
+    if !gates.is_empty() {
+        eprintln!("bench: {GATES}");
+        if let Err(error) = gates::measure(root, &mut report) {
+            report.leave_out(GATES, &format!("{error:#}"));
         }
+    }
+    if !others.is_empty() {
+        measure_others(root, &plan, &others, &mut report)?;
     }
     report.write(root)?;
     if plan.json {
@@ -72,6 +75,23 @@ pub(crate) fn run(root: &Path, rest: &[String]) -> Result<ExitCode> {
         print!("{}", report.table());
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Measures the parts that need the load generator.
+fn measure_others(root: &Path, plan: &Plan, parts: &[&str], report: &mut Report) -> Result<()> {
+    let Some(tools) = Tools::build(root)? else {
+        let why = "../shared/bench is not there: nothing is measured";
+        report.leave_out("mcpbench", why);
+        return Ok(());
+    };
+    for part in parts {
+        eprintln!("bench: {part}");
+        // One part that cannot be measured must not take the others with it.
+        if let Err(error) = measure_part(&tools, plan, part, report) {
+            report.leave_out(part, &format!("{error:#}"));
+        }
+    }
+    Ok(())
 }
 
 fn plan(rest: &[String]) -> Result<Plan> {

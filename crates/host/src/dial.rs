@@ -106,3 +106,19 @@ impl<S: Spawner + std::fmt::Debug> Dial for RealDial<S> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_takes_more_requests_than_its_server_may_have_calls() {
+        for (limit, calls_max, expect) in [(256, 256, 320), (256, 1, 256), (1_024, 5_000, 5_064)] {
+            let spec = ServerSpec {
+                calls_max,
+                ..ServerSpec::new("s", "s")
+            };
+            assert_eq!(in_flight_max(limit, &spec), expect);
+        }
+    }
+}

@@ -279,6 +279,66 @@ async fn one_principal_cannot_use_up_the_seats_of_another_and_both_are_seen() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn refusals_come_in_the_order_of_the_road() {
+    let busy = ServerSpec {
+        breaker: BreakerPolicy {
+            failures_max: 1,
+            rest: Duration::from_secs(60),
+        },
+        call_timeout: Duration::from_secs(60),
+        ..narrow(1, 0)
+    };
+    let world = World::new([(
+        "s",
+        Script::always(Generation::tools([
+            ("do", Act::Hangs(Gate::closed())),
+            ("other", Act::Answers),
+        ])),
+    )]);
+    let limits = HostLimits {
+        principal_calls_max: 1,
+        ..HostLimits::default()
+    };
+    let host = world.host(vec![busy], limits);
+    assert!(reaches(&host, "s", "ready").await);
+    let by = |name: &str, role, tool: &str| Call {
+        principal: Arc::new(Principal::new(name, role)),
+        ..call(tool, "{}")
+    };
+    let mut held = JoinSet::new();
+    let (holder, hold) = (host.clone(), by("ann", Role::Owner, "s__do"));
+    held.spawn(async move { holder.call(hold).await });
+    settle().await;
+
+    let refused = |who, role, tool| {
+        let (host, call) = (host.clone(), by(who, role, tool));
+        async move { host.call(call).await.unwrap_err() }
+    };
+    // The server has no place, Ann has no seat, Eve may nothing, and there is no tool `none`.
+    let busy = refused("bob", Role::Owner, "s__do").await;
+    assert!(matches!(busy, CallError::ServerBusy { .. }), "{busy}");
+    let seatless = refused("ann", Role::Owner, "s__do").await;
+    assert!(
+        matches!(seatless, CallError::TooManyCalls { .. }),
+        "{seatless}"
+    );
+    let denied = refused("eve", Role::None, "s__do").await;
+    assert!(matches!(denied, CallError::Denied { .. }), "{denied}");
+    let unknown = refused("eve", Role::None, "s__none").await;
+    assert!(
+        matches!(unknown, CallError::UnknownTool { .. }),
+        "{unknown}"
+    );
+
+    // Its breaker opens as the call that held it ends: the rest comes before the places.
+    assert!(held.join_next().await.unwrap().unwrap().is_err());
+    let resting = refused("bob", Role::Owner, "s__do").await;
+    assert!(matches!(resting, CallError::Resting { .. }), "{resting}");
+    let denied = refused("eve", Role::None, "s__do").await;
+    assert!(matches!(denied, CallError::Denied { .. }), "{denied}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_load_of_a_server_tells_how_its_calls_ended_and_how_long_they_took() {
     let (_world, host) = ready(Act::AnswersAfter(Duration::from_millis(80)), narrow(8, 8)).await;
     for _ in 0..99 {

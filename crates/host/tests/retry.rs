@@ -11,14 +11,14 @@ use std::time::Duration;
 
 use bowline_core::backoff::Backoff;
 use bowline_core::breaker::BreakerPolicy;
-use bowline_core::call::{Call, Effect, Reply, Subject, TaskVerb};
+use bowline_core::call::{Call, Effect, Reply, Scope, Subject, TaskVerb};
 use bowline_core::error::{CallError, Class, Execution};
 use bowline_core::supervision::RestartPolicy;
 use bowline_host::spec::{ServerSpec, ToolRule};
 use bowline_host::supervisor::Order;
 use bowline_host::{Host, HostLimits};
 use bowline_link::Exit;
-use bowline_sim::{Act, Gate, Generation, Script, World, ask, body, call, reaches, spec};
+use bowline_sim::{Act, Gate, Generation, Record, Script, World, ask, body, call, reaches, spec};
 use tokio::task::JoinSet;
 
 /// The tool `do` with these annotations.
@@ -183,6 +183,58 @@ async fn a_task_is_asked_for_again_but_not_ended_again() {
         assert!(reaches(&host, "s", "ready").await);
         assert_eq!(world.record().requests.len(), asked, "{method}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_read_of_a_resource_is_repeated() {
+    let initialize = concat!(
+        r#"{"protocolVersion":"2025-06-18","capabilities":{"tools":{},"resources":{}},"#,
+        r#""serverInfo":{"name":"s","version":"1"}}"#,
+    );
+    let offer = || Generation::tools([("do", Act::Answers)]).introduces(initialize);
+    let script = Script::always(offer().ignores("resources/read")).then(offer().answers(
+        "resources/read",
+        "a:b",
+        r#"{"contents":[]}"#,
+    ));
+    let (world, host) = ready(script, spec("s")).await;
+    let read = Call {
+        scope: Scope::Server("s".into()),
+        ..ask(Subject::Resource("a:b".into()), "uri")
+    };
+    let asked = |record: &Record| {
+        let own = record.requests_of("s").into_iter();
+        own.filter(|said| said.starts_with("resources/read"))
+            .count()
+    };
+    let kill = async {
+        world.until(|record| asked(record) == 1).await;
+        assert!(world.kill("s", Exit::Signal(9)));
+    };
+    let (outcome, ()) = tokio::join!(host.call(read), kill);
+    assert_eq!(body(&outcome.unwrap()), r#"{"contents":[]}"#);
+    assert_eq!(asked(&world.record()), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_takes_no_second_seat_and_no_second_place() {
+    let script = Script::always(read(Act::Dies)).then(read(Act::Answers));
+    let world = World::new([("s", script)]);
+    let spec = ServerSpec {
+        calls_max: 1,
+        queue_max: 0,
+        ..spec("s")
+    };
+    let limits = HostLimits {
+        principal_calls_max: 1,
+        ..HostLimits::default()
+    };
+    let host = world.host(vec![spec], limits);
+    assert!(reaches(&host, "s", "ready").await);
+    do_it(&host).await.unwrap();
+    assert_eq!(generations(&world), [1, 2]);
+    assert!(host.seats().taken.is_empty());
+    assert_eq!(host.server("s").unwrap().turns_taken(), 0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -24,6 +24,18 @@ use Limit::{AtLeast, AtMost, Below};
 
 pub(super) const GOALS: &[Goal] = &[
     goal(
+        "gates_us",
+        "what the road adds to a call, in one process",
+        AtMost(2.0),
+        "us",
+    ),
+    goal(
+        "gates_instructions",
+        "the same in instructions",
+        AtMost(6_000.0),
+        "ir",
+    ),
+    goal(
         "cpu_ratio_c16",
         "CPU per call against the bare bridge, 16 callers",
         AtMost(1.4),

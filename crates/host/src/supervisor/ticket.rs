@@ -66,7 +66,7 @@ impl Shared {
         let done = act(&mut breaker);
         if let Some(circuit) = breaker.news(now) {
             let circuit = circuit.as_str();
-            tracing::info!(server = %self.spec.name, circuit, "breaker");
+            tracing::info!(server = %self.spec.name, circuit, "the breaker changed");
             self.events.tell(What::Circuit {
                 server: Arc::clone(&self.spec.name),
                 circuit,

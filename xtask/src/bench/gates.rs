@@ -1,0 +1,70 @@
+//! What the road adds to a call, measured in one process over a link that answers at once.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use super::report::Report;
+use crate::process;
+
+/// Instructions are counted over the difference of so many calls, so that the start is left out.
+const CALLS: (u64, u64) = (1_000, 11_000);
+
+/// Builds and runs the example `gates` of the host; counts instructions where valgrind is there.
+pub(super) fn measure(root: &Path, report: &mut Report) -> Result<()> {
+    let mut cargo = Command::new("cargo");
+    cargo.args(["build", "--release", "--quiet", "--package", "bowline-host"]);
+    process::show(cargo.args(["--example", "gates"]).current_dir(root))?;
+    let targets =
+        process::env("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    let gates = targets.join("release/examples/gates");
+
+    let said = process::quiet(&mut Command::new(&gates))?;
+    let said: Value = serde_json::from_str(said.trim()).context("what `gates` said")?;
+    let added = said.get("added_ns").and_then(Value::as_f64);
+    report.set("gates_us", added.map(|ns| ns / 1_000.0));
+
+    if process::output(root, "valgrind", &["--version"]).is_err() {
+        report.leave_out("gates, instructions", "valgrind is not installed");
+        return Ok(());
+    }
+    let per_call = |kind: &str| -> Result<f64> {
+        let (few, many) = CALLS;
+        let counted = instructions(&gates, kind, many)? - instructions(&gates, kind, few)?;
+        Ok(counted / (many - few) as f64)
+    };
+    let added = per_call("road")? - per_call("direct")?;
+    report.set("gates_instructions", Some(added));
+    Ok(())
+}
+
+fn instructions(gates: &Path, kind: &str, calls: u64) -> Result<f64> {
+    let mut valgrind = Command::new("valgrind");
+    valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
+    // What it counted stands at the end of what it logs.
+    valgrind.arg("--log-fd=1").arg(gates);
+    let said = process::quiet(valgrind.args([kind, &calls.to_string()]))?;
+    collected(&said).with_context(|| format!("valgrind counted nothing:\n{said}"))
+}
+
+/// `==42== Collected : 12345` -> `12345`
+fn collected(said: &str) -> Option<f64> {
+    let line = said.lines().find(|line| line.contains("Collected"))?;
+    line.split_once(':')?.1.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_count_is_read_from_what_valgrind_says() {
+        let said = "1000\n==7== Events    : Ir\n==7== Collected : 3439346\n==7==\n";
+        assert_eq!(collected(said), Some(3_439_346.0));
+        assert_eq!(collected("==7== I   refs:\n"), None);
+    }
+}
