@@ -36,6 +36,7 @@ struct Status {
     sessions: u64,
     servers: Vec<Server>,
     broken: Vec<Broken>,
+    config_error: Option<String>,
 }
 
 pub(super) fn run(view: View<'_>, context: &mut Context) -> Result<Exit, Failure> {
@@ -59,7 +60,8 @@ fn all(client: &Client, out: &mut Out) -> Result<Exit, Failure> {
 /// The whole screen, in one piece, so that it does not flicker where it is drawn again.
 fn screen(status: &Status) -> String {
     let failing = status.servers.iter().filter(|server| server.is_failing());
-    let problems = failing.count() + status.broken.len();
+    let refused = usize::from(status.config_error.is_some());
+    let problems = failing.count() + status.broken.len() + refused;
     let verdict = match problems {
         0 => "all well".green().to_string(),
         number => count(number as u64, "problem").red().to_string(),
@@ -75,6 +77,10 @@ fn screen(status: &Status) -> String {
     let mut lines = vec![format!("{} · {verdict}", clean::line(&head))];
     if let Some(config) = &status.config {
         lines.push(format!("config {}", clean::line(config)));
+    }
+    if let Some(error) = &status.config_error {
+        let text = format!("the changed config is not in force: {error} · see: bowline check");
+        lines.push(clean::line(&text).red().to_string());
     }
     if status.insecure_no_auth {
         let text = "NO AUTHENTICATION: any local process may call tools (--insecure-no-auth)";
