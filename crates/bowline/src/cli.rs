@@ -108,7 +108,14 @@ pub fn run(command: &Command, context: &mut Context) -> Result<Exit, Failure> {
         Command::Stdio { server } => stdio::run(server.as_deref(), context),
         Command::Ls { target } => ls::run(target.as_ref(), context),
         Command::Call(call) => call::run(call, context),
-        Command::Status => status::run(context),
+        Command::Status { server, watch } => {
+            let view = match (server, watch) {
+                (Some(server), _) => status::View::One(server),
+                (None, true) => status::View::Watch,
+                (None, false) => status::View::All,
+            };
+            status::run(view, context)
+        }
         Command::Logs {
             server,
             follow,

@@ -243,7 +243,6 @@ impl Watch {
             return;
         }
         if let Some(over) = self.police.look(now()) {
-            say(&format!("ended: {over}"));
             self.over = Some(over);
             self.kill();
         }

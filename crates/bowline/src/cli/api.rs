@@ -12,6 +12,22 @@ use crate::config::suggest::nearest;
 #[derive(Debug, Deserialize)]
 pub(crate) struct Servers {
     pub(crate) servers: Vec<Server>,
+    #[serde(default)]
+    pub(crate) broken: Vec<Broken>,
+}
+
+/// A server that is configured but cannot be started.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Broken {
+    pub(crate) name: String,
+    pub(crate) reason: String,
+}
+
+/// `GET /api/v1/servers/{name}`, and what orders to a server are answered with.
+#[derive(Debug, Deserialize)]
+pub(crate) struct OneServer {
+    pub(crate) server: Server,
 }
 
 /// One server as the gateway sees it.
@@ -22,11 +38,22 @@ pub(crate) struct Server {
     pub(crate) state: String,
     pub(crate) lazy: bool,
     pub(crate) command: String,
+    pub(crate) generation: u64,
     pub(crate) pid: Option<u32>,
+    pub(crate) uptime_ms: Option<u64>,
+    pub(crate) processes: Option<u64>,
+    pub(crate) memory_bytes: Option<u64>,
     pub(crate) tools: u64,
+    pub(crate) manifest: String,
+    pub(crate) ref_count: u64,
     pub(crate) in_flight: u64,
+    pub(crate) queued: u64,
     pub(crate) calls: u64,
     pub(crate) errors: u64,
+    pub(crate) sheds: u64,
+    pub(crate) error_rate: f64,
+    pub(crate) p50_us: Option<u64>,
+    pub(crate) p99_us: Option<u64>,
     pub(crate) restart_count: u64,
     pub(crate) consecutive_failures: u64,
     pub(crate) own_links: u64,
@@ -35,6 +62,32 @@ pub(crate) struct Server {
     pub(crate) ejected: bool,
     pub(crate) retry_after_ms: Option<u64>,
     pub(crate) last_error: Option<LastError>,
+    pub(crate) limits: Limits,
+}
+
+impl Server {
+    /// Whether a person should look at it: it failed, and is not well again yet.
+    pub(crate) fn is_failing(&self) -> bool {
+        self.ejected
+            || self.state == "backoff"
+            || matches!(self.circuit.as_str(), "open" | "half_open")
+    }
+}
+
+/// What a server is held to.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Limits {
+    pub(crate) calls_max: u64,
+    pub(crate) queue_max: u64,
+    pub(crate) call_timeout_ms: u64,
+    pub(crate) start_timeout_ms: u64,
+    pub(crate) restarts_max: u64,
+    pub(crate) restart_window_ms: u64,
+    pub(crate) memory_bytes_max: Option<u64>,
+    pub(crate) processes_max: Option<u64>,
+    pub(crate) file_bytes_max: Option<u64>,
+    pub(crate) open_files_max: Option<u64>,
 }
 
 /// Why a server last failed.

@@ -97,7 +97,13 @@ pub enum Command {
     /// Call a tool
     Call(Call),
     /// Show servers and sessions on one screen
-    Status,
+    Status {
+        /// Only this server, in detail
+        server: Option<String>,
+        /// Show it again whenever something happens, until stopped
+        #[arg(long, conflicts_with = "server")]
+        watch: bool,
+    },
     /// Show what servers wrote to stderr
     Logs {
         /// Only this server

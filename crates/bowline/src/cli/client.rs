@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use bowline_wire::sse::{Decoder, Limits, OwnedEvent};
 use bytes::Bytes;
-use http::{Method, Request, StatusCode, header};
+use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Incoming;
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
@@ -18,6 +20,11 @@ use super::failure::{Exit, Failure};
 pub(crate) const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Longest wait for an answer that needs no server.
 pub(crate) const QUICK: Duration = Duration::from_secs(30);
+/// Largest event that is taken.
+const EVENTS: Limits = Limits {
+    line_bytes_max: 16 * 1024 * 1024,
+    event_bytes_max: 16 * 1024 * 1024,
+};
 /// Longest wait for a connection.
 const CONNECT: Duration = Duration::from_secs(5);
 
@@ -84,7 +91,24 @@ impl Client {
         body: Bytes,
         deadline: Duration,
     ) -> Result<Bytes, Failure> {
-        let request = Request::builder()
+        let request = self.request(method, path, body, "application/json")?;
+        let exchange = async { tokio::time::timeout(deadline, self.exchange(request)).await };
+        let exchanged = self.runtime.block_on(exchange);
+        let (status, body) = exchanged.map_err(|_elapsed| late(deadline))??;
+        if status.is_success() {
+            return Ok(body);
+        }
+        Err(refusal(status, &body, &self.daemon))
+    }
+
+    fn request(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+        accept: &str,
+    ) -> Result<Request<Full<Bytes>>, Failure> {
+        Request::builder()
             .method(method)
             .uri(format!("{}{path}", self.daemon.url))
             .header(
@@ -92,39 +116,105 @@ impl Client {
                 format!("Bearer {}", self.daemon.token.expose()),
             )
             .header(header::CONTENT_TYPE, "application/json")
-            .header(header::ACCEPT, "application/json")
+            .header(header::ACCEPT, accept)
             .body(Full::new(body))
-            .map_err(|error| Failure::unexpected(format!("cannot form the request: {error}")))?;
-        let exchange = async { tokio::time::timeout(deadline, self.exchange(request)).await };
-        let (status, body) = self.runtime.block_on(exchange).map_err(|_elapsed| {
-            let seconds = deadline.as_secs();
-            let message = format!("the gateway did not answer within {seconds} s");
-            Failure::new(Exit::Unreachable, "timeout", message)
-        })??;
-        if status.is_success() {
-            return Ok(body);
+            .map_err(|error| Failure::unexpected(format!("cannot form the request: {error}")))
+    }
+
+    /// Asks for a stream of events, which is read until it ends.
+    pub(crate) fn follow(&self, path: &str) -> Result<Stream<'_>, Failure> {
+        let request = self.request(Method::GET, path, Bytes::new(), "text/event-stream")?;
+        let opening = async { tokio::time::timeout(QUICK, self.open(request)).await };
+        let answer = self.runtime.block_on(opening).map_err(|_| late(QUICK))??;
+        if !answer.status().is_success() {
+            let status = answer.status();
+            let rest = self.runtime.block_on(read(answer.into_body()))?;
+            return Err(refusal(status, &rest, &self.daemon));
         }
-        Err(refusal(status, &body, &self.daemon))
+        Ok(Stream {
+            client: self,
+            body: answer.into_body(),
+            decoder: Decoder::new(EVENTS),
+        })
     }
 
     async fn exchange(
         &self,
         request: Request<Full<Bytes>>,
     ) -> Result<(StatusCode, Bytes), Failure> {
-        let answer = self.http.request(request).await.map_err(|error| {
+        let answer = self.open(request).await?;
+        let status = answer.status();
+        Ok((status, read(answer.into_body()).await?))
+    }
+
+    async fn open(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, Failure> {
+        self.http.request(request).await.map_err(|error| {
             if error.is_connect() {
                 self.finder.unreachable(&self.daemon.url)
             } else {
                 lost()
             }
-        })?;
-        let status = answer.status();
-        let body = Limited::new(answer.into_body(), ANSWER_BYTES_MAX)
-            .collect()
-            .await;
-        let body = body.map_err(|_error| lost())?;
-        Ok((status, body.to_bytes()))
+        })
     }
+}
+
+/// A stream of events, read by whoever holds it.
+#[derive(Debug)]
+pub(crate) struct Stream<'a> {
+    client: &'a Client,
+    body: Incoming,
+    decoder: Decoder,
+}
+
+/// What came of waiting for an event.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// One happened.
+    Event(OwnedEvent),
+    /// None did.
+    Quiet,
+    /// None will.
+    Ended,
+}
+
+impl Stream<'_> {
+    /// Waits so long for the next event.
+    pub(crate) fn next(&mut self, patience: Duration) -> Result<Step, Failure> {
+        let Self {
+            client,
+            body,
+            decoder,
+        } = self;
+        let reading = async {
+            loop {
+                if let Some(event) = decoder.next() {
+                    return Ok(Step::Event(event));
+                }
+                let Some(frame) = body.frame().await else {
+                    return Ok(Step::Ended);
+                };
+                let frame = frame.map_err(|_error| lost())?;
+                let chunk = frame.into_data().unwrap_or_default();
+                decoder.push(&chunk).map_err(|fault| {
+                    let message = format!("the gateway\'s events cannot be read: {fault}");
+                    Failure::new(Exit::Unexpected, "bad_answer", message)
+                })?;
+            }
+        };
+        let reading = async { tokio::time::timeout(patience, reading).await };
+        client.runtime.block_on(reading).unwrap_or(Ok(Step::Quiet))
+    }
+}
+
+async fn read(body: Incoming) -> Result<Bytes, Failure> {
+    let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
+    Ok(body.map_err(|_error| lost())?.to_bytes())
+}
+
+fn late(deadline: Duration) -> Failure {
+    let seconds = deadline.as_secs();
+    let message = format!("the gateway did not answer within {seconds} s");
+    Failure::new(Exit::Unreachable, "timeout", message)
 }
 
 fn lost() -> Failure {

@@ -35,31 +35,38 @@ fn servers(client: &Client, out: &mut Out) -> Result<(), Failure> {
     if out.format() == Format::Json {
         return Ok(out.raw(&body)?);
     }
-    let servers = api::read::<api::Servers>(&body)?.servers;
-    if servers.is_empty() {
+    let api::Servers { servers, broken } = api::read(&body)?;
+    if servers.is_empty() && broken.is_empty() {
         out.note("no servers are configured");
         return Ok(());
     }
-    let rows: Vec<_> = servers.iter().map(row).collect();
-    Ok(out.line(&table(["SERVER", "STATE", "TOOLS", "COMMAND"], &rows))?)
+    let broken = broken.iter().map(|broken| {
+        let (name, reason) = (broken.name.clone(), broken.reason.clone());
+        [
+            name,
+            "broken".to_owned(),
+            "-".to_owned(),
+            String::new(),
+            reason,
+        ]
+    });
+    let rows: Vec<_> = servers.iter().map(row).chain(broken).collect();
+    let head = ["SERVER", "STATE", "TOOLS", "COMMAND", "NOTE"];
+    Ok(out.line(&table(head, &rows))?)
 }
 
-fn row(server: &Server) -> [String; 4] {
+/// A server that fails stands beside the others, and says why.
+fn row(server: &Server) -> [String; 5] {
+    let error = server.last_error.as_ref().filter(|_| server.is_failing());
     [
         server.name.clone(),
-        state(server),
+        server.state.clone(),
         server.tools.to_string(),
         server.command.clone(),
+        error.map_or_else(String::new, |error| {
+            format!("{}: {}", error.class, error.message)
+        }),
     ]
-}
-
-/// The state in one word; a lazy server that has not been needed yet is not simply stopped.
-pub(super) fn state(server: &Server) -> String {
-    match server.state.as_str() {
-        _ if server.ejected => "ejected".to_owned(),
-        "stopped" if server.lazy => "lazy".to_owned(),
-        state => state.to_owned(),
-    }
 }
 
 /// An empty list may mean a server without tools or no server at all.

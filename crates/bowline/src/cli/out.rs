@@ -1,7 +1,7 @@
 //! Where everything that a person or a program reads is written: results to stdout, all else
 //! to stderr.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal as _, Write};
 
 use owo_colors::OwoColorize as _;
 use serde::Serialize;
@@ -24,6 +24,8 @@ pub struct Out {
     stdout: Box<dyn Write + Send>,
     stderr: Box<dyn Write + Send>,
     format: Format,
+    /// Whether what is written to stdout can be drawn over.
+    terminal: bool,
 }
 
 impl std::fmt::Debug for Out {
@@ -42,7 +44,14 @@ impl Out {
             stdout: Box::new(anstream::AutoStream::auto(io::stdout())),
             stderr: Box::new(anstream::AutoStream::auto(io::stderr())),
             format,
+            terminal: is_screen(),
         }
+    }
+
+    /// Whether what is written to stdout can be drawn over: it is a terminal, and escapes reach it.
+    #[must_use]
+    pub fn is_terminal(&self) -> bool {
+        self.terminal
     }
 
     /// For whom the output is.
@@ -127,6 +136,13 @@ impl Out {
     }
 }
 
+fn is_screen() -> bool {
+    let stdout = io::stdout();
+    // Where colours are not wanted, nothing is drawn over either: a screen reader reads on.
+    let wanted = anstream::AutoStream::choice(&stdout) != anstream::ColorChoice::Never;
+    wanted && stdout.is_terminal()
+}
+
 #[cfg(test)]
 pub(crate) mod captured {
     use std::sync::{Arc, Mutex};
@@ -162,6 +178,7 @@ pub(crate) mod captured {
             stdout: Box::new(stdout.clone()),
             stderr: Box::new(stderr.clone()),
             format,
+            terminal: false,
         };
         (out, stdout, stderr)
     }

@@ -1,15 +1,28 @@
-//! `status`: one screen that says whether all is well.
+//! `status`: one screen that says whether all is well, one server in detail, or both as it changes.
+
+mod detail;
+mod watch;
 
 use owo_colors::OwoColorize as _;
 use serde::Deserialize;
 
-use super::api::{self, Server};
+use super::api::{self, Broken, Server};
 use super::client::{Client, QUICK};
 use super::failure::{Exit, Failure};
-use super::ls::state;
 use super::out::{Format, Out};
-use super::table::{count, duration, table};
+use super::table::{count, duration, micros, percent, size, table};
 use super::{Context, clean};
+
+/// What is to be shown.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum View<'a> {
+    /// All servers, once.
+    All,
+    /// All servers, whenever something happens.
+    Watch,
+    /// One server in detail.
+    One(&'a str),
+}
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -22,26 +35,36 @@ struct Status {
     insecure_no_auth: bool,
     sessions: u64,
     servers: Vec<Server>,
+    broken: Vec<Broken>,
+    config_error: Option<String>,
 }
 
-pub(super) fn run(context: &mut Context) -> Result<Exit, Failure> {
-    let body = Client::new(context)?.get("/api/v1/status", QUICK)?;
-    match context.out.format() {
-        Format::Json => context.out.raw(&body)?,
-        Format::Human => show(&api::read(&body)?, &mut context.out)?,
+pub(super) fn run(view: View<'_>, context: &mut Context) -> Result<Exit, Failure> {
+    let client = Client::new(context)?;
+    match view {
+        View::All => all(&client, &mut context.out),
+        View::Watch => watch::run(&client, &mut context.out),
+        View::One(server) => detail::run(&client, server, &mut context.out),
+    }
+}
+
+fn all(client: &Client, out: &mut Out) -> Result<Exit, Failure> {
+    let body = client.get("/api/v1/status", QUICK)?;
+    match out.format() {
+        Format::Json => out.raw(&body)?,
+        Format::Human => out.line(&screen(&api::read(&body)?))?,
     }
     Ok(Exit::Ok)
 }
 
-fn show(status: &Status, out: &mut Out) -> std::io::Result<()> {
-    let problems = status
-        .servers
-        .iter()
-        .filter(|server| is_problem(server))
-        .count() as u64;
+/// The whole screen, in one piece, so that it does not flicker where it is drawn again.
+fn screen(status: &Status) -> String {
+    let failing = status.servers.iter().filter(|server| server.is_failing());
+    let refused = usize::from(status.config_error.is_some());
+    let problems = failing.count() + status.broken.len() + refused;
     let verdict = match problems {
         0 => "all well".green().to_string(),
-        number => count(number, "problem").red().to_string(),
+        number => count(number as u64, "problem").red().to_string(),
     };
     let head = format!(
         "bowline {} · up {} · pid {} · {} · {}",
@@ -51,56 +74,81 @@ fn show(status: &Status, out: &mut Out) -> std::io::Result<()> {
         count(status.sessions, "session"),
         status.url,
     );
-    out.line(&format!("{} · {verdict}", clean::line(&head)))?;
+    let mut lines = vec![format!("{} · {verdict}", clean::line(&head))];
     if let Some(config) = &status.config {
-        out.line(&format!("config {}", clean::line(config)))?;
+        lines.push(format!("config {}", clean::line(config)));
+    }
+    if let Some(error) = &status.config_error {
+        let text = format!("the changed config is not in force: {error} · see: bowline check");
+        lines.push(clean::line(&text).red().to_string());
     }
     if status.insecure_no_auth {
         let text = "NO AUTHENTICATION: any local process may call tools (--insecure-no-auth)";
-        out.line(&text.red().bold().to_string())?;
+        lines.push(text.red().bold().to_string());
     }
-    let rows: Vec<_> = status.servers.iter().map(row).collect();
     let head = [
-        "SERVER", "STATE", "TOOLS", "CALLS", "ERR", "RESTARTS", "NOTE",
+        "SERVER", "STATE", "TOOLS", "CALLS", "ERR%", "P50", "P99", "RESTARTS", "MEM", "NOTE",
     ];
-    out.line(&table(head, &rows))
+    let rows: Vec<_> = status.servers.iter().map(row).collect();
+    let broken = status.broken.iter().map(broken_row);
+    let rows: Vec<_> = rows.into_iter().chain(broken).collect();
+    lines.push(table(head, &rows));
+    lines.join("\n")
 }
 
-fn is_problem(server: &Server) -> bool {
-    server.ejected
-        || server.state == "backoff"
-        || matches!(server.circuit.as_str(), "open" | "half_open")
-}
-
-fn row(server: &Server) -> [String; 7] {
-    let mark = match state(server).as_str() {
-        "ready" => "●",
-        "starting" | "draining" => "◐",
-        "ejected" | "backoff" => "✗",
-        _ => "○",
-    };
+fn row(server: &Server) -> [String; 10] {
+    let known = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
+    let share = (server.calls > 0).then(|| percent(server.error_rate));
     [
         server.name.clone(),
-        format!("{mark} {}", state(server)),
+        marked(server),
         server.tools.to_string(),
         server.calls.to_string(),
-        server.errors.to_string(),
+        known(share),
+        known(server.p50_us.map(micros)),
+        known(server.p99_us.map(micros)),
         server.restart_count.to_string(),
+        known(server.memory_bytes.map(size)),
         note(server),
     ]
 }
 
+fn broken_row(broken: &Broken) -> [String; 10] {
+    let mut row = [(); 10].map(|()| "-".to_owned());
+    let [name, state, .., note] = &mut row;
+    name.clone_from(&broken.name);
+    "✗ broken".clone_into(state);
+    *note = format!("{} · see: bowline check", broken.reason);
+    row
+}
+
+/// The state with a mark for the eye; the word alone says as much.
+fn marked(server: &Server) -> String {
+    let mark = match server.state.as_str() {
+        "ready" => "●",
+        "starting" | "draining" | "probing" => "◐",
+        "ejected" | "backoff" => "✗",
+        _ => "○",
+    };
+    format!("{mark} {}", server.state)
+}
+
 fn note(server: &Server) -> String {
     let mut notes = Vec::new();
-    if server.circuit == "open" || server.circuit == "half_open" {
-        let failures = count(server.consecutive_failures, "failure");
-        let retry = server
-            .retry_after_ms
-            .map(|wait| format!(", probe in {}", duration(wait)));
-        notes.push(format!("breaker: {failures}{}", retry.unwrap_or_default()));
+    notes.extend(breaker(server));
+    if server.state == "backoff"
+        && let Some(wait) = server.retry_after_ms
+    {
+        notes.push(format!("next try in {}", duration(wait)));
     }
     if server.in_flight > 0 {
         notes.push(format!("{} in flight", server.in_flight));
+    }
+    if server.queued > 0 {
+        notes.push(format!("{} waiting", server.queued));
+    }
+    if server.sheds > 0 {
+        notes.push(format!("{} turned away", server.sheds));
     }
     if server.own_links > 0 {
         notes.push(count(server.own_links, "own link"));
@@ -108,10 +156,40 @@ fn note(server: &Server) -> String {
     if let Some(why) = &server.isolated_because {
         notes.push(format!("not shared: {why}"));
     }
-    if let (true, Some(error)) = (is_problem(server), &server.last_error) {
-        let age = duration(error.age_ms);
-        notes.push(format!("{}: {} ({age} ago)", error.class, error.message));
-        notes.push(format!("see: bowline logs {}", server.name));
+    if server.is_failing() {
+        notes.extend(last_error(server));
     }
+    notes.extend(help(server));
     notes.join(" · ")
+}
+
+/// How the breaker stands, unless it lets all calls through.
+fn breaker(server: &Server) -> Option<String> {
+    let failures = count(server.consecutive_failures, "failure");
+    match (server.circuit.as_str(), server.retry_after_ms) {
+        ("open", Some(wait)) => Some(format!("breaker: {failures}, probe in {}", duration(wait))),
+        ("open", None) => Some(format!("breaker: {failures}")),
+        ("half_open", _) => Some(format!("breaker: {failures}, the next call is a probe")),
+        _ => None,
+    }
+}
+
+/// What it failed with, and when.
+fn last_error(server: &Server) -> Option<String> {
+    let error = server.last_error.as_ref()?;
+    let age = duration(error.age_ms);
+    Some(format!("{}: {} ({age} ago)", error.class, error.message))
+}
+
+/// The command that helps.
+pub(super) fn help(server: &Server) -> Option<String> {
+    let name = &server.name;
+    match server.state.as_str() {
+        "stopped" => Some(format!("run: bowline start {name}")),
+        _ if server.ejected => Some(format!(
+            "see: bowline logs {name}, then bowline restart {name}"
+        )),
+        _ if server.is_failing() => Some(format!("see: bowline logs {name}")),
+        _ => None,
+    }
 }

@@ -41,6 +41,36 @@ pub(crate) fn duration(millis: u64) -> String {
     }
 }
 
+/// A short time with as many digits as matter: `0.3 ms`, `12 ms`, `1.5 s`.
+pub(crate) fn micros(us: u64) -> String {
+    match us {
+        0..10_000 => format!("{}.{} ms", us / 1_000, us % 1_000 / 100),
+        10_000..1_000_000 => format!("{} ms", us / 1_000),
+        1_000_000..10_000_000 => format!("{}.{} s", us / 1_000_000, us % 1_000_000 / 100_000),
+        _ => duration(us / 1_000),
+    }
+}
+
+/// Memory with as many digits as matter: `412 KiB`, `41 MiB`, `1.5 GiB`.
+pub(crate) fn size(bytes: u64) -> String {
+    const KIB: u64 = 1 << 10;
+    const MIB: u64 = 1 << 20;
+    const GIB: u64 = 1 << 30;
+    match bytes {
+        0..KIB => format!("{bytes} B"),
+        KIB..MIB => format!("{} KiB", bytes / KIB),
+        MIB..GIB => format!("{} MiB", bytes / MIB),
+        _ if bytes.is_multiple_of(GIB) => format!("{} GiB", bytes / GIB),
+        _ => format!("{}.{} GiB", bytes / GIB, bytes % GIB * 10 / GIB),
+    }
+}
+
+/// A share in percent: `0`, `0.4`, `100`.
+pub(crate) fn percent(share: f64) -> String {
+    let text = format!("{:.1}", share * 100.0);
+    text.strip_suffix(".0").map_or(text.clone(), str::to_owned)
+}
+
 /// `1 server`, `2 servers`.
 pub(crate) fn count(number: u64, noun: &str) -> String {
     if number == 1 {
@@ -61,6 +91,17 @@ mod tests {
             ["ßß".to_owned(), String::new()],
         ];
         assert_eq!(table(["N", "NOTE"], &rows), "N   NOTE\na   x y\nßß");
+    }
+
+    #[test]
+    fn numbers_have_the_digits_that_matter() {
+        let times = [0, 340, 9_999, 12_345, 1_500_000, 61_000_000].map(micros);
+        let expect = ["0.0 ms", "0.3 ms", "9.9 ms", "12 ms", "1.5 s", "1 m 1 s"];
+        assert_eq!(times, expect);
+        let sizes = [12, 422_000, 43_000_000, 1 << 31, 1_650_000_000].map(size);
+        assert_eq!(sizes, ["12 B", "412 KiB", "41 MiB", "2 GiB", "1.5 GiB"]);
+        let shares = [0.0, 0.004, 0.5, 1.0].map(percent);
+        assert_eq!(shares, ["0", "0.4", "50", "100"]);
     }
 
     #[test]

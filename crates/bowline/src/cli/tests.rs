@@ -6,7 +6,9 @@ use super::*;
 
 const SERVERS: &str = r#"{"v":1,"servers":[
  {"name":"files","state":"ready","lazy":false,"command":"npx -y files","tools":2,"pid":7},
- {"name":"github","state":"stopped","lazy":true,"command":"gh mcp","tools":0,"pid":null}]}"#;
+ {"name":"github","state":"idle","lazy":true,"command":"gh mcp","tools":0,"pid":null},
+ {"name":"odd","state":"backoff","command":"odd","tools":0,"last_error":{"class":"connect_failed",
+  "message":"exit code 1","age_ms":5}}],"broken":[{"name":"unset","reason":"no $KEY"}]}"#;
 const TOOLS: &str = r#"{"v":1,"tools":[
  {"server":"files","tool":"read_file","name":"files__read_file","effect":"read","definition":
   {"name":"read_file","description":"Reads a \u001bfile.\nMore.","inputSchema":{"type":"object",
@@ -47,11 +49,16 @@ fn gateway() -> Fake {
         ("GET /api/v1/tools", answer(200, NO_TOOLS)),
         ("POST /api/v1/call", called()),
         ("POST /api/v1/servers/files/restart", answer(200, RESTARTED)),
+        ("POST /api/v1/servers/files/stop", answer(200, STOPPED)),
+        ("POST /api/v1/servers/files/start", answer(200, FAILED)),
         ("POST /api/v1/servers/fils/stop", answer(404, NOT_FOUND)),
     ])
 }
 
 const RESTARTED: &str = r#"{"v":1,"server":{"name":"files","state":"ready","pid":8}}"#;
+const STOPPED: &str = r#"{"v":1,"server":{"name":"files","state":"stopped","pid":null}}"#;
+const FAILED: &str = r#"{"v":1,"server":{"name":"files","state":"backoff",
+ "last_error":{"class":"connect_failed","message":"exit code 1","age_ms":5}}}"#;
 const NOT_FOUND: &str = r#"{"error":{"code":"server_not_found","message":"no server \"fils\""}}"#;
 
 fn called() -> Script {
@@ -90,9 +97,11 @@ fn ls_shows_servers_tools_and_one_schema() {
     assert_eq!(
         ran(&fake, "bowline ls").stdout,
         "\
-SERVER  STATE  TOOLS  COMMAND
-files   ready  2      npx -y files
-github  lazy   0      gh mcp
+SERVER  STATE    TOOLS  COMMAND       NOTE
+files   ready    2      npx -y files
+github  idle     0      gh mcp
+odd     backoff  0      odd           connect_failed: exit code 1
+unset   broken   -                    no $KEY
 "
     );
     assert_eq!(
@@ -190,29 +199,129 @@ fn restart_prints_the_new_state_and_a_wrong_name_a_suggestion() {
         ran(&fake, "bowline stop fils").stderr,
         "error[server_not_found]: no server \"fils\"\n  did you mean files?\n"
     );
+    assert_eq!(
+        ran(&fake, "bowline stop files").stdout,
+        "files is stopped; calls are refused until: bowline start files\n"
+    );
+}
+
+#[test]
+fn a_start_that_failed_says_why_and_is_no_success() {
+    let fake = gateway();
+    let failed = ran(&fake, "bowline start files");
+    assert_eq!(failed.outcome.unwrap_err().exit, Exit::Unreachable);
+    assert_eq!(
+        failed.stderr,
+        "error[start_failed]: files is backoff: exit code 1\n  see: bowline logs files\n"
+    );
+    let json = ran(&fake, "bowline start files --json");
+    assert_eq!(json.outcome, Ok(Exit::Unreachable));
+    assert_eq!(json.stdout.lines().count(), 1);
 }
 
 #[test]
 fn status_fits_on_one_screen_and_names_problems() {
     let body = r#"{"v":1,"version":"0.1.0","pid":5,"uptime_ms":8040000,"insecure_no_auth":true,
         "url":"http://127.0.0.1:7331","config":"/c.toml","sessions":1,"streams":0,"servers":[
-        {"name":"a","state":"ready","tools":3,"calls":12,"errors":1,"in_flight":2,
+        {"name":"a","state":"ready","tools":3,"calls":12,"errors":1,"in_flight":2,"queued":1,
+         "error_rate":0.083,"p50_us":340,"p99_us":12345,"memory_bytes":43000000,
          "circuit":"closed","own_links":2,"isolated_because":"it asked"},
-        {"name":"b","state":"backoff","circuit":"open","consecutive_failures":5,
+        {"name":"b","state":"ready","circuit":"open","consecutive_failures":5,
          "retry_after_ms":12000,"restart_count":2,
-         "last_error":{"class":"lost","message":"exit 1\n\u001b","age_ms":3000}}]}"#;
+         "last_error":{"class":"lost","message":"exit 1\n\u001b","age_ms":3000}},
+        {"name":"c","state":"ejected","ejected":true,"circuit":"closed",
+         "last_error":{"class":"lost","message":"gone","age_ms":3000}},
+        {"name":"d","state":"stopped","circuit":"closed",
+         "last_error":{"class":"lost","message":"long ago","age_ms":3000}}],
+        "broken":[{"name":"e","reason":"no $KEY"}]}"#;
     let fake = Fake::start([("GET /api/v1/status", answer(200, body))]);
     assert_eq!(
         ran(&fake, "bowline status").stdout,
         "\
-bowline 0.1.0 · up 2 h 14 m · pid 5 · 1 session · http://127.0.0.1:7331 · 1 problem
+bowline 0.1.0 · up 2 h 14 m · pid 5 · 1 session · http://127.0.0.1:7331 · 3 problems
 config /c.toml
 NO AUTHENTICATION: any local process may call tools (--insecure-no-auth)
-SERVER  STATE      TOOLS  CALLS  ERR  RESTARTS  NOTE
-a       ● ready    3      12     1    0         2 in flight · 2 own links · not shared: it asked
-b       ✗ backoff  0      0      0    2         breaker: 5 failures, probe in 12 s · \
-lost: exit 1 \\x1b (3 s ago) · see: bowline logs b
+SERVER  STATE      TOOLS  CALLS  ERR%  P50     P99    RESTARTS  MEM     NOTE
+a       ● ready    3      12     8.3   0.3 ms  12 ms  0         41 MiB  2 in flight · 1 waiting · \
+2 own links · not shared: it asked
+b       ● ready    0      0      -     -       -      2         -       breaker: 5 failures, \
+probe in 12 s · lost: exit 1 \\x1b (3 s ago) · see: bowline logs b
+c       ✗ ejected  0      0      -     -       -      0         -       lost: gone (3 s ago) · \
+see: bowline logs c, then bowline restart c
+d       ○ stopped  0      0      -     -       -      0         -       run: bowline start d
+e       ✗ broken   -      -      -     -       -      -         -       no $KEY · see: bowline check
 "
+    );
+}
+
+#[test]
+fn status_of_one_server_shows_what_it_is_held_to() {
+    let body = r#"{"v":1,"server":{"name":"a","state":"backoff","command":"npx (2 arguments)",
+        "generation":3,"tools":4,"manifest":"last_known","calls":9,"errors":1,"error_rate":0.5,
+        "p50_us":340,"p99_us":12345,"processes":2,"memory_bytes":43000000,"circuit":"closed",
+        "restart_count":1,"retry_after_ms":5000,
+        "last_error":{"class":"lost","message":"exit code 1","age_ms":3000},
+        "limits":{"calls_max":256,"queue_max":16,"call_timeout_ms":300000,
+         "start_timeout_ms":30000,"restarts_max":5,"restart_window_ms":300000,
+         "memory_bytes_max":2147483648,"processes_max":512,"file_bytes_max":1073741824,
+         "open_files_max":1024}}}"#;
+    let fake = Fake::start([("GET /api/v1/servers/a", answer(200, body))]);
+    assert_eq!(
+        ran(&fake, "bowline status a").stdout,
+        "\
+a · ✗ backoff · start 3
+  reached by  npx (2 arguments)
+  tools       4 (as it offered them when it last served)
+  calls       9 ended · 1 error · 50 % of late · p50 0.3 ms · p99 12 ms · 0 in flight · \
+0 waiting · 0 turned away
+  uses        41 MiB in 2 processes
+  restarts    1 of 5 in 5 m 0 s
+  breaker     closed
+  limits      256 calls at once · 16 more may wait · 5 m 0 s each · start within 30 s · \
+memory 2 GiB · 512 processes · files of 1 GiB · 1024 open files
+  next try    in 5 s
+  last error  lost: exit code 1 (3 s ago)
+  help        see: bowline logs a
+"
+    );
+    let json = ran(&fake, "bowline status a --json").stdout;
+    assert_eq!(json.lines().count(), 1);
+}
+
+#[test]
+fn a_watched_status_is_drawn_again_when_something_happens() {
+    let events = "event: hello\ndata: {\"event\":\"hello\"}\n\n: alive\n\n\
+                  id: 1\nevent: state\ndata: {\"seq\":1,\"event\":\"state\"}\n\n";
+    let stream = fake::response(200, &[("content-type", "text/event-stream")], events);
+    let fake = Fake::start([
+        (
+            "GET /api/v1/events",
+            std::sync::Arc::new(move |_| Some(stream.clone())),
+        ),
+        ("GET /api/v1/status", answer(200, r#"{"v":1,"servers":[]}"#)),
+    ]);
+    let watched = ran(&fake, "bowline status --watch --json");
+    assert_eq!(watched.outcome, Ok(Exit::Ok));
+    assert_eq!(
+        watched.stdout,
+        "{\"event\":\"hello\"}\n{\"seq\":1,\"event\":\"state\"}\n"
+    );
+    assert_eq!(watched.stderr, "the gateway stopped\n");
+    assert!(
+        fake.requests()
+            .iter()
+            .all(|asked| asked.line != "GET /api/v1/status")
+    );
+    let refused = Fake::start([(
+        "GET /api/v1/events",
+        answer(429, r#"{"error":{"code":"busy"}}"#),
+    )]);
+    assert_eq!(
+        ran(&refused, "bowline status --watch")
+            .outcome
+            .unwrap_err()
+            .code,
+        "busy"
     );
 }
 

@@ -131,6 +131,11 @@ impl Gateway {
     /// Kills the gateway and starts another on the same configuration and state.
     pub(crate) fn restart_after_kill(&mut self) {
         self.kill();
+        self.restart();
+    }
+
+    /// Starts another gateway on the same configuration and state.
+    pub(crate) fn restart(&mut self) {
         let (child, address, token) = start(self.dir.path(), |_| {});
         self.child = child;
         self.address = address;

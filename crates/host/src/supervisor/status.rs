@@ -48,10 +48,20 @@ pub struct ServerStatus {
     pub ref_count: usize,
     /// Calls that it has to answer.
     pub in_flight: usize,
+    /// Calls that wait for a place among those it may have in flight.
+    pub queued: usize,
     /// Calls ended since the gateway started.
     pub calls: u64,
     /// Of those, the ones without an answer of the server.
     pub errors: u64,
+    /// Calls refused because too many were under way, or waited for that too long.
+    pub sheds: u64,
+    /// The share of errors among the calls of the last five to ten minutes.
+    pub error_rate: f64,
+    /// Half of those that the server had took at most this long.
+    pub p50_us: Option<u64>,
+    /// Nearly all of them did.
+    pub p99_us: Option<u64>,
     /// Restarts still counted against its budget.
     pub restart_count: u64,
     /// Failures in a row that the breaker has seen.
@@ -157,6 +167,7 @@ impl Supervisor {
         let now = shared.clock.now();
         let state = shared.state.borrow().clone();
         let ready = shared.ready.load_full();
+        let load = self.load();
         let (circuit, consecutive_failures, rest) = {
             let breaker = lock(&shared.breaker);
             (breaker.circuit(now), breaker.failures(), breaker.rest(now))
@@ -188,10 +199,16 @@ impl Supervisor {
                 (Some(_), State::Ready) => "live",
                 (Some(_), _) => "last_known",
             },
-            ref_count: in_flight,
+            // A call waits for a place, has one, or is a request that needs none.
+            ref_count: self.turns_taken().max(in_flight) + self.queued(),
             in_flight,
+            queued: self.queued(),
             calls: shared.counts.calls.load(Ordering::Relaxed),
             errors: shared.counts.errors.load(Ordering::Relaxed),
+            sheds: self.totals().sheds(),
+            error_rate: load.error_rate,
+            p50_us: load.p50_us,
+            p99_us: load.p99_us,
             restart_count: shared.counts.restarts.load(Ordering::Relaxed),
             consecutive_failures,
             isolation: spec.isolation.as_str(),

@@ -7,7 +7,7 @@ use rustix::process::{
     Pid, Resource, Rlimit, getpriority_process, getrlimit, setpriority_process, setrlimit,
 };
 
-use crate::limits::{ChildLimits, EXIT_OVER_MEMORY, EXIT_OVER_PROCESSES, Size};
+use crate::limits::{ChildLimits, EXIT_OVER_MEMORY, EXIT_OVER_PROCESSES};
 use crate::processes::Processes;
 
 /// How often the number of processes is looked at.
@@ -31,27 +31,16 @@ const NICE_MAX: i32 = 19;
 /// What a server has used too much of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Over {
-    /// Memory; the limit is in bytes.
-    Memory(u64),
-    /// Processes.
-    Processes(u64),
+    Memory,
+    Processes,
 }
 
 impl Over {
     /// The exit code by which the gateway tells it from an end of the server's own.
     pub(super) const fn code(self) -> u8 {
         match self {
-            Self::Memory(_) => EXIT_OVER_MEMORY,
-            Self::Processes(_) => EXIT_OVER_PROCESSES,
-        }
-    }
-}
-
-impl std::fmt::Display for Over {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Memory(limit) => write!(f, "it used more than {} of memory", Size(*limit)),
-            Self::Processes(limit) => write!(f, "it had more than {limit} processes"),
+            Self::Memory => EXIT_OVER_MEMORY,
+            Self::Processes => EXIT_OVER_PROCESSES,
         }
     }
 }
@@ -128,8 +117,8 @@ impl Police {
         }
         let usage = self.tree.usage();
         let (memory, processes) = (self.limits.memory_bytes_max, self.limits.processes_max);
-        let over = |used: u64, limit: Option<u64>| limit.filter(|limit| used > *limit);
-        let half = |used: u64, limit: Option<u64>| over(used.saturating_mul(2), limit).is_some();
+        let over = |used: u64, limit: Option<u64>| limit.is_some_and(|limit| used > limit);
+        let half = |used: u64, limit: Option<u64>| over(used.saturating_mul(2), limit);
         let close = half(usage.memory_bytes, memory) || half(usage.processes, processes);
         let wait = match memory {
             _ if close => LOOK_CLOSELY_EVERY,
@@ -137,7 +126,9 @@ impl Police {
             None => LOOK_EVERY,
         };
         self.next = Some(now + wait);
-        let memory = over(usage.memory_bytes, memory).map(Over::Memory);
-        memory.or_else(|| over(usage.processes, processes).map(Over::Processes))
+        if over(usage.memory_bytes, memory) {
+            return Some(Over::Memory);
+        }
+        over(usage.processes, processes).then_some(Over::Processes)
     }
 }

@@ -28,8 +28,6 @@ async fn too_much_memory_of_a_descendant_ends_the_server() {
     assert_eq!(exit, Exit::OverMemory { bytes_max });
     assert_eq!(exit.to_string(), "it used more than 100 MiB of memory");
     gone(bystander).await;
-    let said = scene.texts().pop().unwrap();
-    assert_eq!(said, "ended: it used more than 100 MiB of memory");
 }
 
 #[tokio::test]
@@ -52,7 +50,8 @@ async fn too_many_processes_end_the_server_whatever_session_they_are_in() {
 async fn a_file_larger_than_allowed_is_not_written() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("full");
-    let script = format!("exec head -c 40000000 /dev/zero >{}", file.display());
+    let of = file.display();
+    let script = format!("exec dd if=/dev/zero of={of} bs=1000000 count=40");
     let limits = ChildLimits {
         file_bytes_max: Some(10 * MIB),
         ..ChildLimits::default()

@@ -38,7 +38,8 @@ pub(super) async fn watch(edge: &Arc<Edge>) -> Answer {
     // Before we look: what happens in between is told twice rather than never.
     let (heard, ended) = (events.watch(), events.ended());
     let seq = events.newest();
-    let hello = json!({"v": 1, "seq": seq, "servers": edge.host.measured().await});
+    let servers = edge.host.measured().await;
+    let hello = json!({"v": 1, "event": "hello", "seq": seq, "servers": servers});
     let (sender, receiver) = mpsc::channel(WAITING_MAX);
     let pump = Pump {
         hello: frame(Some(seq), "hello", &hello),
@@ -74,7 +75,7 @@ impl Pump {
                 heard = self.heard.recv() => match heard {
                     Ok(event) => frame(Some(event.seq), event.what.as_str(), &event),
                     Err(RecvError::Lagged(missed)) => {
-                        frame(None, "missed", &json!({"v": 1, "missed": missed}))
+                        frame(None, "missed", &json!({"event": "missed", "missed": missed}))
                     }
                     Err(RecvError::Closed) => return,
                 },
