@@ -77,8 +77,8 @@ impl Client {
         let answer = self.exchange("POST", "/mcp", &request)?;
         let text = String::from_utf8_lossy(&answer.body);
         // A stream of events ends with the answer; a plain body is the answer.
-        let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
-        let last = data.filter(|data| !data.is_empty()).next_back();
+        let mut data = text.lines().filter_map(|line| line.strip_prefix("data: "));
+        let last = data.rfind(|data| !data.is_empty());
         let last = last.map_or_else(|| text.to_string(), str::to_owned);
         let status = answer.status;
         serde_json::from_str(&last).with_context(|| format!("status {status}: {text}"))

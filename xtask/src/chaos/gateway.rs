@@ -25,7 +25,7 @@ pub(super) const EVERYTHING: &str = "everything";
 
 /// Servers that misbehave, and how.
 pub(super) const FAULTY: [(&str, &[&str]); 5] = [
-    ("crash", &["--fault", "crash-after=40"]),
+    ("crash", &["--fault", "crash-after=400"]),
     ("hang", &[]),
     ("flap", &[]),
     ("slow", &["--fault", "slow-start=300"]),

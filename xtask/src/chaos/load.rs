@@ -22,6 +22,9 @@ const FAULTY_CALLERS: u32 = 8;
 /// Of a hundred calls, those that go to healthy servers.
 const HEALTHY_PERCENT: u32 = 80;
 
+/// Calls of a faulty server after which it is asked the same again.
+const TURNS: u32 = 128;
+
 /// Wrong answers that are kept for the report.
 const WRONG_MAX: usize = 5;
 
@@ -99,7 +102,7 @@ impl<'a> Load<'a> {
                         .nth(nth as usize)
                         .context("no server")?;
                     let pace = Pace::new(pace(faulty, callers), nth, callers, end);
-                    running.push(scope.spawn(move || self.faulty(server, pace)));
+                    running.push(scope.spawn(move || self.faulty(server, nth, pace)));
                 }
                 running.push(scope.spawn(move || self.crashes(crashes, end)));
             }
@@ -149,10 +152,11 @@ impl<'a> Load<'a> {
     }
 
     /// Calls one faulty server; any end is fine, but each call must have one.
-    fn faulty(&self, server: &'static str, mut pace: Pace) -> Result<Outcome> {
+    fn faulty(&self, server: &'static str, nth: u32, mut pace: Pace) -> Result<Outcome> {
         let mut client = Client::open(self.gateway.address, &self.gateway.token)?;
         let mut seen = Outcome::default();
-        let mut turn = 0_u32;
+        // Callers of one server are not all at the same turn.
+        let mut turn = nth * TURNS / FAULTY_CALLERS;
         while pace.next() {
             turn += 1;
             let (tool, arguments) = deed(server, turn);
@@ -192,10 +196,10 @@ impl<'a> Load<'a> {
 /// What a faulty server is asked to do.
 fn deed(server: &str, turn: u32) -> (&'static str, Value) {
     let slow = |ms: u32| ("slow", json!({"ms": ms, "message": "x"}));
-    match (server, turn % 8) {
+    match (server, turn % TURNS) {
         // Longer than its second.
         ("hang", _) => slow(20_000),
-        ("babble", 0..=1) => slow(1_500),
+        ("babble", _) if turn % 4 == 0 => slow(1_500),
         ("flap", 0) => ("crash", json!({"when": "before"})),
         ("slow", _) => slow(300),
         _ => ("echo", json!({"message": "x"})),
