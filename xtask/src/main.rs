@@ -6,12 +6,14 @@
 )]
 
 mod bench;
+mod chaos;
 mod check;
 mod peers;
 mod process;
 mod repo;
 mod roundtrip;
 mod sim;
+mod soak;
 mod test;
 mod tidy;
 
@@ -33,6 +35,9 @@ usage: cargo xtask COMMAND
   test     check, peers, then every test of the workspace: what CI runs
   sim      random worlds on a virtual clock, 20,000 seeds [--seeds N] [--from SEED] [--seed S]
            [--json]
+  chaos    healthy servers beside five faulty ones [--minutes N] [--seconds N] [--rate N]
+           [--crashes-per-minute N] [--binary PATH] [--json]
+  soak     sim, chaos, and the long forms of the tests that have one; half an hour
   bench    measure the gateway [--quick] [--only what,..] [--json] [--pairs N]
 ";
 
@@ -58,6 +63,8 @@ fn run(command: &str, rest: &[String]) -> Result<ExitCode> {
         "roundtrip" => roundtrip::run(&root, rest),
         "test" => no_options(rest).and_then(|()| test::run(&root)),
         "sim" => sim::run(&root, rest),
+        "chaos" => chaos::run(&root, rest),
+        "soak" => no_options(rest).and_then(|()| soak::run(&root)),
         "bench" => bench::run(&root, rest),
         "" | "help" | "--help" | "-h" => {
             print!("{USAGE}");

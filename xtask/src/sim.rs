@@ -124,12 +124,12 @@ fn build(root: &Path) -> Result<PathBuf> {
     cargo.args(["test", "--quiet", "--package", "bowline-host"]);
     cargo.args(["--test", "random", "--no-run", "--message-format=json"]);
     let said = process::quiet(cargo.current_dir(root))?;
-    let programs = said.lines().filter_map(|line| {
+    let mut programs = said.lines().filter_map(|line| {
         let message: Value = serde_json::from_str(line).ok()?;
         let program = message.get("executable")?.as_str()?;
         Some(PathBuf::from(program))
     });
-    programs.last().context("cargo named no test program")
+    programs.next_back().context("cargo named no test program")
 }
 
 fn command(root: &Path, program: &Path) -> Command {

@@ -17,7 +17,7 @@ pub(crate) const SERVERS: [&str; 3] = ["alpha", "beta", "gamma"];
 pub(crate) const TOOLS: [&str; 6] = ["r0", "r1", "i0", "w0", "w1", "w2"];
 
 /// Whether the host holds to limits of calls and starts.
-pub(crate) const LIMITED: bool = false;
+pub(crate) const LIMITED: bool = true;
 
 /// How the servers of a world mostly fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

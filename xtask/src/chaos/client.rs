@@ -1,0 +1,179 @@
+//! A small blocking MCP client: one session, one connection, one call at a time.
+
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    net::{SocketAddr, TcpStream},
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+
+/// No answer of the gateway may take longer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A longer body is not read.
+const BODY_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// One keep-alive connection, with a session on it once one was opened.
+#[derive(Debug)]
+pub(super) struct Client {
+    stream: BufReader<TcpStream>,
+    address: SocketAddr,
+    token: String,
+    session: Option<String>,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Response {
+    status: u16,
+    session: Option<String>,
+    body: Vec<u8>,
+}
+
+impl Client {
+    pub(super) fn connect(address: SocketAddr, token: &str) -> Result<Self> {
+        let stream = TcpStream::connect(address).context("connect to the gateway")?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_nodelay(true)?;
+        Ok(Self {
+            stream: BufReader::new(stream),
+            address,
+            token: token.to_owned(),
+            session: None,
+            next: 0,
+        })
+    }
+
+    /// Opens a session.
+    pub(super) fn open(address: SocketAddr, token: &str) -> Result<Self> {
+        let mut client = Self::connect(address, token)?;
+        let answer = client.exchange(
+            "POST",
+            "/mcp",
+            &json!({
+                "jsonrpc": "2.0", "id": 0, "method": "initialize",
+                "params": {
+                    "protocolVersion": "2025-11-25",
+                    "capabilities": {},
+                    "clientInfo": {"name": "chaos", "version": "1"},
+                },
+            }),
+        )?;
+        client.session = answer.session;
+        let ready = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
+        client.exchange("POST", "/mcp", &ready)?;
+        Ok(client)
+    }
+
+    /// Calls a tool and returns the whole JSON-RPC answer.
+    pub(super) fn call(&mut self, tool: &str, arguments: &Value) -> Result<Value> {
+        self.next += 1;
+        let request = json!({
+            "jsonrpc": "2.0", "id": self.next, "method": "tools/call",
+            "params": {"name": tool, "arguments": arguments},
+        });
+        let answer = self.exchange("POST", "/mcp", &request)?;
+        let text = String::from_utf8_lossy(&answer.body);
+        // A stream of events ends with the answer; a plain body is the answer.
+        let mut data = text.lines().filter_map(|line| line.strip_prefix("data: "));
+        let last = data.rfind(|data| !data.is_empty());
+        let last = last.map_or_else(|| text.to_string(), str::to_owned);
+        let status = answer.status;
+        serde_json::from_str(&last).with_context(|| format!("status {status}: {text}"))
+    }
+
+    /// Ends the session.
+    pub(super) fn close(mut self) -> Result<()> {
+        self.exchange("DELETE", "/mcp", &Value::Null).map(drop)
+    }
+
+    /// Asks the API.
+    pub(super) fn api(&mut self, method: &str, path: &str) -> Result<Value> {
+        let answer = self.exchange(method, path, &Value::Null)?;
+        let status = answer.status;
+        serde_json::from_slice(&answer.body).with_context(|| format!("{path}: status {status}"))
+    }
+
+    fn exchange(&mut self, method: &str, path: &str, body: &Value) -> Result<Response> {
+        let body = match (method, body) {
+            ("GET" | "DELETE", _) => String::new(),
+            (_, Value::Null) => "{}".to_owned(),
+            (_, body) => body.to_string(),
+        };
+        let mut head = format!(
+            "{method} {path} HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {}\r\n\
+             Content-Type: application/json\r\nAccept: application/json, text/event-stream\r\n\
+             Content-Length: {}\r\n",
+            self.address,
+            self.token,
+            body.len()
+        );
+        if let Some(session) = &self.session {
+            head.push_str(&format!(
+                "Mcp-Session-Id: {session}\r\nMCP-Protocol-Version: 2025-11-25\r\n"
+            ));
+        }
+        let message = format!("{head}\r\n{body}");
+        self.stream.get_mut().write_all(message.as_bytes())?;
+        self.read()
+    }
+
+    fn line(&mut self) -> Result<String> {
+        let mut line = String::new();
+        if self.stream.read_line(&mut line)? == 0 {
+            bail!("the gateway closed the connection");
+        }
+        Ok(line)
+    }
+
+    fn read(&mut self) -> Result<Response> {
+        let line = self.line()?;
+        let status = line.split_whitespace().nth(1);
+        let status = status.and_then(|status| status.parse().ok());
+        let status = status.with_context(|| format!("no status line: {line:?}"))?;
+        let (mut length, mut chunked, mut session) = (0, false, None);
+        loop {
+            let line = self.line()?;
+            let Some((key, value)) = line.trim_end().split_once(": ") else {
+                break;
+            };
+            match key.to_ascii_lowercase().as_str() {
+                "content-length" => length = value.parse().context("content-length")?,
+                "transfer-encoding" => chunked = true,
+                "mcp-session-id" => session = Some(value.to_owned()),
+                _ => {}
+            }
+        }
+        let mut body = Vec::new();
+        if chunked {
+            loop {
+                let size = self.line()?;
+                let size = usize::from_str_radix(size.trim(), 16).context("chunk size")?;
+                self.take(size, &mut body)?;
+                self.line()?;
+                if size == 0 {
+                    break;
+                }
+            }
+        } else {
+            self.take(length, &mut body)?;
+        }
+        Ok(Response {
+            status,
+            session,
+            body,
+        })
+    }
+
+    fn take(&mut self, size: usize, body: &mut Vec<u8>) -> Result<()> {
+        if size + body.len() > BODY_BYTES_MAX {
+            bail!("the answer is too long");
+        }
+        let mut part = vec![0; size];
+        self.stream.read_exact(&mut part)?;
+        body.append(&mut part);
+        Ok(())
+    }
+}
