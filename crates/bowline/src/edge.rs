@@ -9,6 +9,7 @@ pub mod errors;
 pub mod guard;
 pub mod listen;
 pub mod mcp;
+pub mod metrics;
 pub mod ready;
 pub mod route;
 pub mod seal;

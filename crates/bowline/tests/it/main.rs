@@ -19,6 +19,7 @@ mod harness;
 mod http_servers;
 mod isolation;
 mod kill;
+mod metrics;
 mod old_sse;
 mod own_links;
 mod peers;
