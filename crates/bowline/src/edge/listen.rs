@@ -65,7 +65,9 @@ pub(super) async fn answer(edge: &Arc<Edge>, request: Request<Incoming>, local: 
         Place::Sse(scope) => (Endpoint::OldStream, scope),
         Place::Messages(scope) => (Endpoint::OldMessages, scope),
         Place::Api => return Box::pin(api::answer(edge, &principal, parts, incoming)).await,
-        Place::Metrics => return metrics::answer(edge, &principal, &parts.method),
+        Place::Metrics => {
+            return Box::pin(metrics::answer(edge, &principal, &parts.method)).await;
+        }
         Place::Livez => return body::text(StatusCode::OK, "ok\n"),
         Place::Readyz => return ready::answer(edge),
     };

@@ -489,5 +489,6 @@ impl Session {
     }
 }
 
+pub(crate) mod listener;
 mod more;
 pub(crate) mod served;

@@ -11,6 +11,7 @@
 
 mod asks;
 mod batches;
+mod canaries;
 mod command_line;
 mod door;
 mod first_call;
@@ -32,3 +33,4 @@ mod shim;
 mod stdio_servers;
 mod stdio_tools;
 mod streams;
+mod telemetry;

@@ -39,14 +39,12 @@ fn a_scrape_tells_what_each_server_does_and_how_its_calls_ended() {
     .concat();
     let gateway = Gateway::up(&config);
     gateway.wait_for("up", "ready");
-    let before = scrape(&gateway);
     let mut session = gateway.session("/servers/up/mcp");
     for _ in 0..3 {
         session.text("echo", &json!({"message": "hi"}));
     }
+    session.call("rpc_error", &json!({"code": -32000, "message": "no"}));
     let page = scrape(&gateway);
-    let answered = r#"bowline_calls_total{server="up",outcome="ok"}"#;
-    assert_eq!(value(&page, answered) - value(&before, answered), 3.0);
     for (series, want) in [
         (r#"bowline_server_up{server="up"}"#, 1.0),
         (r#"bowline_server_up{server="down"}"#, 0.0),
@@ -55,12 +53,40 @@ fn a_scrape_tells_what_each_server_does_and_how_its_calls_ended() {
         (r#"bowline_server_state{server="down",state="ready"}"#, 0.0),
         (r#"bowline_server_generation{server="up"}"#, 1.0),
         (r#"bowline_server_in_flight{server="up"}"#, 0.0),
+        (r#"bowline_server_queued{server="up"}"#, 0.0),
+        (r#"bowline_calls_total{server="up",outcome="ok"}"#, 3.0),
+        (
+            r#"bowline_calls_total{server="up",outcome="rpc_error"}"#,
+            1.0,
+        ),
+        (r#"bowline_calls_shed_total{server="up"}"#, 0.0),
+        (r#"bowline_calls_retried_total{server="up"}"#, 0.0),
+        (r#"bowline_call_duration_seconds_count{server="up"}"#, 4.0),
+        (
+            r#"bowline_call_duration_seconds_bucket{le="+Inf",server="up"}"#,
+            4.0,
+        ),
         (r#"bowline_circuit_open{server="up"}"#, 0.0),
         ("bowline_sessions", 1.0),
     ] {
         assert_eq!(value(&page, series), want, "{series}");
     }
     assert!(value(&page, "bowline_uptime_seconds") > 0.0);
+    assert!(value(&page, r#"bowline_call_duration_seconds_sum{server="up"}"#) > 0.0);
+    let mut last = 0.0;
+    for line in page.lines() {
+        let prefix = "bowline_call_duration_seconds_bucket";
+        if line.starts_with(prefix) && line.contains(r#"server="up""#) {
+            let (_, count) = line.rsplit_once(' ').unwrap();
+            let count = count.parse().unwrap();
+            assert!(
+                last <= count,
+                "buckets hold what those below them hold: {line}"
+            );
+            last = count;
+        }
+    }
+    assert!(value(&page, r#"bowline_server_memory_bytes{server="up"}"#) > 1e5);
     assert!(value(&page, "process_resident_memory_bytes") > 1e6);
     assert!(value(&page, "process_open_fds") > 3.0);
     assert!(page.contains("bowline_build_info{version="), "{page}");
