@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use bowline_core::backoff::Backoff;
 use bowline_core::breaker::BreakerPolicy;
+use bowline_core::redact::Redactor;
 use bowline_core::supervision::RestartPolicy;
 use bowline_host::dial::RealDial;
 use bowline_host::ports::{Clock, SystemClock};
@@ -30,6 +31,7 @@ use crate::edge::{About, Edge, announce, listen};
 use crate::manifests::FileManifests;
 use crate::reload::{self, Reloader};
 use crate::state::{self, Lock, Run, State};
+use crate::telemetry::{Exporting, Secrets, Telemetry};
 
 /// Variables every child gets, where the gateway has them: enough to find programs and speak the
 /// user's language, and nothing that is a credential.
@@ -82,6 +84,7 @@ pub struct Gateway {
     edge: Arc<Edge>,
     state: State,
     stop: watch::Sender<bool>,
+    exporting: Exporting,
     /// Held as long as the gateway runs.
     _lock: Lock,
 }
@@ -93,6 +96,7 @@ impl Gateway {
         state: State,
         auth: Auth,
         env: &Env,
+        telemetry: Telemetry,
     ) -> Result<Self, AssembleError> {
         if auth == Auth::NotForMcp
             && let Some(exposed) = config.addresses().iter().find(|at| !at.ip().is_loopback())
@@ -126,8 +130,13 @@ impl Gateway {
         // Found once: after an update the path may lead to another program.
         let own = std::env::current_exe().map_err(AssembleError::OwnPath)?;
         let translate = {
-            let env = env.clone();
-            move |config: &Config| specs_of(config, &own, &env)
+            let (env, secrets) = (env.clone(), telemetry.secrets.clone());
+            let token = Redactor::new([("owner token", token.expose())]);
+            move |config: &Config| {
+                let specs = specs_of(config, &own, &env);
+                keep_secrets(&secrets, &token, &specs);
+                specs
+            }
         };
         let specs = translate(&config);
         let host = start_host(specs, config.limits, &state, clock, Arc::clone(&sessions))?;
@@ -137,7 +146,7 @@ impl Gateway {
         };
         let reloader = Reloader::new(&config, env, Box::new(translate));
         let door = Door::new(auth, token.expose());
-        let edge = Edge::new(door, sessions, host, about, reloader);
+        let edge = Edge::new(door, sessions, host, about, reloader, telemetry.traced());
         let (stop, stopped) = watch::channel(false);
         let tasks = edge.host.tasks();
         for listener in listeners {
@@ -149,12 +158,14 @@ impl Gateway {
             announce::run(Arc::clone(&edge), stopped.clone()),
         );
         tasks.spawn("config", reload::follow(Arc::clone(&edge), stopped));
+        let exporting = telemetry.export(http_client()?, tasks);
         state.write_run(&run)?;
         Ok(Self {
             run,
             edge,
             state,
             stop,
+            exporting,
             _lock: lock,
         })
     }
@@ -176,6 +187,7 @@ impl Gateway {
         self.stop.send_replace(true);
         self.edge.sessions.close_streams();
         self.edge.host.shutdown().await;
+        self.exporting.finish().await;
         if let Err(error) = self.state.remove_run() {
             tracing::warn!(error = &error as &dyn std::error::Error, "run.json stays");
         }
@@ -194,12 +206,10 @@ fn start_host(
         name: "bowline".into(),
         version: env!("CARGO_PKG_VERSION").into(),
     };
-    let http = HyperClient::new(ClientLimits::default())
-        .map_err(|error| AssembleError::Tls(Box::new(error)))?;
     let dial = RealDial {
         spawner: tasks.clone(),
         client,
-        http: Arc::new(http),
+        http: http_client()?,
         stdio_limits: StdioLimits::default(),
         http_limits: HttpLimits::default(),
     };
@@ -216,6 +226,19 @@ fn start_host(
 fn specs_of(config: &Config, own: &Path, env: &Env) -> Vec<ServerSpec> {
     let servers = config.servers.iter();
     servers.map(|server| spec_of(server, own, env)).collect()
+}
+
+/// Keeps our own token and the secrets of these servers out of logs and traces from now on.
+fn keep_secrets(secrets: &Secrets, token: &Redactor, servers: &[ServerSpec]) {
+    let theirs = servers.iter().map(|server| &*server.secrets);
+    secrets.replace(Redactor::union(theirs.chain([token])));
+}
+
+/// Returns what carries requests to servers and to a collector.
+fn http_client() -> Result<Arc<HyperClient>, AssembleError> {
+    let client = HyperClient::new(ClientLimits::default());
+    let client = client.map_err(|error| AssembleError::Tls(Box::new(error)))?;
+    Ok(Arc::new(client))
 }
 
 /// Translates what the file says into what the host needs.

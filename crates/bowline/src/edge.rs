@@ -9,11 +9,13 @@ pub mod errors;
 pub mod guard;
 pub mod listen;
 pub mod mcp;
+pub mod metrics;
 pub mod ready;
 pub mod route;
 pub mod seal;
 pub mod session;
 pub mod stream;
+mod trace;
 pub mod unread;
 pub mod watcher;
 
@@ -26,6 +28,7 @@ use tokio::sync::Semaphore;
 use crate::edge::door::Door;
 use crate::edge::session::{Session, Sessions, Terms};
 use crate::reload::Reloader;
+use crate::telemetry::{SpanCounts, Tracer};
 
 /// What people may want to know about this gateway.
 #[derive(Clone, Debug)]
@@ -34,6 +37,15 @@ pub struct About {
     pub url: String,
     /// The configuration file it was started with.
     pub config: Option<String>,
+}
+
+/// How calls are traced.
+#[derive(Clone, Debug)]
+pub struct Traced {
+    /// Decides which are.
+    pub tracer: Tracer,
+    /// What became of their spans; absent where they go nowhere.
+    pub counts: Option<Arc<SpanCounts>>,
 }
 
 /// Everything a request meets before it reaches the host. Shared by all connections.
@@ -51,6 +63,8 @@ pub struct Edge {
     watchers: Arc<Semaphore>,
     /// Where its servers come from.
     pub reloader: Reloader,
+    /// Which calls are traced.
+    pub traces: Traced,
     /// The routes of the API, built once.
     api: axum::Router,
 }
@@ -64,6 +78,7 @@ impl Edge {
         host: Host,
         about: About,
         reloader: Reloader,
+        traces: Traced,
     ) -> Arc<Self> {
         Arc::new_cyclic(|edge| Self {
             api: api::router(edge.clone()),
@@ -73,6 +88,7 @@ impl Edge {
             host,
             about,
             reloader,
+            traces,
         })
     }
 

@@ -8,3 +8,4 @@ pub mod fixture;
 pub mod manifests;
 pub mod reload;
 pub mod state;
+pub mod telemetry;

@@ -8,6 +8,7 @@ use bytes::Bytes;
 
 use crate::caller::CallerEnd;
 use crate::time::Now;
+use crate::trace::Trace;
 
 /// Who asks, as proved by a credential.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -160,6 +161,8 @@ pub struct Call {
     pub deadline: Option<Now>,
     /// Takes what the server says before it answers; absent where nobody listens.
     pub caller: Option<Arc<dyn CallerEnd>>,
+    /// Where it stands in a trace; absent where nobody traces.
+    pub trace: Option<Arc<Trace>>,
 }
 
 /// Where a call goes, and what is declared about running it.

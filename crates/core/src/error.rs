@@ -1,5 +1,6 @@
 //! The one error of the call path: every failure says whether the call may have run.
 
+mod clean;
 mod kind;
 
 use std::sync::Arc;

@@ -23,3 +23,4 @@ pub mod sync;
 pub mod tasks;
 pub mod template;
 pub mod time;
+pub mod trace;

@@ -9,14 +9,19 @@ use aho_corasick::{AhoCorasick, MatchKind};
 /// A text that is shorter than this is no secret: to hide it would hide ordinary words.
 pub const SECRET_BYTES_MIN: usize = 6;
 
+/// Stands at the end of a text that was cut.
+const CUT: char = '…';
+
 /// Knows secrets, and what to show in place of each.
 #[derive(Clone, Default)]
 pub struct Redactor(Option<Arc<Known>>);
 
 struct Known {
     finder: AhoCorasick,
-    /// What stands in place of each secret.
+    /// What stands in place of each text that is looked for.
     shown: Vec<String>,
+    /// Labels and secrets, to be known by others as well.
+    secrets: Vec<(Box<str>, Box<str>)>,
 }
 
 impl Redactor {
@@ -33,40 +38,96 @@ impl Redactor {
         if known.is_empty() {
             return Self(None);
         }
+        let looked_for: Vec<_> = known
+            .iter()
+            .flat_map(|(label, secret)| forms(secret).map(move |form| (*label, form)))
+            .collect();
         let finder = AhoCorasick::builder()
             .match_kind(MatchKind::LeftmostLongest)
-            .build(known.iter().map(|(_, secret)| secret));
-        let shown = known.iter().map(|(label, _)| format!("‹{label}›"));
+            .build(looked_for.iter().map(|(_, form)| form.as_ref()));
+        let shown = looked_for.iter().map(|(label, _)| format!("‹{label}›"));
         let shown = shown.collect();
+        let secrets = known
+            .iter()
+            .map(|(label, secret)| (Box::from(*label), Box::from(*secret)));
+        let secrets = secrets.collect();
         // Building fails only beyond the limits of an automaton, far above any configuration.
-        Self(finder.ok().map(|finder| Arc::new(Known { finder, shown })))
+        let finder = finder.ok();
+        Self(finder.map(|finder| {
+            Arc::new(Known {
+                finder,
+                shown,
+                secrets,
+            })
+        }))
     }
 
-    /// Returns `text` with every secret replaced by its label.
+    /// Knows what all of these know.
+    #[must_use]
+    pub fn union<'a>(known: impl IntoIterator<Item = &'a Self>) -> Self {
+        let known = known.into_iter().filter_map(|one| one.0.as_deref());
+        let secrets = known.flat_map(|known| &known.secrets);
+        Self::new(secrets.map(|(label, secret)| (&**label, &**secret)))
+    }
+
+    /// Returns `text` with every secret replaced by its label; where it says that it was cut, also
+    /// one of which only the beginning is left.
     #[must_use]
     pub fn clean<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        match &self.0 {
-            Some(known) if known.finder.is_match(text) => {
-                Cow::Owned(known.finder.replace_all(text, &known.shown))
-            }
-            Some(_) | None => Cow::Borrowed(text),
+        let Some(known) = &self.0 else {
+            return Cow::Borrowed(text);
+        };
+        let cleaned = if known.finder.is_match(text) {
+            Cow::Owned(known.finder.replace_all(text, &known.shown))
+        } else {
+            Cow::Borrowed(text)
+        };
+        if !text.ends_with(CUT) {
+            return cleaned;
         }
+        known.clean_cut(&cleaned).map_or(cleaned, Cow::Owned)
     }
 
-    /// The same for a text that is shared.
+    /// The same for a text that is shared, and may have been cut without saying so.
     #[must_use]
     pub fn clean_shared(&self, text: &Arc<str>) -> Arc<str> {
-        match self.clean(text) {
-            Cow::Borrowed(_) => Arc::clone(text),
-            Cow::Owned(cleaned) => cleaned.into(),
+        let cleaned = self.clean(text);
+        let cut = self.0.as_ref().and_then(|known| known.clean_cut(&cleaned));
+        match (cut, cleaned) {
+            (Some(cut), _) => cut.into(),
+            (None, Cow::Borrowed(_)) => Arc::clone(text),
+            (None, Cow::Owned(cleaned)) => cleaned.into(),
         }
     }
+}
+
+impl Known {
+    /// Returns the text without the beginning of a secret that it ends with, if it does.
+    fn clean_cut(&self, text: &str) -> Option<String> {
+        let kept = text.strip_suffix(CUT).unwrap_or(text);
+        let begun = self.secrets.iter().filter_map(|(label, secret)| {
+            let starts = (SECRET_BYTES_MIN..secret.len()).rev();
+            let mut starts = starts.filter_map(|length| secret.get(..length));
+            let start = starts.find(|start| kept.ends_with(start))?;
+            Some((label, start.len()))
+        });
+        let (label, length) = begun.max_by_key(|(_, length)| *length)?;
+        let before = kept.get(..kept.len().checked_sub(length)?)?;
+        Some(format!("{before}‹{label}›{CUT}"))
+    }
+}
+
+/// Returns the ways in which a secret may stand in a text: as it is, and escaped.
+fn forms(secret: &str) -> impl Iterator<Item = Cow<'_, str>> {
+    let escaped: String = secret.escape_debug().collect();
+    let escaped = (escaped != secret).then_some(Cow::Owned(escaped));
+    std::iter::once(Cow::Borrowed(secret)).chain(escaped)
 }
 
 // Shows how much it knows, and nothing of it.
 impl fmt::Debug for Redactor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let count = self.0.as_ref().map_or(0, |known| known.shown.len());
+        let count = self.0.as_ref().map_or(0, |known| known.secrets.len());
         f.debug_tuple("Redactor").field(&count).finish()
     }
 }
@@ -85,5 +146,34 @@ mod tests {
             Cow::Borrowed(_)
         ));
         assert_eq!(format!("{redactor:?}"), "Redactor(2)");
+    }
+    #[test]
+    fn a_secret_that_is_escaped_is_found_as_well() {
+        let redactor = Redactor::new([("KEY", "line one\n\"two\"")]);
+        assert_eq!(redactor.clean("a line one\n\"two\" b"), "a ‹KEY› b");
+        let logged = format!("{:?}", "a line one\n\"two\" b");
+        assert_eq!(redactor.clean(&logged), "\"a ‹KEY› b\"");
+    }
+
+    #[test]
+    fn the_beginning_of_a_secret_at_a_cut_is_found() {
+        let redactor = Redactor::new([("KEY", "hunter2222"), ("LONG", "x-hunter2222")]);
+        assert_eq!(redactor.clean("it is hunter2…"), "it is ‹KEY›…");
+        assert_eq!(redactor.clean("it is x-hunter2…"), "it is ‹LONG›…");
+        // Too little of it is left to say anything.
+        assert_eq!(redactor.clean("it is hunte…"), "it is hunte…");
+        assert_eq!(redactor.clean("it is hunter2"), "it is hunter2");
+        let shared = |text: &str| redactor.clean_shared(&Arc::from(text)).to_string();
+        assert_eq!(shared("hunter2222 or hunter2"), "‹KEY› or ‹KEY›…");
+        assert_eq!(shared("nothing"), "nothing");
+    }
+
+    #[test]
+    fn a_union_knows_what_each_of_them_knows() {
+        let one = Redactor::new([("A", "secret-one")]);
+        let two = Redactor::new([("B", "secret-two"), ("C", "secret-one")]);
+        let all = Redactor::union([&one, &Redactor::default(), &two]);
+        assert_eq!(all.clean("secret-one secret-two"), "‹A› ‹B›");
+        assert_eq!(format!("{:?}", Redactor::union([])), "Redactor(0)");
     }
 }

@@ -72,7 +72,7 @@ impl CallPath {
         // and an open breaker must queue the writes that the outbox exists for.
 
         // Load: from here on the call is counted at its server, also when its caller goes away.
-        let span = telling::span(&route);
+        let span = telling::span(call, &route);
         let mut tally = server.tally(started, span.clone());
         let way = Way::new(call, &route, &server, started.now());
         let outcome = self.admitted(call, way, &mut tally);
@@ -83,7 +83,7 @@ impl CallPath {
         telling::failure(&span, way, outcome.as_ref().err());
 
         // Memory: what the answer gave out that later requests will name.
-        let (reply, link) = outcome?;
+        let (reply, link) = outcome.map_err(|error| error.cleaned(&server.spec().secrets))?;
         self.memory.learn(call, (&route, link), &reply, ended.now());
         Ok(reply)
     }
@@ -175,6 +175,7 @@ impl CallPath {
                 reply_id: call.id.clone(),
                 deadline: self.clock.instant(way.deadline),
                 caller: call.caller.clone(),
+                trace: call.trace.clone(),
             })
             .await?;
         Ok(Reply {

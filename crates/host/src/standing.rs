@@ -348,6 +348,7 @@ pub(crate) async fn tell(
         reply_id: Bytes::from_static(b"0"),
         deadline: clock.instant(end),
         caller: None,
+        trace: None,
     };
     let timeout = bowline_core::time::millis(STEP_TIMEOUT);
     let answer = ready.link.request(request).await;

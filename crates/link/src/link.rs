@@ -12,6 +12,7 @@ use bowline_core::call::Body;
 use bowline_core::caller::{CallerEnd, SessionKey};
 use bowline_core::error::Execution;
 use bowline_core::pending::Sent;
+use bowline_core::trace::Trace;
 use bowline_wire::mcp::Revision;
 use bytes::Bytes;
 use thiserror::Error;
@@ -44,6 +45,8 @@ pub struct Request {
     /// Takes what the server says before it answers, and can be asked; absent for requests of the
     /// gateway's own.
     pub caller: Option<Arc<dyn CallerEnd>>,
+    /// Where it stands in a trace, which the server is told; absent where nobody traces.
+    pub trace: Option<Arc<Trace>>,
 }
 
 /// A JSON string that is replaced on the way.
@@ -158,10 +161,11 @@ const SAID_CHARS_MAX: usize = 200;
 
 fn said(preview: &str) -> String {
     let line = preview.trim().lines().next().unwrap_or_default();
-    let line: String = line.chars().take(SAID_CHARS_MAX).collect();
-    match line.as_str() {
-        "" => line,
-        line => format!(": {line}"),
+    match line.char_indices().nth(SAID_CHARS_MAX) {
+        _ if line.is_empty() => String::new(),
+        None => format!(": {line}"),
+        // Said, so that whoever takes secrets out knows that half of one may stand at the end.
+        Some((cut, _)) => format!(": {}…", line.get(..cut).unwrap_or_default()),
     }
 }
 

@@ -123,7 +123,7 @@ impl Peer {
             id: Some(id),
             cancels: request.method != method::INITIALIZE,
         };
-        let frame = frame::request(id, &request);
+        let frame = frame::request(id, &request, frame::Place::Params);
         let deadline = request.deadline;
         // The parameters can be large, and the wait long.
         drop(request);

@@ -42,6 +42,7 @@ pub fn call(tool: &str, arguments: &str) -> Call {
         id: Bytes::from_static(CALL_ID.as_bytes()),
         deadline: None,
         caller: None,
+        trace: None,
     }
 }
 

@@ -12,10 +12,11 @@ use tokio::time::Interval;
 use super::{Context, Exit, Failure, Out, Up};
 use crate::assemble::{AssembleError, Gateway};
 use crate::cli::Format;
-use crate::config::{self, Broken, Child, Config, Reach, ServerConfig};
+use crate::config::{self, Broken, Child, Config, Env, Reach, ServerConfig};
 use crate::edge::door::Auth;
 use crate::reload::Outcome;
 use crate::state::{self, State};
+use crate::telemetry::{self, Telemetry};
 
 /// How long `up` reports on servers that are starting.
 const REPORT_MAX: Duration = Duration::from_secs(60);
@@ -25,7 +26,6 @@ const REPORT_TICK: Duration = Duration::from_millis(50);
 
 /// Runs a gateway until SIGINT or SIGTERM.
 pub(super) fn run(up: &Up, context: &mut Context) -> Result<Exit, Failure> {
-    log_to_stderr(context);
     // One thread carries all calls: measured, it costs the least CPU per call.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -60,7 +60,8 @@ async fn serve(up: &Up, context: &mut Context) -> Result<(), Failure> {
         context.global.state.as_deref(),
         &context.env,
     )?)?;
-    let gateway = Gateway::start(config, state, auth, &context.env).await?;
+    let telemetry = telemetry(&context.env, &config.telemetry);
+    let gateway = Gateway::start(config, state, auth, &context.env, telemetry).await?;
     announce(&gateway, up, context)?;
     attend(&gateway, &mut signals, &mut context.out).await;
     context.out.note("stopping");
@@ -291,16 +292,9 @@ impl From<AssembleError> for Failure {
 }
 
 /// What the gateway does is told on stderr; `BOWLINE_LOG` says how much of it.
-fn log_to_stderr(context: &Context) {
-    let filter = context.env.text("BOWLINE_LOG").unwrap_or("warn");
-    let filter = tracing_subscriber::EnvFilter::try_new(filter)
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
-    let subscriber = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(io::stderr)
-        .with_ansi(false);
-    // Fails only when the program that embeds us has its own.
-    let _ = subscriber.try_init();
+fn telemetry(env: &Env, traces: &config::Telemetry) -> Telemetry {
+    let format = telemetry::Format::named(env.text("BOWLINE_LOG_FORMAT"));
+    Telemetry::start(env.text("BOWLINE_LOG"), format, traces)
 }
 
 /// Many sessions need many descriptors, and the usual soft limit is far below the hard one.

@@ -168,7 +168,7 @@ impl Door {
             (Place::Mcp(_) | Place::Sse(_) | Place::Messages(_), Auth::NotForMcp)
             | (Place::Livez | Place::Readyz, _) => Ok(Arc::clone(&self.anonymous)),
             (Place::Mcp(_) | Place::Sse(_) | Place::Messages(_), Auth::Required)
-            | (Place::Api, _) => Err(Refused::Unauthorized),
+            | (Place::Api | Place::Metrics, _) => Err(Refused::Unauthorized),
         }
     }
 }

@@ -13,7 +13,7 @@ use super::door::{Local, Refused};
 use super::errors::UNAUTHORIZED;
 use super::mcp::Endpoint;
 use super::route::{Place, place};
-use super::{Edge, api, connection, mcp, ready};
+use super::{Edge, api, connection, mcp, metrics, ready};
 
 /// Connections served at once; further ones wait in the kernel's queue.
 pub const CONNECTIONS_MAX: usize = 16_384;
@@ -65,6 +65,9 @@ pub(super) async fn answer(edge: &Arc<Edge>, request: Request<Incoming>, local: 
         Place::Sse(scope) => (Endpoint::OldStream, scope),
         Place::Messages(scope) => (Endpoint::OldMessages, scope),
         Place::Api => return Box::pin(api::answer(edge, &principal, parts, incoming)).await,
+        Place::Metrics => {
+            return Box::pin(metrics::answer(edge, &principal, &parts.method)).await;
+        }
         Place::Livez => return body::text(StatusCode::OK, "ok\n"),
         Place::Readyz => return ready::answer(edge),
     };

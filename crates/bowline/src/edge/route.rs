@@ -16,6 +16,8 @@ pub enum Place {
     Messages(Scope),
     /// The API.
     Api,
+    /// What is counted, for whoever watches many machines.
+    Metrics,
     /// Whether the process lives.
     Livez,
     /// Whether it serves.
@@ -27,6 +29,7 @@ pub enum Place {
 pub fn place(path: &str) -> Option<Place> {
     match path {
         "/livez" => Some(Place::Livez),
+        "/metrics" => Some(Place::Metrics),
         "/readyz" => Some(Place::Readyz),
         _ if path.starts_with("/api/v1/") => Some(Place::Api),
         _ => match path.strip_prefix("/servers/") {
@@ -61,6 +64,7 @@ mod tests {
             Some(Place::Mcp(Scope::Server("files".into())))
         );
         assert_eq!(place("/api/v1/servers"), Some(Place::Api));
+        assert_eq!(place("/metrics"), Some(Place::Metrics));
         assert_eq!(place("/sse"), Some(Place::Sse(Scope::All)));
         assert_eq!(
             place("/servers/files/messages"),
@@ -77,6 +81,7 @@ mod tests {
             "/servers/a/b/mcp",
             "/servers/%2e%2e/mcp",
             "/api/v1",
+            "/metrics/",
             "/.well-known/mcp",
             "*",
         ] {

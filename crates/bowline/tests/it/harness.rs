@@ -494,5 +494,6 @@ impl Session {
     }
 }
 
+pub(crate) mod listener;
 mod more;
 pub(crate) mod served;

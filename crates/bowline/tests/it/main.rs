@@ -11,6 +11,7 @@
 
 mod asks;
 mod batches;
+mod canaries;
 mod command_line;
 mod discover;
 mod door;
@@ -23,6 +24,7 @@ mod http_servers;
 mod isolation;
 mod kill;
 mod lifecycle;
+mod metrics;
 mod old_sse;
 mod own_links;
 mod peers;
@@ -38,3 +40,4 @@ mod stdio_servers;
 mod stdio_tools;
 mod storm;
 mod streams;
+mod telemetry;

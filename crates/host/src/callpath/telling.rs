@@ -1,6 +1,6 @@
 //! What people can follow of one call: its span, and a line where it went wrong.
 
-use bowline_core::call::Route;
+use bowline_core::call::{Call, Route};
 use bowline_core::error::CallError;
 use tracing::Span;
 use tracing::field::Empty;
@@ -9,9 +9,22 @@ use super::Way;
 
 /// Returns the span of a call. It must be attached to the call's future and never be entered
 /// over an await: calls share threads.
-pub(super) fn span(route: &Route) -> Span {
+///
+/// One that is recorded is named: whoever records spans reads from here under which name.
+pub(super) fn span(call: &Call, route: &Route) -> Span {
     let Route { server, name, .. } = route;
-    tracing::debug_span!("call", %server, tool = %name, generation = Empty, outcome = Empty)
+    let trace = call.trace.as_deref().filter(|trace| trace.recorded);
+    tracing::debug_span!(
+        "call",
+        method = call.subject.method(),
+        %server,
+        tool = %name,
+        generation = Empty,
+        outcome = Empty,
+        trace_id = trace.map(|trace| display(trace.context.trace)),
+        span_id = trace.map(|trace| display(trace.context.span)),
+        parent_id = trace.and_then(|trace| trace.parent).map(display),
+    )
 }
 
 /// Tells of a call that is sent a second time.

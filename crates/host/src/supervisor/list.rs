@@ -175,6 +175,7 @@ async fn page(
             reply_id: Bytes::from_static(b"0"),
             deadline,
             caller: None,
+            trace: None,
         })
         .await
         .map_err(|source| ListError::Link { method, source })?;

@@ -42,11 +42,10 @@ impl Talk {
     pub(super) async fn carry(
         self: &Arc<Self>,
         id: u64,
-        body: Bytes,
+        verb: Verb,
         again: Again,
         deadline: Instant,
     ) -> Result<(), LinkError> {
-        let verb = Verb::Post(body);
         let mut renewed = false;
         let mut delays = TRIES_AFTER.iter();
         loop {

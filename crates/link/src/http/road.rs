@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use bowline_core::pending::Sent;
+use bowline_core::trace::{self, Trace};
 use bytes::Bytes;
 use http::header::{
     ACCEPT, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, LOCATION, TRANSFER_ENCODING, USER_AGENT,
@@ -19,6 +20,10 @@ use crate::link::{Exit, LinkError, NotSent};
 
 /// Redirects that are followed for one request.
 const REDIRECTS_MAX: usize = 10;
+
+const TRACEPARENT: HeaderName = HeaderName::from_static(trace::TRACEPARENT);
+
+const TRACESTATE: HeaderName = HeaderName::from_static(trace::TRACESTATE);
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
@@ -58,6 +63,8 @@ pub(super) struct Parcel<'a> {
 pub(super) enum Verb {
     /// Takes a message.
     Post(Bytes),
+    /// Takes a message that stands in a trace.
+    Traced(Bytes, Arc<Trace>),
     /// Opens a stream.
     Get,
     /// Ends the session.
@@ -151,7 +158,7 @@ impl Road {
         }
         let held = parcel.held;
         let (method, lines, body) = match parcel.verb {
-            Verb::Post(body) => (Method::POST, &held.post, &**body),
+            Verb::Post(body) | Verb::Traced(body, _) => (Method::POST, &held.post, &**body),
             Verb::Get => (Method::GET, &held.get, &[][..]),
             Verb::Delete => (Method::DELETE, &held.delete, &[][..]),
         };
@@ -162,6 +169,9 @@ impl Road {
             headers: Vec::new(),
             body,
         };
+        if let Verb::Traced(_, trace) = parcel.verb {
+            request.headers.extend(traced(trace));
+        }
         add(&mut request, secrets);
         if let Some(id) = parcel.last_event {
             request.headers.push((LAST_EVENT_ID, id.clone()));
@@ -185,12 +195,34 @@ fn add(request: &mut Outgoing<'_>, secrets: Vec<(HeaderName, HeaderValue)>) {
     }
 }
 
+/// Returns the headers that say where a call stands in a trace.
+fn traced(trace: &Trace) -> impl Iterator<Item = (HeaderName, HeaderValue)> + use<> {
+    let parent = HeaderValue::try_from(trace.context.to_string()).ok();
+    let state = trace.state.as_deref();
+    let state = state.and_then(|state| HeaderValue::from_str(state).ok());
+    let parent = parent.map(|value| (TRACEPARENT, value));
+    parent
+        .into_iter()
+        .chain(state.map(|value| (TRACESTATE, value)))
+}
+
 impl Verb {
+    /// Returns a call, which may stand in a trace.
+    pub(super) fn call(body: Bytes, trace: Option<Arc<Trace>>) -> Self {
+        match trace {
+            Some(trace) => Self::Traced(body, trace),
+            None => Self::Post(body),
+        }
+    }
+
     /// Returns what is asked for at the place that a redirect leads to.
     fn redirected(self, status: StatusCode) -> Self {
         match (status, self) {
             (StatusCode::SEE_OTHER, _) => Self::Get,
-            (StatusCode::MOVED_PERMANENTLY | StatusCode::FOUND, Self::Post(_)) => Self::Get,
+            (
+                StatusCode::MOVED_PERMANENTLY | StatusCode::FOUND,
+                Self::Post(_) | Self::Traced(..),
+            ) => Self::Get,
             (_, same) => same,
         }
     }

@@ -142,7 +142,7 @@ impl Talk {
         let registered = self.register(&request, usize::MAX);
         let (id, mut answer) = registered.map_err(Failure::Link)?;
         let mut waiting = Waiting::handshake(self, id);
-        let body = message(frame::request(id, &request));
+        let body = message(frame::request(id, &request, frame::Place::Header));
         let none = Held::none();
         let mut session = None;
         let carrying = async {

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::HttpSpec;
 use super::client::{Body, HttpClient};
 use super::endpoint::Endpoint;
-use super::road::Road;
+use super::road::{Road, Verb};
 use super::session::Held;
 use crate::desk::{self, Counts, Desk, Events, Receiver, Waiter, Waiters};
 use crate::link::{Answer, Exit, LinkError, LinkEvent, NotSent, Request};
@@ -126,15 +126,16 @@ impl Talk {
         let (id, mut answer) = self.register(&request, self.spec.limits.in_flight_max)?;
         let mut waiting = Waiting::new(self, id);
         let again = Again::of(&request.method);
-        let body = message(frame::request(id, &request));
+        let body = message(frame::request(id, &request, frame::Place::Header));
         let deadline = request.deadline;
+        let trace = request.trace.clone();
         // The parameters can be large, and the wait long.
         drop(request);
         let bytes_max = self.spec.limits.body_bytes_max;
         if body.len() > bytes_max {
             return Err(LinkError::NotSent(NotSent::TooLarge { bytes_max }));
         }
-        let carrying = pin!(self.carry(id, body, again, deadline));
+        let carrying = pin!(self.carry(id, Verb::call(body, trace), again, deadline));
         let outcome = self.exchange(id, &mut answer, deadline, carrying).await;
         waiting.settle(outcome, &mut answer)
     }
@@ -462,6 +463,7 @@ mod tests {
             reply_id: Bytes::from_static(b"1"),
             deadline: super::super::clock::now(),
             caller: None,
+            trace: None,
         };
         let bytes = size_of_val(&talk.request(request));
         assert!(bytes <= CALL_FUTURE_BYTES_MAX, "{bytes}");

@@ -7,11 +7,15 @@ use bowline_wire::splice::{Edit, Edited, write_string};
 
 use crate::link::Request;
 
+mod trace;
+use trace::Change;
+pub(crate) use trace::Place;
+
 /// What an envelope needs beside method and parameters.
 const ENVELOPE_BYTES: usize = 80;
 
 /// Returns a request under the link's own id.
-pub(crate) fn request(id: u64, request: &Request) -> Vec<u8> {
+pub(crate) fn request(id: u64, request: &Request, place: Place) -> Vec<u8> {
     let params = request.params.as_deref().unwrap_or_default();
     let mut out = Vec::with_capacity(params.len() + request.method.len() + ENVELOPE_BYTES);
     let mut number = itoa::Buffer::new();
@@ -39,11 +43,28 @@ pub(crate) fn request(id: u64, request: &Request) -> Vec<u8> {
         (Some(one), None) | (None, Some(one)) => std::slice::from_ref(one),
         (None, None) => &[],
     };
+    let (changes, all);
+    let edits = match &request.trace {
+        None => edits,
+        Some(trace) => {
+            changes = trace::changes(params, trace, place);
+            all = merged(edits, &changes);
+            &all
+        }
+    };
     let params = request.params.as_deref();
     let params = params.map(|source| Edited { source, edits });
     write_request(&mut out, id, &request.method, params);
     out.push(b'\n');
     out
+}
+
+/// Returns all edits in the order of their places.
+fn merged<'a>(edits: &[Edit<'a>], changes: &'a [Change]) -> Vec<Edit<'a>> {
+    let changes = changes.iter().map(|(at, with)| Edit { at: *at, with });
+    let mut all: Vec<_> = edits.iter().copied().chain(changes).collect();
+    all.sort_by_key(|edit| edit.at.start);
+    all
 }
 
 /// Returns a notification.

@@ -136,6 +136,7 @@ fn request(method: &'static str) -> Request {
         reply_id: Bytes::from_static(b"\"a\""),
         deadline: after(Duration::from_secs(60)),
         caller: None,
+        trace: None,
     }
 }
 

@@ -49,6 +49,7 @@ pub(crate) fn request(client: &ClientInfo, abilities: Abilities, deadline: Insta
         reply_id: Bytes::from_static(b"0"),
         deadline,
         caller: None,
+        trace: None,
     }
 }
 

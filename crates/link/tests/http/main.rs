@@ -134,6 +134,7 @@ fn request(method: &'static str) -> Request {
         reply_id: Bytes::from_static(b"\"a\""),
         deadline: after(Duration::from_secs(20)),
         caller: None,
+        trace: None,
     }
 }
 

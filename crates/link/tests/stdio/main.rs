@@ -146,6 +146,7 @@ fn request(params: impl Into<Bytes>) -> Request {
         reply_id: Bytes::from_static(b"77"),
         deadline: after(Duration::from_secs(30)),
         caller: None,
+        trace: None,
     }
 }
 

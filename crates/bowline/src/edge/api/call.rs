@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use bowline_core::call::{Body, Call, Principal, Reply, Role, Scope, Subject};
 use bowline_core::caller::{Deaf, SessionKey};
 use bowline_core::error::CallError;
@@ -17,7 +17,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::{Failure, Shared, alive};
-use crate::edge::Edge;
+use crate::edge::{Edge, trace};
 
 /// What is asked.
 #[derive(Debug, Deserialize)]
@@ -42,7 +42,11 @@ pub(super) struct Answered {
 }
 
 /// `POST /api/v1/call`
-pub(super) async fn call(State(edge): Shared, body: Bytes) -> Result<Json<Answered>, Failure> {
+pub(super) async fn call(
+    State(edge): Shared,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<Json<Answered>, Failure> {
     let edge = alive(&edge)?;
     // The same strictness as at the MCP endpoints: a server may read another of two equal keys.
     scan::check(&body, Keys::Unique)
@@ -56,7 +60,7 @@ pub(super) async fn call(State(edge): Shared, body: Bytes) -> Result<Json<Answer
     let started = clock.instant(clock.now());
     let reply = edge
         .host
-        .call(to_call(&edge, &asked))
+        .call(to_call(&edge, &asked, &headers))
         .await
         .map_err(|error| Failure::call(&edge, &error, Some(asked.server)))?;
     let result = result_of(&reply, asked.server)?;
@@ -70,7 +74,7 @@ pub(super) async fn call(State(edge): Shared, body: Bytes) -> Result<Json<Answer
     }))
 }
 
-fn to_call(edge: &Edge, asked: &Asked<'_>) -> Call {
+fn to_call(edge: &Edge, asked: &Asked<'_>, headers: &HeaderMap) -> Call {
     let mut params = Vec::from(&b"{\"name\":"[..]);
     let start = params.len();
     write_string(&mut params, &asked.tool);
@@ -91,6 +95,7 @@ fn to_call(edge: &Edge, asked: &Asked<'_>) -> Call {
             .timeout_ms
             .map(|wait| edge.host.clock().now().plus(Duration::from_millis(wait))),
         caller: Some(Arc::new(Deaf(SessionKey(0)))),
+        trace: edge.traces.tracer.place(trace::read(headers, None)),
     }
 }
 

@@ -21,6 +21,7 @@ use crate::edge::body::{self, Answer};
 use crate::edge::errors;
 use crate::edge::session::{CallEnd, Cancelled, Session};
 use crate::edge::stream::Source as _;
+use crate::edge::trace;
 
 /// A call that takes longer is answered with a stream, which keeps the connection alive and can
 /// be resumed.
@@ -89,6 +90,9 @@ pub(super) fn begin(
         let text = "a request with this id is under way in this session";
         return Err(error(Some(&id), code::INVALID_REQUEST, text));
     };
+    let meta = asked.meta.map(|at| at.of(&params));
+    let said = trace::read(&caller.parts.headers, meta);
+    let trace = caller.edge.traces.tracer.place(said);
     let call = Call {
         principal: Arc::clone(caller.principal),
         scope: caller.scope.clone(),
@@ -100,6 +104,7 @@ pub(super) fn begin(
         id,
         deadline: None,
         caller: Some(end),
+        trace,
     };
     Ok(Box::pin(run(Arc::clone(caller.edge), call, cancelled)))
 }
@@ -172,6 +177,7 @@ struct Asked {
     name_at: Range<usize>,
     makes_task: bool,
     progress_at: Option<Range<usize>>,
+    meta: Option<Span>,
 }
 
 /// The members of the parameters that we act on.
@@ -204,6 +210,7 @@ fn read_params(params: &[u8], ask: Ask) -> Option<Asked> {
         name_at,
         makes_task: members.task.is_some(),
         progress_at,
+        meta: members.meta,
     })
 }
 

@@ -5,6 +5,11 @@ use serde_json::{Value, json};
 use super::{Gateway, Http, Session};
 
 impl Session {
+    /// Where this session posts.
+    pub(crate) fn path(&self) -> &str {
+        &self.path
+    }
+
     /// The same session on a connection of its own.
     pub(crate) fn twin(&self) -> Self {
         Self {

@@ -151,6 +151,7 @@ impl Vigil {
                     reply_id: Bytes::from_static(b"0"),
                     deadline,
                     caller: None,
+                    trace: None,
                 };
                 Pong::of(&link.request(request).await)
             }));
