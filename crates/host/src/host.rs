@@ -130,7 +130,7 @@ impl Host {
             })
             .collect();
         events.follow(catalog.changes(), &tasks);
-        let standing = Standing::new(Arc::clone(&memory), Arc::clone(&clock), tasks.clone());
+        let standing = Standing::new(Arc::clone(&memory), Arc::clone(&clock), tasks);
         let path = CallPath {
             catalog,
             memory,

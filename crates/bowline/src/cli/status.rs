@@ -19,6 +19,7 @@ struct Status {
     uptime_ms: u64,
     url: String,
     config: Option<String>,
+    config_error: Option<String>,
     insecure_no_auth: bool,
     sessions: u64,
     servers: Vec<Server>,
@@ -54,6 +55,10 @@ fn show(status: &Status, out: &mut Out) -> std::io::Result<()> {
     out.line(&format!("{} · {verdict}", clean::line(&head)))?;
     if let Some(config) = &status.config {
         out.line(&format!("config {}", clean::line(config)))?;
+    }
+    if let Some(error) = &status.config_error {
+        let text = format!("the config file is not applied: {}", clean::line(error));
+        out.line(&text.red().to_string())?;
     }
     if status.insecure_no_auth {
         let text = "NO AUTHENTICATION: any local process may call tools (--insecure-no-auth)";
