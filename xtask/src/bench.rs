@@ -4,6 +4,7 @@ mod gates;
 mod goals;
 mod http;
 mod measure;
+mod reload;
 mod report;
 mod target;
 mod tools;
@@ -34,6 +35,7 @@ const PARTS: &[&str] = &[
     "idle",
     "sessions",
     "first",
+    "reload",
     "flat-tools",
     "flat-sessions",
 ];
@@ -139,6 +141,7 @@ fn measure_part(tools: &Tools, plan: &Plan, part: &str, report: &mut Report) -> 
         "idle" => idle(tools, plan, report),
         "sessions" => sessions(tools, plan, report),
         "first" => first(tools, plan, report),
+        "reload" => reload::reload(tools, plan, report),
         "flat-tools" => flat_tools(tools, plan, report),
         "flat-sessions" => flat_sessions(tools, plan, report),
         other => bail!("`{other}` cannot be measured"),

@@ -66,7 +66,7 @@ impl CallPath {
         self.permit(call.into(), &route)?;
 
         // Budget: calls in flight of one principal, a retry included. Given back on drop.
-        let _seat = self.seats.take(&call.principal)?;
+        let seat = self.seats.take(&call.principal)?;
 
         // Cache and outbox lane stand here, outside the breaker: a fresh answer needs no server,
         // and an open breaker must queue the writes that the outbox exists for.
@@ -81,6 +81,12 @@ impl CallPath {
         let ended = self.clock.moment();
         tally.end(&outcome, ended);
         telling::failure(&span, way, outcome.as_ref().err());
+
+        // Configuration: what a server did not take before its entry changed is its successor's.
+        if matches!(outcome, Err(CallError::Stopped { .. })) && server.is_retired() {
+            drop(seat);
+            return Box::pin(self.call(call)).await;
+        }
 
         // Memory: what the answer gave out that later requests will name.
         let (reply, link) = outcome.map_err(|error| error.cleaned(&server.spec().secrets))?;

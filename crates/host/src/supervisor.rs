@@ -389,6 +389,7 @@ impl Supervisor {
                 };
                 (next > BACKOFF_WAIT_MAX).then(|| cause.refusal(&server(), next))
             }
+            State::Draining if self.is_retired() => Some(CallError::Stopped { server: server() }),
             // What is being stopped may be on its way to a fresh start.
             State::Idle | State::Starting | State::Ready | State::Draining => None,
         }

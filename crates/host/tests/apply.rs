@@ -126,6 +126,51 @@ async fn a_call_in_flight_ends_on_the_process_that_has_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_call_that_waits_for_a_changed_server_goes_to_its_successor() {
+    let never = Gate::closed();
+    let script = Script::always(well().hangs(&never)).then(well());
+    let world = World::new([("s", script)]);
+    let host = world.host(vec![spec("s")], HostLimits::default());
+    let mut waiting = std::pin::pin!(host.call(call("s__do", "{}")));
+    tokio::select! {
+        outcome = &mut waiting => panic!("{outcome:?}"),
+        _ = world.until(|record| record.starts_of("s") == 1) => {}
+    }
+    host.apply(vec![changed("s")]);
+    let reply = waiting.await.unwrap();
+    assert!(body(&reply).contains("s#2"), "{}", body(&reply));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_in_the_queue_of_a_changed_server_goes_to_its_successor() {
+    let gate = Gate::closed();
+    let slow = Generation::tools([("do", Act::Hangs(gate.clone()))]);
+    let world = World::new([("s", Script::always(slow).then(well()))]);
+    let one = |timeout| ServerSpec {
+        calls_max: 1,
+        call_timeout: Duration::from_secs(timeout),
+        ..spec("s")
+    };
+    let host = world.host(vec![one(60)], HostLimits::default());
+    let mut first = std::pin::pin!(host.call(call("s__do", "{}")));
+    tokio::select! {
+        outcome = &mut first => panic!("{outcome:?}"),
+        _ = world.until(|record| record.executions.len() == 1) => {}
+    }
+    let queued = {
+        let host = host.clone();
+        tokio::task::spawn(async move { host.call(call("s__do", "{}")).await })
+    };
+    tokio::task::yield_now().await;
+    host.apply(vec![one(61)]);
+    assert!(reaches(&host, "s", "ready").await);
+    gate.release();
+    let (first, queued) = tokio::join!(first, queued);
+    assert!(body(&first.unwrap()).contains("s#1"));
+    assert!(body(&queued.unwrap().unwrap()).contains("s#2"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn servers_that_are_gone_leave_the_catalog_in_one_change() {
     let world = World::new(["a", "b", "c"].map(|name| (name, Script::always(well()))));
     let host = world.host(["a", "b", "c"].map(spec).to_vec(), HostLimits::default());

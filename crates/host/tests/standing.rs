@@ -399,3 +399,17 @@ async fn news_of_a_task_goes_to_the_session_that_made_it() {
     let heard = stage.ears.heard(2).await;
     assert_eq!(heard, [(5, "{1}".to_owned()), (6, "said".to_owned())]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_server_whose_entry_changed_is_told_what_is_wanted_of_it_again() {
+    let stage = stage(&["s"]).await;
+    stage.subscribe(1, &Scope::All, "x:1").await.unwrap();
+    stage.asked("s", "resources/subscribe", 1).await;
+    stage.host.apply(vec![bowline_host::spec::ServerSpec {
+        call_timeout: std::time::Duration::from_secs(7),
+        ..spec("s")
+    }]);
+    let asked = stage.asked("s", "resources/subscribe", 2).await;
+    assert_eq!(asked.len(), 2, "{asked:?}");
+    stage.world.until(|record| record.alive("s") == 1).await;
+}

@@ -108,6 +108,12 @@ pub(super) const GOALS: &[Goal] = &[
         "ms",
     ),
     goal(
+        "reload_ms",
+        "reload of 200 servers, from the order to its answer",
+        Below(100.0),
+        "ms",
+    ),
+    goal(
         "flat_tools",
         "CPU per call with 1,000 tools against 10",
         AtMost(1.1),

@@ -43,6 +43,11 @@ impl Target {
         self.child.id().to_string()
     }
 
+    /// Where its files are.
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// The options of `mcpbench` that say how to call this target.
     pub(super) fn options(&self) -> Vec<String> {
         options(&self.url, self.tool, self.header.as_deref())
@@ -130,6 +135,11 @@ pub(super) fn bridge(tools: &Tools) -> Result<Target> {
 /// The product, with one stdio child that offers `tool_count` tools more.
 pub(super) fn bowline(tools: &Tools, name: &'static str, tool_count: usize) -> Result<Target> {
     started(tools, name, &one_child(tools, tool_count), None)
+}
+
+/// The product with this configuration, which has a server `b`.
+pub(super) fn bowline_with(tools: &Tools, config: &str) -> Result<Target> {
+    started(tools, "bowline", config, None)
 }
 
 /// The product before a backend that speaks HTTP.

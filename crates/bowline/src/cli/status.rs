@@ -32,6 +32,7 @@ struct Status {
     uptime_ms: u64,
     url: String,
     config: Option<String>,
+    config_error: Option<String>,
     insecure_no_auth: bool,
     sessions: u64,
     servers: Vec<Server>,
@@ -81,6 +82,10 @@ fn screen(status: &Status) -> String {
     if let Some(error) = &status.config_error {
         let text = format!("the changed config is not in force: {error} · see: bowline check");
         lines.push(clean::line(&text).red().to_string());
+    }
+    if let Some(error) = &status.config_error {
+        let text = format!("the config file is not applied: {}", clean::line(error));
+        out.line(&text.red().to_string())?;
     }
     if status.insecure_no_auth {
         let text = "NO AUTHENTICATION: any local process may call tools (--insecure-no-auth)";

@@ -69,7 +69,13 @@ impl CallPath {
                     .ok_or(CallError::UnknownServer { server: name })?;
                 let limit = started.plus(server.spec().call_timeout);
                 let end = ask.deadline.map_or(limit, |asked| asked.min(limit));
-                Box::pin(server.listed(end)).await?;
+                match Box::pin(server.listed(end)).await {
+                    // Its entry changed in the meantime: its successor is asked.
+                    Err(CallError::Stopped { .. }) if server.is_retired() => {
+                        return Box::pin(self.resolve(ask, started)).await;
+                    }
+                    listed => listed?,
+                }
                 match self.look_up(ask)? {
                     Found::Route(route) => route,
                     Found::Nothing | Found::Unlisted(_) => return Err(unknown()),

@@ -116,7 +116,8 @@ impl Host {
         self.path.catalog.withdraw_all(&applied.removed);
         drop(turn);
         for server in retired {
-            self.around.tasks.spawn("retirement", retire(server));
+            let retirement = async move { server.retire().await };
+            self.around.tasks.spawn("retirement", retirement);
         }
         for server in &fresh {
             // What sessions want of a server is wanted of its successor.
@@ -178,19 +179,3 @@ pub(super) fn new_log(spec: &ServerSpec, stamps: &Arc<Stamps>) -> Arc<StderrLog>
     let (name, secrets) = (Arc::clone(&spec.name), Arc::clone(&spec.secrets));
     StderrLog::redacted(name, Arc::clone(stamps), StderrLimits::default(), secrets)
 }
-
-/// Lets calls in flight end, and then the server.
-async fn retire(server: Supervisor) {
-    let spec = server.spec();
-    let mut look = tokio::time::interval(LOOK_EVERY);
-    let quiet = async {
-        while server.status(None).in_flight > 0 {
-            look.tick().await;
-        }
-    };
-    let _ = tokio::time::timeout(spec.drain_timeout, quiet).await;
-    // The last handle that goes takes the server with it.
-}
-
-/// How often is looked whether calls are still in flight.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
