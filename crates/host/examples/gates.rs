@@ -152,6 +152,7 @@ impl Bench {
             id: Bytes::from_static(b"1"),
             deadline: None,
             caller: None,
+            trace: None,
         };
         Self {
             host,
@@ -189,6 +190,7 @@ impl Bench {
                 reply_id: call.id.clone(),
                 deadline,
                 caller: None,
+                trace: None,
             };
             let answer = self.link.request(request).await;
             answered += u32::from(black_box(answer).is_ok());

@@ -37,7 +37,6 @@ struct Status {
     sessions: u64,
     servers: Vec<Server>,
     broken: Vec<Broken>,
-    config_error: Option<String>,
 }
 
 pub(super) fn run(view: View<'_>, context: &mut Context) -> Result<Exit, Failure> {
@@ -82,10 +81,6 @@ fn screen(status: &Status) -> String {
     if let Some(error) = &status.config_error {
         let text = format!("the changed config is not in force: {error} · see: bowline check");
         lines.push(clean::line(&text).red().to_string());
-    }
-    if let Some(error) = &status.config_error {
-        let text = format!("the config file is not applied: {}", clean::line(error));
-        out.line(&text.red().to_string())?;
     }
     if status.insecure_no_auth {
         let text = "NO AUTHENTICATION: any local process may call tools (--insecure-no-auth)";
