@@ -85,7 +85,7 @@ error[config]: unknown key `gatewya` in the file
 1 | [gatewya]
   |  ^^^^^^^ did you mean `gateway`?
   |
-  = help: keys here: gateway, servers
+  = help: keys here: gateway, limits, telemetry, servers
 "
     );
 }
