@@ -190,6 +190,23 @@ async fn a_secret_in_a_reason_is_shown_to_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_secret_that_a_server_itself_says_is_shown_to_nobody() {
+    let prompts = r#"{"protocolVersion":"2025-06-18","capabilities":{"tools":{},"prompts":{}},"serverInfo":{"name":"s","version":"1"}}"#;
+    let refusal = r#"{"code":1,"message":"no prompts for canary-0123456789"}"#;
+    let says = well()
+        .introduces(prompts)
+        .refuses("prompts/list", "", refusal);
+    let spec = ServerSpec {
+        secrets: Arc::new(Redactor::new([("KEY", "canary-0123456789")])),
+        ..spec("s")
+    };
+    let (_world, host) = world(Script::always(says), spec);
+    assert!(reaches(&host, "s", "ready").await);
+    let last = host.status_of("s").unwrap().last_error.unwrap();
+    assert!(last.message.contains("no prompts for ‹KEY›"), "{last:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn ejection_withdraws_the_offer_and_holds_until_reload() {
     let (world, host) = world(Script::always(well()), spec("s"));
     for _ in 0..6 {

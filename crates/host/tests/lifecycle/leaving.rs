@@ -91,6 +91,10 @@ async fn reload_clears_the_breaker_the_budget_and_the_failures() {
     assert_eq!((status.circuit, status.restart_count), ("closed", 0));
     assert_eq!(status.consecutive_failures, 0);
     host.call(call("s__do", "{}")).await.unwrap();
+    assert!(world.kill("s", Exit::Status(1)));
+    assert!(reaches(&host, "s", "backoff").await);
+    let status = host.status_of("s").unwrap();
+    assert_eq!(status.restart_count, 1, "the whole budget is there again");
 }
 
 #[tokio::test(start_paused = true)]
