@@ -325,7 +325,7 @@ impl Supervisor {
     /// Whether it was retired: who holds it should look for its successor.
     #[must_use]
     pub fn is_retired(&self) -> bool {
-        self.shared.retired.load(Ordering::Relaxed)
+        self.shared.is_retired()
     }
 
     /// Whether both are handles on the same server in care.
@@ -397,6 +397,10 @@ impl Supervisor {
 }
 
 impl Shared {
+    fn is_retired(&self) -> bool {
+        self.retired.load(Ordering::Relaxed)
+    }
+
     fn is_interactive(&self) -> bool {
         self.interactive.load(Ordering::Relaxed)
     }

@@ -170,7 +170,7 @@ impl Actor {
 
     /// A person stopped it.
     fn stopped(&self) -> Phase {
-        self.around.catalog.withdraw(&self.shared.spec.name);
+        self.withdraw();
         self.tell(State::Stopped);
         Phase::Stopped
     }
@@ -180,6 +180,13 @@ impl Actor {
     fn gone(&self) -> Phase {
         self.shared.state.send_replace(State::Stopped);
         Phase::End
+    }
+
+    /// Offers nothing any more, unless the name is its successor's by now.
+    fn withdraw(&self) {
+        if !self.shared.is_retired() {
+            self.around.catalog.withdraw(&self.shared.spec.name);
+        }
     }
 
     fn forgive(&mut self) {

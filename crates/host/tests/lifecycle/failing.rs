@@ -11,7 +11,7 @@ use bowline_host::supervisor::Order;
 use bowline_link::{ConnectError, Exit, LinkError};
 use bowline_sim::{Generation, Script, World, call, reaches, spec};
 
-use super::{OddDial, WAIT, calls, host, remote, states, well, world};
+use super::{OddDial, WAIT, calls, host, pass, remote, states, well, world};
 
 fn refused(source: LinkError) -> ConnectError {
     let server = "s".into();
@@ -40,7 +40,7 @@ async fn a_server_that_never_served_is_retried_slowly_for_ever_within_its_budget
     let window = Duration::from_secs(300);
     let mut seen = 0;
     for nth in 0..12 {
-        tokio::time::sleep(window).await;
+        pass(window).await;
         let starts = world.record().starts_of("s");
         // The first start is free; each one after it is within the budget of its window.
         let allowed = if nth == 0 { 6 } else { 5 };
@@ -80,7 +80,7 @@ async fn an_outage_of_a_remote_server_is_no_reason_to_eject_it() {
     dial.errors.lock().unwrap().extend(down);
     assert!(world.kill("s", Exit::Gone));
     assert!(reaches(&host, "s", "backoff").await);
-    tokio::time::sleep(Duration::from_secs(1_800)).await;
+    pass(Duration::from_secs(1_800)).await;
     let status = host.status_of("s").unwrap();
     assert_eq!((status.state, status.restart_count), ("backoff", 1));
     assert_eq!(status.last_error.unwrap().class, "connect_failed");
@@ -190,6 +190,23 @@ async fn a_secret_in_a_reason_is_shown_to_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_secret_that_a_server_itself_says_is_shown_to_nobody() {
+    let prompts = r#"{"protocolVersion":"2025-06-18","capabilities":{"tools":{},"prompts":{}},"serverInfo":{"name":"s","version":"1"}}"#;
+    let refusal = r#"{"code":1,"message":"no prompts for canary-0123456789"}"#;
+    let says = well()
+        .introduces(prompts)
+        .refuses("prompts/list", "", refusal);
+    let spec = ServerSpec {
+        secrets: Arc::new(Redactor::new([("KEY", "canary-0123456789")])),
+        ..spec("s")
+    };
+    let (_world, host) = world(Script::always(says), spec);
+    assert!(reaches(&host, "s", "ready").await);
+    let last = host.status_of("s").unwrap().last_error.unwrap();
+    assert!(last.message.contains("no prompts for ‹KEY›"), "{last:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn ejection_withdraws_the_offer_and_holds_until_reload() {
     let (world, host) = world(Script::always(well()), spec("s"));
     for _ in 0..6 {
@@ -201,7 +218,7 @@ async fn ejection_withdraws_the_offer_and_holds_until_reload() {
     }
     assert!(reaches(&host, "s", "ejected").await);
     assert!(host.catalog().offer("s").is_none());
-    tokio::time::sleep(Duration::from_secs(7_200)).await;
+    pass(Duration::from_secs(7_200)).await;
     let error = host.call(call("s__do", "{}")).await.unwrap_err();
     assert!(matches!(error, CallError::Ejected { .. }), "{error}");
 

@@ -10,7 +10,7 @@ use bowline_link::Exit;
 use bowline_sim::{Act, Gate, Generation, Script, World, body, call, reaches, spec};
 use tokio::task::JoinSet;
 
-use super::{WAIT, calls, lazy, settle, states, well, world};
+use super::{WAIT, calls, lazy, pass, settle, states, well, world};
 
 fn hanging(gate: &Gate) -> Generation {
     Generation::tools([("do", Act::Answers), ("wait", Act::Hangs(gate.clone()))])
@@ -91,6 +91,10 @@ async fn reload_clears_the_breaker_the_budget_and_the_failures() {
     assert_eq!((status.circuit, status.restart_count), ("closed", 0));
     assert_eq!(status.consecutive_failures, 0);
     host.call(call("s__do", "{}")).await.unwrap();
+    assert!(world.kill("s", Exit::Status(1)));
+    assert!(reaches(&host, "s", "backoff").await);
+    let status = host.status_of("s").unwrap();
+    assert_eq!(status.restart_count, 1, "the whole budget is there again");
 }
 
 #[tokio::test(start_paused = true)]
@@ -206,7 +210,7 @@ async fn a_server_can_be_retired_in_any_state() {
         assert_eq!(world.record().alive(name), 0, "{name}");
     }
     let starts = world.record().starts.len();
-    tokio::time::sleep(Duration::from_secs(600)).await;
+    pass(Duration::from_secs(600)).await;
     assert_eq!(world.record().starts.len(), starts);
 }
 

@@ -94,13 +94,17 @@ async fn settle() {
     }
 }
 
-/// Lets time pass in small steps, so that who waits for a moment wakes in it.
+/// Moves the clock in small steps, so that who waits for a moment wakes in it.
 async fn pass(time: Duration) {
     let step = Duration::from_millis(100);
     let mut left = time;
     while !left.is_zero() {
         let part = left.min(step);
-        tokio::time::sleep(part).await;
+        tokio::time::advance(part).await;
+        // Who woke may have something to say to others.
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
         left -= part;
     }
 }

@@ -8,7 +8,7 @@ use bowline_host::Host;
 use bowline_host::catalog::ListKind;
 use bowline_sim::{Act, Gate, Generation, Script, ScriptedDial, World, call, reaches, spec};
 
-use super::{Kept, host, lazy, settle, well};
+use super::{Kept, host, lazy, pass, settle, well};
 
 fn tools(host: &Host) -> String {
     let list = host.catalog().listing(&Scope::All, ListKind::Tools).result;
@@ -118,6 +118,6 @@ async fn a_lazy_server_never_seen_is_started_by_the_first_list_that_would_show_i
     let before = host.clock().now();
     host.shown(&Scope::All).await;
     assert_eq!(host.clock().now(), before, "later lists wait for nobody");
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    pass(Duration::from_secs(1)).await;
     assert_eq!(world.record().starts.len(), 3);
 }

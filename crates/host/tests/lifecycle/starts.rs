@@ -3,11 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_core::call::Call;
 use bowline_host::HostLimits;
-use bowline_host::spec::ServerSpec;
+use bowline_host::spec::{Isolation, ServerSpec};
 use bowline_host::supervisor::Order;
 use bowline_link::Exit;
-use bowline_sim::{Gate, Script, World, reaches, spec};
+use bowline_sim::{Gate, Hearer, Script, World, call, reaches, spec};
+use tokio::task::JoinSet;
 
 use super::{Kept, OddDial, WAIT, host, pass, settle, well};
 
@@ -68,15 +70,54 @@ async fn only_so_many_servers_start_at_once_and_hanging_ones_hold_up_nobody_for_
 async fn a_server_that_waits_for_its_place_can_be_stopped() {
     let world = World::new([
         ("a", Script::always(well().hangs(&Gate::closed()))),
-        ("b", Script::always(well())),
+        ("b", Script::always(well().hangs(&Gate::closed()))),
     ]);
     let limits = HostLimits {
         starts_max: 1,
         ..HostLimits::default()
     };
-    let host = world.host(vec![spec("a")], limits);
+    let host = world.host(vec![spec("a"), spec("b")], limits);
     settle().await;
-    let status = host.order("a", Order::Stop, WAIT).await.unwrap();
+    assert_eq!(world.record().starts.len(), 1);
+    let waits = if world.record().starts_of("a") == 1 {
+        "b"
+    } else {
+        "a"
+    };
+    let status = host.order(waits, Order::Stop, WAIT).await.unwrap();
     assert_eq!(status.state, "stopped");
-    assert_eq!(world.record().alive("a"), 0);
+    pass(Duration::from_secs(5)).await;
+    assert_eq!(world.record().starts_of(waits), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn links_of_single_sessions_are_paced_like_starts() {
+    let gate = Gate::closed();
+    let script = Script::always(well()).then(well().hangs(&gate));
+    let world = World::new([("s", script)]);
+    let limits = HostLimits {
+        starts_max: 1,
+        ..HostLimits::default()
+    };
+    let spec = ServerSpec {
+        isolation: Isolation::Session,
+        ..spec("s")
+    };
+    let host = world.host(vec![spec], limits);
+    assert!(reaches(&host, "s", "ready").await);
+    let mut calls = JoinSet::new();
+    for session in [1, 2] {
+        let own = Call {
+            caller: Some(Hearer::of(session)),
+            ..call("s__do", "{}")
+        };
+        let host = host.clone();
+        calls.spawn(async move { host.call(own).await.is_ok() });
+    }
+    settle().await;
+    assert_eq!(world.record().starts_of("s"), 2, "one of the two waits");
+    pass(Duration::from_millis(2_100)).await;
+    assert_eq!(world.record().starts_of("s"), 3);
+    gate.release();
+    assert_eq!(calls.join_all().await, [true, true]);
 }

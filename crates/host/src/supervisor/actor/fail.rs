@@ -56,7 +56,7 @@ impl Actor {
             }
             Next::Eject => {
                 tracing::error!(%server, %reason, "failed too often; ejected");
-                self.around.catalog.withdraw(server);
+                self.withdraw();
                 Phase::Ejected(cause.reason)
             }
         }

@@ -100,6 +100,10 @@ impl Actor {
 
     /// Puts what the server said into the catalog.
     pub(super) fn offer(&self, initialize: &Bytes, pages: &Pages) {
+        // The name may be its successor's by now.
+        if self.shared.is_retired() {
+            return;
+        }
         let server = &self.shared.spec.name;
         let before = self.around.catalog.current();
         let before = before.offer(server).map(AsRef::as_ref);
