@@ -66,7 +66,7 @@ fn let_run(mark: &str, config: &str, reason: &str) -> Value {
 
 #[test]
 fn sec_45_a_server_that_takes_too_much_memory_is_ended_alone() {
-    let mark = fresh_mark("memory");
+    let mark = fresh_mark("hog");
     // What has no line end is held whole.
     let deed = "head -c 300000000 /dev/zero | tail";
     let config = runaway(&mark, deed, "memory = \"100MiB\"");
@@ -85,7 +85,7 @@ fn sec_45_a_server_that_forks_without_end_is_ended_alone() {
 
 #[test]
 fn sec_45_a_server_that_fills_the_disk_is_ended_alone() {
-    let mark = fresh_mark("disk");
+    let mark = fresh_mark("filler");
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("full");
     let of = file.display();
