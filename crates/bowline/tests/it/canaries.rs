@@ -145,6 +145,13 @@ fn call_everything(gateway: &Gateway) -> Vec<Value> {
     ] {
         failed(session.call(tool, &arguments));
     }
+    // What is read is named in the log when it fails; here its name holds a secret.
+    let read = json!({"uri": format!("x://{}", canary(12))});
+    failed(
+        gateway
+            .session("/servers/web/mcp")
+            .request("resources/read", &read),
+    );
     for _ in 0..7 {
         failed(session.call("web__look", &json!({"message": secret(3)})));
     }
@@ -295,5 +302,9 @@ fn assert_was_planted(planted: &Planted, told: &[(String, String)]) {
     );
     assert!(part("export 0").contains("noisy"), "{}", part("export 0"));
     assert!(part("events").contains("dying"), "{}", part("events"));
+    assert!(
+        part("log").contains("tool=x://‹header"),
+        "the address was logged"
+    );
     assert!(part("log").len() > 10_000, "a log at this level is long");
 }

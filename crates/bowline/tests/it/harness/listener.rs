@@ -61,7 +61,7 @@ impl Listener {
         Self::start(|_| (200, "{}".to_owned()))
     }
 
-    /// Speaks MCP: a handshake, one tool `look`, and `call` for what is called.
+    /// Speaks MCP: a handshake, one tool `look`, and `call` for what is called or read.
     pub(crate) fn mcp(call: impl Fn(&Asked) -> Answer + Send + Sync + 'static) -> Self {
         Self::start(move |asked| {
             let message = asked.json();
@@ -75,7 +75,7 @@ impl Listener {
                 Some("tools/list") => json!({"tools": [
                     {"name": "look", "inputSchema": {"type": "object"}},
                 ]}),
-                Some("tools/call") => return call(asked),
+                Some("tools/call" | "resources/read") => return call(asked),
                 Some(_) if id.is_null() => return (202, String::new()),
                 Some("ping") => json!({}),
                 Some(_) => {
