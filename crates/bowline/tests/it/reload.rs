@@ -120,7 +120,7 @@ fn an_invalid_file_changes_nothing_and_is_told_with_its_place() {
     let before = ready(&gateway, "one");
     let mut events = gateway.session("/mcp").listen();
 
-    let bad = format!("{good}lasy = true\nenv = {{ KEY = \"canary-value\" }}\n[servers.two]\n");
+    let bad = format!("{good}lasy = true\nenv = {{ \"A=B\" = \"canary-value\" }}\n[servers.two]\n");
     write(&gateway, &bad);
 
     eventually("the refusal is told", || {
@@ -187,7 +187,14 @@ fn count_told(stream: &mut crate::harness::Http, max: usize) -> usize {
 
 #[test]
 fn a_session_is_told_once_of_all_that_one_reload_changed() {
-    let many = |count: &str| fixture("other", &["--toolset", &format!("many={count}")]);
+    // It takes its time, so that what the others change comes long before.
+    let many = |count: &str| {
+        let toolset = format!("many={count}");
+        fixture(
+            "other",
+            &["--toolset", &toolset, "--fault", "slow-start=500"],
+        )
+    };
     let first = [fixture("kept", &[]), many("2"), fixture("gone", &[])].concat();
     let mut gateway = Gateway::up(&first);
     for server in ["kept", "other", "gone"] {
