@@ -68,7 +68,7 @@ pub(crate) fn size(bytes: u64) -> String {
 /// A share in percent: `0`, `0.4`, `100`.
 pub(crate) fn percent(share: f64) -> String {
     let text = format!("{:.1}", share * 100.0);
-    text.strip_suffix(".0").map_or(text.clone(), str::to_owned)
+    text.strip_suffix(".0").unwrap_or(&text).to_owned()
 }
 
 /// `1 server`, `2 servers`.
