@@ -83,7 +83,7 @@ impl CallPath {
         telling::failure(&span, way, outcome.as_ref().err());
 
         // Configuration: what a server did not take before its entry changed is its successor's.
-        if matches!(outcome, Err(CallError::Stopped { .. })) && server.is_retired() {
+        if matches!(outcome, Err(CallError::Stopped { .. })) && self.is_replaced(&server) {
             drop(seat);
             return Box::pin(self.call(call)).await;
         }
@@ -92,6 +92,13 @@ impl CallPath {
         let (reply, link) = outcome.map_err(|error| error.cleaned(&server.spec().secrets))?;
         self.memory.learn(call, (&route, link), &reply, ended.now());
         Ok(reply)
+    }
+
+    /// Whether a server was retired and its name leads elsewhere now, or nowhere.
+    fn is_replaced(&self, server: &Supervisor) -> bool {
+        let servers = self.servers.load();
+        let now = servers.get(&server.spec().name);
+        server.is_retired() && !now.is_some_and(|now| now.is(server))
     }
 
     /// Carries a call through the gates of its server.

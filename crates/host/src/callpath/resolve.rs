@@ -71,7 +71,7 @@ impl CallPath {
                 let end = ask.deadline.map_or(limit, |asked| asked.min(limit));
                 match Box::pin(server.listed(end)).await {
                     // Its entry changed in the meantime: its successor is asked.
-                    Err(CallError::Stopped { .. }) if server.is_retired() => {
+                    Err(CallError::Stopped { .. }) if self.is_replaced(server) => {
                         return Box::pin(self.resolve(ask, started)).await;
                     }
                     listed => listed?,
