@@ -199,7 +199,7 @@ fn deed(server: &str, turn: u32) -> (&'static str, Value) {
     match (server, turn % TURNS) {
         // Longer than its second.
         ("hang", _) => slow(20_000),
-        ("babble", _) if turn % 4 == 0 => slow(1_500),
+        ("babble", _) if turn.is_multiple_of(4) => slow(1_500),
         ("flap", 0) => ("crash", json!({"when": "before"})),
         ("slow", _) => slow(300),
         _ => ("echo", json!({"message": "x"})),
