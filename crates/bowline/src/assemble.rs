@@ -106,17 +106,7 @@ impl Gateway {
         let lock = state.lock()?;
         let token = state.token()?;
         let sessions = Arc::new(Sessions::new(&state.session_key()?));
-        let mut listeners = Vec::new();
-        for address in config.addresses() {
-            let at = *address;
-            let listener = TcpListener::bind(at)
-                .await
-                .map_err(|source| AssembleError::Listen {
-                    address: at,
-                    source,
-                })?;
-            listeners.push(listener);
-        }
+        let listeners = bind(config.addresses()).await?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
         let url = url_of(&listeners);
         let run = Run {
@@ -192,6 +182,16 @@ impl Gateway {
             tracing::warn!(error = &error as &dyn std::error::Error, "run.json stays");
         }
     }
+}
+
+/// Takes every address, or none.
+async fn bind(addresses: &[SocketAddr]) -> Result<Vec<TcpListener>, AssembleError> {
+    let mut listeners = Vec::new();
+    for &address in addresses {
+        let bound = TcpListener::bind(address).await;
+        listeners.push(bound.map_err(|source| AssembleError::Listen { address, source })?);
+    }
+    Ok(listeners)
 }
 
 fn start_host(
