@@ -179,6 +179,21 @@ async fn stop_refuses_later_calls_and_start_serves_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn stop_of_an_unknown_server_names_it() {
+    let world = World::new([("s", Script::always(Generation::tools([])))]);
+    let host = world.host(vec![spec("s")], HostLimits::default());
+    for order in [Order::Start, Order::Stop, Order::Restart, Order::Reload] {
+        let refused = host.order("nobody", order, Duration::ZERO).await;
+        let error = refused.err().map(|error| error.to_string());
+        assert_eq!(
+            error.as_deref(),
+            Some("no server named `nobody`"),
+            "{order:?}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_stop_during_a_start_leaves_nothing_behind() {
     let gate = Gate::closed();
     let (world, host) = world(Script::always(well().hangs(&gate)), spec("s"));
