@@ -11,7 +11,6 @@ use super::super::cause::Cause;
 use super::super::list::Listed;
 use super::super::relist::Relist;
 use super::super::{Command, Dialled, Order, State, Wish};
-use super::leave::Aim;
 use super::vigil::{Seen, Vigil};
 use super::{Actor, Phase, Relists};
 use crate::catalog::ListKind;
@@ -56,12 +55,16 @@ impl Actor {
                     self.learn(&mut relists.others, &listed);
                     self.publish(&link, listed);
                 }
-                seen = vigil.next(&link, &shared, &memory) => return match seen {
-                    Seen::Idle => self.leave(&link, Aim::Idle, Vec::new()).await,
+                seen = vigil.next(&link, &shared, &memory) => match seen {
+                    Seen::Idle => {
+                        if let Some(phase) = self.doze(&link, vigil.pings()).await {
+                            return phase;
+                        }
+                    }
                     Seen::Silent => {
                         self.close(&link).await;
                         let cause = Cause::new(Class::Timeout, "does not answer pings");
-                        self.served_until_now(cause, since)
+                        return self.served_until_now(cause, since);
                     }
                 },
             }
