@@ -27,6 +27,7 @@ impl Actor {
         let memory = Arc::clone(&self.around.memory);
         let since = shared.clock.now();
         let mut vigil = Vigil::new(&shared);
+        let mut closed = link.closed();
         loop {
             tokio::select! {
                 biased;
@@ -36,7 +37,7 @@ impl Actor {
                     }
                     command => return self.obey_while_ready(command, &link).await,
                 },
-                exit = link.closed() => return self.lost(exit, since),
+                exit = &mut closed => return self.lost(exit, since),
                 Some(event) = events.recv() => match event {
                     LinkEvent::ToolsChanged => relists.tools.note(&[ListKind::Tools]),
                     LinkEvent::PromptsChanged => relists.others.note(&[ListKind::Prompts]),
