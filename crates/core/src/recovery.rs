@@ -46,6 +46,8 @@ pub struct Recovery {
     served: bool,
     /// Failures in a row.
     failures: u32,
+    /// Whether a restart was spent that has not begun.
+    due: bool,
 }
 
 impl Recovery {
@@ -58,6 +60,14 @@ impl Recovery {
             budget: RestartBudget::new(restart),
             served: false,
             failures: 0,
+            due: false,
+        }
+    }
+
+    /// A start begins. Where it was put off, it counts from now on.
+    pub fn begins(&mut self, now: Now) {
+        if std::mem::take(&mut self.due) {
+            self.budget.put_off(now);
         }
     }
 
@@ -88,12 +98,16 @@ impl Recovery {
             (Failure::Unstarted, Place::Child, false) => {
                 let at = self.budget.allowed_from(now.plus(wait(slow)));
                 self.budget.spend(at);
+                self.due = true;
                 Next::Retry(now.until(at))
             }
             (Failure::Unstarted, Place::Child, true) | (Failure::Lost, _, _) => {
                 let wait = wait(self.backoff);
                 match self.budget.spend(now.plus(wait)) {
-                    Verdict::Restart => Next::Retry(wait),
+                    Verdict::Restart => {
+                        self.due = true;
+                        Next::Retry(wait)
+                    }
                     Verdict::Eject => Next::Eject,
                 }
             }
@@ -116,6 +130,7 @@ impl Recovery {
     pub fn reset(&mut self) {
         self.served = false;
         self.failures = 0;
+        self.due = false;
         self.budget.reset();
     }
 }
@@ -187,6 +202,24 @@ mod tests {
             "uuuuuuu",
             &["1", "2", "4", "8", "16", "32", "60"],
         );
+    }
+
+    #[test]
+    fn a_start_that_had_to_wait_counts_from_when_it_began() {
+        let mut recovery = Recovery::new(Place::Child, BACKOFF, RESTART);
+        let second = Duration::from_secs(1);
+        assert_eq!(
+            recovery.failed(Failure::Unstarted, Now(0), 0),
+            Next::Retry(second)
+        );
+        recovery.begins(Now(41_000));
+        assert_eq!(
+            recovery.failed(Failure::Unstarted, Now(41_000), 0),
+            Next::Retry(2 * second)
+        );
+        recovery.begins(Now(43_000));
+        let next = recovery.failed(Failure::Unstarted, Now(43_000), 0);
+        assert_eq!(next, Next::Retry(298 * second), "300 s after it began");
     }
 
     #[test]

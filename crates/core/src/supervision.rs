@@ -79,6 +79,13 @@ impl RestartBudget {
         free.map_or(at, |oldest| oldest.plus(self.policy.window).max(at))
     }
 
+    /// The restart that was spent last happened only now: it had to wait for its turn.
+    pub fn put_off(&mut self, now: Now) {
+        if let Some(last) = self.restarts.back_mut() {
+            *last = now.max(*last);
+        }
+    }
+
     /// Forgets restarts that lie outside the window.
     pub fn prune(&mut self, now: Now) {
         while let Some(oldest) = self.restarts.front() {

@@ -278,9 +278,26 @@ impl Host {
         wait: Duration,
     ) -> Result<ServerStatus, CallError> {
         let server = self.server(name)?;
-        server.order(order).await?;
-        let _ =
-            tokio::time::timeout(wait, server.state().wait_for(|state| state.is_settled())).await;
+        let settled = async {
+            // The sender lives as long as the supervisor does.
+            let _ = server.state().wait_for(|state| state.is_settled()).await;
+            Ok(())
+        };
+        let outcome = match order {
+            // Calls in flight may take long to end; the order is given all the same.
+            Order::Reload => {
+                let all = async {
+                    server.order(order).await?;
+                    settled.await
+                };
+                tokio::time::timeout(wait, all).await
+            }
+            Order::Start | Order::Stop | Order::Restart => {
+                server.order(order).await?;
+                tokio::time::timeout(wait, settled).await
+            }
+        };
+        outcome.unwrap_or(Ok(()))?;
         self.status_of(name)
     }
 

@@ -27,7 +27,7 @@ async fn reload_lets_calls_in_flight_end_and_new_ones_wait_for_the_new_link() {
     host.order("s", Order::Reload, Duration::ZERO)
         .await
         .unwrap();
-    assert_eq!(host.status_of("s").unwrap().state, "draining");
+    assert!(reaches(&host, "s", "draining").await);
     let new = calls(&host, "s__do", 2);
     settle().await;
     assert_eq!(
@@ -127,6 +127,7 @@ async fn a_stop_during_a_drain_stops_at_once_and_refuses_who_waits() {
     host.order("s", Order::Reload, Duration::ZERO)
         .await
         .unwrap();
+    assert!(reaches(&host, "s", "draining").await);
     let waiting = calls(&host, "s__do", 2);
     settle().await;
     let status = host.order("s", Order::Stop, WAIT).await.unwrap();

@@ -7,6 +7,7 @@ use bowline_core::call::{Call, Principal, Role, Scope};
 use bowline_core::caller::CallerEnd;
 use bowline_host::Host;
 use bowline_host::spec::{Isolation, ServerSpec};
+use bowline_link::Exit;
 use bowline_sim::{Act, Gate, Generation, Hearer, Record, Script, call, reaches, spec};
 
 use super::{calls, pass, settle, states, well, world};
@@ -63,6 +64,17 @@ async fn many_who_wake_an_idle_server_do_not_wake_it_twice() {
     pass(IDLE * 2).await;
     assert_eq!(state(&host), "idle");
     assert_eq!(world.record().starts_of("s"), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crash_is_not_taken_for_idling_however_long_the_process_takes_to_go() {
+    let slow = well().end_takes(IDLE * 2);
+    let (world, host) = world(Script::always(slow), resting());
+    assert!(reaches(&host, "s", "ready").await);
+    assert!(world.kill("s", Exit::Signal(9)));
+    assert!(reaches(&host, "s", "backoff").await);
+    assert_eq!(host.status_of("s").unwrap().restart_count, 1);
+    assert_eq!(host.clock().now().0, 160_000);
 }
 
 #[tokio::test(start_paused = true)]

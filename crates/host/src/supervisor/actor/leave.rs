@@ -42,11 +42,7 @@ impl Actor {
             return Phase::End;
         };
         match wish {
-            Wish::Order(Order::Reload) => {
-                self.bar();
-                let _ = done.send(());
-                self.leave(link, Aim::Fresh, Vec::new()).await
-            }
+            Wish::Order(Order::Reload) => self.leave(link, Aim::Fresh, vec![done]).await,
             Wish::Retire => self.leave(link, Aim::Gone, vec![done]).await,
             Wish::Order(Order::Stop) => self.end(link, Aim::Stopped, vec![done]).await,
             Wish::Order(Order::Start | Order::Restart) => {
@@ -55,13 +51,19 @@ impl Actor {
         }
     }
 
+    /// Stops a server that nobody needs, unless somebody came at the last moment, or it ended by
+    /// itself; `pings` of ours may be in flight.
+    pub(super) async fn doze(&mut self, link: &Arc<dyn Link>, pings: usize) -> Option<Phase> {
+        let ready = self.shared.ready.swap(None);
+        if link.is_open() && link.in_flight() + self.shared.own.in_flight() <= pings {
+            return Some(self.end(link, Aim::Idle, Vec::new()).await);
+        }
+        self.shared.ready.store(ready);
+        None
+    }
+
     /// Lets calls in flight end, though not later than they may, and then stops the server.
-    pub(super) async fn leave(
-        &mut self,
-        link: &Arc<dyn Link>,
-        mut aim: Aim,
-        mut waiting: Waiting,
-    ) -> Phase {
+    async fn leave(&mut self, link: &Arc<dyn Link>, mut aim: Aim, mut waiting: Waiting) -> Phase {
         self.bar();
         let mut late = std::pin::pin!(sleep(self.shared.spec.drain_timeout));
         while link.in_flight() + self.shared.own.in_flight() > 0 {
@@ -77,13 +79,8 @@ impl Actor {
                 break;
             };
             match wish {
-                // Who retires it does not take that back.
-                Wish::Order(Order::Start | Order::Reload) => {
-                    if aim == Aim::Idle {
-                        aim = Aim::Fresh;
-                    }
-                    let _ = done.send(());
-                }
+                // It is on its way to that already, or gone for good.
+                Wish::Order(Order::Start | Order::Reload) => waiting.push(done),
                 Wish::Order(order) => {
                     aim = match (aim, order) {
                         (Aim::Gone, _) => Aim::Gone,

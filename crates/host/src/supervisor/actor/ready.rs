@@ -11,7 +11,6 @@ use super::super::cause::Cause;
 use super::super::list::Listed;
 use super::super::relist::Relist;
 use super::super::{Command, Dialled, Order, State, Wish};
-use super::leave::Aim;
 use super::vigil::{Seen, Vigil};
 use super::{Actor, Phase, Relists};
 use crate::catalog::ListKind;
@@ -28,6 +27,7 @@ impl Actor {
         let memory = Arc::clone(&self.around.memory);
         let since = shared.clock.now();
         let mut vigil = Vigil::new(&shared);
+        let mut closed = link.closed();
         loop {
             tokio::select! {
                 biased;
@@ -37,7 +37,7 @@ impl Actor {
                     }
                     command => return self.obey_while_ready(command, &link).await,
                 },
-                exit = link.closed() => return self.lost(exit, since),
+                exit = &mut closed => return self.lost(exit, since),
                 Some(event) = events.recv() => match event {
                     LinkEvent::ToolsChanged => relists.tools.note(&[ListKind::Tools]),
                     LinkEvent::PromptsChanged => relists.others.note(&[ListKind::Prompts]),
@@ -56,12 +56,16 @@ impl Actor {
                     self.learn(&mut relists.others, &listed);
                     self.publish(&link, listed);
                 }
-                seen = vigil.next(&link, &shared, &memory) => return match seen {
-                    Seen::Idle => self.leave(&link, Aim::Idle, Vec::new()).await,
+                seen = vigil.next(&link, &shared, &memory) => match seen {
+                    Seen::Idle => {
+                        if let Some(phase) = self.doze(&link, vigil.pings()).await {
+                            return phase;
+                        }
+                    }
                     Seen::Silent => {
                         self.close(&link).await;
                         let cause = Cause::new(Class::Timeout, "does not answer pings");
-                        self.served_until_now(cause, since)
+                        return self.served_until_now(cause, since);
                     }
                 },
             }

@@ -1,10 +1,11 @@
 //! From nothing to a server that serves and has told what it offers.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bowline_core::error::Class;
+use bowline_core::time::Now;
 use bowline_link::Link;
 use bowline_link::stderr::{LAST_WORDS_LINES, last_words};
 use bytes::Bytes;
@@ -29,8 +30,12 @@ impl Actor {
         tracing::info!(server = %self.shared.spec.name, generation, "starting");
         self.log_before = self.shared.log.stamps().newest();
         let timeout = self.start_timeout();
+        let begun = AtomicU64::new(self.shared.clock.now().0);
         let outcome = {
-            let connect = || connect(&self.shared, &self.around, timeout);
+            let connect = || {
+                begun.store(self.shared.clock.now().0, Ordering::Relaxed);
+                connect(&self.shared, &self.around, timeout)
+            };
             let mut connect = std::pin::pin!(paced(&self.around.starts, connect));
             loop {
                 tokio::select! {
@@ -46,6 +51,7 @@ impl Actor {
                 }
             }
         };
+        self.recovery.begins(Now(begun.into_inner()));
         match outcome {
             Ok(Ok((dialled, lists))) => {
                 let mut relists = Relists::default();

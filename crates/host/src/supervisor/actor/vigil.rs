@@ -89,6 +89,11 @@ impl Vigil {
         }
     }
 
+    /// Returns how many pings are on their way.
+    pub(super) fn pings(&self) -> usize {
+        usize::from(self.asked.is_some())
+    }
+
     /// Watches until there is something to tell. Dropped, it goes on when it is called again.
     pub(super) async fn next(
         &mut self,
@@ -185,7 +190,7 @@ impl Vigil {
         self.idle_at = now.plus((after / LOOKS).max(Duration::from_millis(1)));
         let calls = shared.counts.calls.load(Ordering::Relaxed);
         let called = std::mem::replace(&mut self.calls, calls) != calls;
-        let own = usize::from(self.asked.is_some());
+        let own = self.pings();
         let name = &shared.spec.name;
         let needed = called
             || link.in_flight() > own
