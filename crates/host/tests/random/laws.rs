@@ -220,7 +220,8 @@ impl<'a> Seen<'a> {
             self.starts.clear();
             self.probe = None;
             if order == Order::Reload && self.alive {
-                self.reloads_since = Some(at_ms);
+                // A second one changes nothing: calls in flight have no more time.
+                self.reloads_since.get_or_insert(at_ms);
             }
             return Ok(());
         }
