@@ -362,12 +362,14 @@ impl Link for ScriptedLink {
     }
 
     fn close(&self) -> BoxFuture<'_, Exit> {
-        if self.exit().is_none() {
-            let life = self.process.life.clone();
-            let running = self.running.load(Ordering::Relaxed);
-            let closed = Happened::Closed { life, running };
-            self.process.ledger.enter(closed);
-        }
+        let life = self.process.life.clone();
+        // A server that has gone by itself took its calls along.
+        let running = match self.exit() {
+            None => self.running.load(Ordering::Relaxed),
+            Some(_) => 0,
+        };
+        let closed = Happened::Closed { life, running };
+        self.process.ledger.enter(closed);
         self.end(Exit::Status(0));
         Box::pin(self.ended())
     }

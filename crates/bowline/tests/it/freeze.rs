@@ -6,6 +6,7 @@ use std::thread;
 use serde_json::json;
 
 use crate::harness::{Gateway, eventually, fixture, signal};
+use crate::storm::Over;
 
 /// How the server that stands still is treated: its breaker would spare it the calls.
 const TREATMENT: &str = "timeout = \"1s\"\nping = \"off\"\n\
@@ -39,13 +40,14 @@ fn calls_of_a_frozen_server_end_at_their_deadline() {
             }
             answered
         });
+        let over = Over(&over);
         for _ in 0..frozen_seconds() {
             let answer = stuck.call("still__echo", &json!({"message": "c"}));
             let data = &answer["error"]["data"];
             assert_eq!(data["class"], "timeout", "{answer}");
             assert_eq!(data["execution"], "unknown", "{answer}");
         }
-        over.store(true, Ordering::Relaxed);
+        drop(over);
         others.join().unwrap()
     });
     assert!(

@@ -57,6 +57,8 @@ struct Seen<'a> {
     idle: bool,
     /// Orders that were given and not taken yet.
     open: Vec<Order>,
+    /// When a reload was taken that has not started it anew yet.
+    reloads_since: Option<u64>,
     /// Whether the last order that was taken is to stop.
     stopped: bool,
     /// Whether the host goes down.
@@ -89,6 +91,7 @@ impl<'a> Seen<'a> {
             alive: false,
             idle: false,
             open: Vec::new(),
+            reloads_since: None,
             stopped: false,
             closing: false,
             down: false,
@@ -108,7 +111,7 @@ impl<'a> Seen<'a> {
     fn see(&mut self, moment: &Moment, before: Option<&Happened>) -> Law {
         match &moment.what {
             Happened::Started(life) => self.started(life, moment.at_ms),
-            Happened::Closed { running, .. } => self.closed(*running),
+            Happened::Closed { running, .. } => self.closed(*running, moment.at_ms),
             Happened::Ended(_) => {
                 self.alive = false;
                 Ok(())
@@ -132,7 +135,7 @@ impl<'a> Seen<'a> {
                 }
                 Ok(())
             }
-            Happened::Taken { order, .. } => self.taken(*order),
+            Happened::Taken { order, .. } => self.taken(*order, moment.at_ms),
             Happened::Connected(_)
             | Happened::Late(_)
             | Happened::Called { .. }
@@ -142,6 +145,7 @@ impl<'a> Seen<'a> {
 
     fn started(&mut self, life: &Life, at_ms: u64) -> Law {
         let was_idle = std::mem::take(&mut self.idle);
+        self.reloads_since = None;
         let was_alive = std::mem::replace(&mut self.alive, true);
         let next = life.generation == self.generation + 1;
         self.generation = life.generation;
@@ -172,9 +176,14 @@ impl<'a> Seen<'a> {
     }
 
     /// The host closed a link: because a person said so, or because nobody called.
-    fn closed(&mut self, running: usize) -> Law {
+    fn closed(&mut self, running: usize, at_ms: u64) -> Law {
         if self.closing || self.open.iter().any(|order| *order != Order::Start) {
             return Ok(());
+        }
+        if let Some(since) = self.reloads_since {
+            let drained = since + millis(self.spec.drain_timeout);
+            let waited = running == 0 || at_ms >= drained;
+            return demand(waited, "a reload did not wait for a call");
         }
         self.idle = true;
         demand(
@@ -204,12 +213,16 @@ impl<'a> Seen<'a> {
         demand(alone, "two probes at once")
     }
 
-    fn taken(&mut self, order: Order) -> Law {
+    fn taken(&mut self, order: Order, at_ms: u64) -> Law {
         let at = self.open.iter().position(|open| *open == order);
         at.map(|at| self.open.remove(at));
         if starts(order) {
             self.starts.clear();
             self.probe = None;
+            if order == Order::Reload && self.alive {
+                // A second one changes nothing: calls in flight have no more time.
+                self.reloads_since.get_or_insert(at_ms);
+            }
             return Ok(());
         }
         if self.open.iter().copied().any(starts) {

@@ -20,6 +20,8 @@ const QUIET_WAIT: Duration = Duration::from_secs(600);
 /// What came of one world.
 #[derive(Debug)]
 pub(crate) struct Lived {
+    /// What the host was told of each server, for people.
+    pub(crate) specs: Vec<String>,
     pub(crate) history: Vec<Moment>,
     pub(crate) ends: Vec<Made>,
     pub(crate) ejections: u64,
@@ -96,11 +98,29 @@ async fn live(mut draw: Draw) -> Lived {
         broken.push(format!("{} of {count} calls ended", ends.len()));
     }
     Lived {
+        specs: specs.iter().map(told).collect(),
         history: record.history,
         ends,
         ejections: ejections as u64,
         broken,
     }
+}
+
+fn told(spec: &ServerSpec) -> String {
+    format!(
+        "{}: {:?} {:?} {:?} call {:?} start {:?} drain {:?} idle {:?} calls {} queue {} {:?}",
+        spec.name,
+        spec.restart,
+        spec.backoff,
+        spec.breaker,
+        spec.call_timeout,
+        spec.start_timeout,
+        spec.drain_timeout,
+        spec.idle_stop,
+        spec.calls_max,
+        spec.queue_max,
+        spec.tools
+    )
 }
 
 /// What was seen of each server, to compare with what is seen later.

@@ -54,6 +54,9 @@ pub(crate) fn run_all(count: u64) -> Report {
 fn show(seed: u64) -> Report {
     let mut report = Report::default();
     let lived = one(seed, &mut report);
+    for spec in lived.iter().flat_map(|lived| &lived.specs) {
+        tell(spec);
+    }
     for moment in lived.iter().flat_map(|lived| &lived.history) {
         tell(&format!("{:>7} ms  {:?}", moment.at_ms, moment.what));
     }
