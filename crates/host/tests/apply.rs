@@ -19,6 +19,7 @@ use bowline_link::http::credentials::{CredentialError, Credentials};
 use bowline_link::http::endpoint::Endpoint;
 use bowline_sim::{Act, Gate, Generation, Script, World, body, call, reaches, spec};
 use http::{HeaderName, HeaderValue};
+use tokio::task::JoinSet;
 
 fn well() -> Generation {
     Generation::tools([("do", Act::Answers)])
@@ -157,17 +158,16 @@ async fn a_call_in_the_queue_of_a_changed_server_goes_to_its_successor() {
         outcome = &mut first => panic!("{outcome:?}"),
         _ = world.until(|record| record.executions.len() == 1) => {}
     }
-    let queued = {
-        let host = host.clone();
-        tokio::task::spawn(async move { host.call(call("s__do", "{}")).await })
-    };
+    let mut queued = JoinSet::new();
+    let queue = host.clone();
+    queued.spawn(async move { queue.call(call("s__do", "{}")).await });
     tokio::task::yield_now().await;
     host.apply(vec![one(61)]);
     assert!(reaches(&host, "s", "ready").await);
     gate.release();
-    let (first, queued) = tokio::join!(first, queued);
+    let (first, queued) = tokio::join!(first, queued.join_all());
     assert!(body(&first.unwrap()).contains("s#1"));
-    assert!(body(&queued.unwrap().unwrap()).contains("s#2"));
+    assert!(body(queued[0].as_ref().unwrap()).contains("s#2"));
 }
 
 #[tokio::test(start_paused = true)]
