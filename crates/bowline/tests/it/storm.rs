@@ -135,6 +135,7 @@ fn crash(gateway: &Gateway, server: &str) -> bool {
     // It may have gone by itself in the meantime, which is as good.
     let kill = std::process::Command::new("kill")
         .args(["-KILL", &pid.to_string()])
+        .stderr(std::process::Stdio::null())
         .status();
     kill.is_ok_and(|status| status.success())
 }
