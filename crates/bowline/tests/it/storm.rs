@@ -146,6 +146,21 @@ fn descriptors(pid: u32) -> usize {
         .count()
 }
 
+/// Calls a faulty server until enough was seen; however a call ends, it ends.
+fn call_badly(gateway: &Gateway, server: &str, over: impl Fn() -> bool) {
+    let mut session = gateway.session("/mcp");
+    while !over() {
+        let (tool, arguments) = match server {
+            "hang" => ("slow", json!({"ms": 5_000, "message": "x"})),
+            _ => ("echo", json!({"message": "x"})),
+        };
+        let answer = session.call(&format!("{server}__{tool}"), &arguments);
+        let known = answer["error"]["data"]["class"].is_string();
+        assert!(known || answer["result"].is_object(), "{answer}");
+    }
+    session.delete();
+}
+
 #[test]
 fn healthy_servers_do_not_notice_servers_that_crash_hang_and_babble() {
     let treatment = "timeout = \"1s\"\n\
@@ -183,20 +198,7 @@ fn healthy_servers_do_not_notice_servers_that_crash_hang_and_babble() {
         }
         for (server, _) in faulty {
             let (gateway, over) = (&gateway, &over);
-            scope.spawn(move || {
-                let mut session = gateway.session("/mcp");
-                while !over() {
-                    let (tool, arguments) = match server {
-                        "hang" => ("slow", json!({"ms": 5_000, "message": "x"})),
-                        _ => ("echo", json!({"message": "x"})),
-                    };
-                    // However it ends, it ends.
-                    let answer = session.call(&format!("{server}__{tool}"), &arguments);
-                    let known = answer["error"]["data"]["class"].is_string();
-                    assert!(known || answer["result"].is_object(), "{answer}");
-                }
-                session.delete();
-            });
+            scope.spawn(move || call_badly(gateway, server, over));
         }
         let guard = Enough(&made);
         let mut turn = faulty.into_iter().cycle();
