@@ -135,6 +135,7 @@ fn crash(gateway: &Gateway, server: &str) -> bool {
     // It may have gone by itself in the meantime, which is as good.
     let kill = std::process::Command::new("kill")
         .args(["-KILL", &pid.to_string()])
+        .stderr(std::process::Stdio::null())
         .status();
     kill.is_ok_and(|status| status.success())
 }
@@ -143,6 +144,21 @@ fn descriptors(pid: u32) -> usize {
     std::fs::read_dir(format!("/proc/{pid}/fd"))
         .unwrap()
         .count()
+}
+
+/// Calls a faulty server until enough was seen; however a call ends, it ends.
+fn call_badly(gateway: &Gateway, server: &str, over: impl Fn() -> bool) {
+    let mut session = gateway.session("/mcp");
+    while !over() {
+        let (tool, arguments) = match server {
+            "hang" => ("slow", json!({"ms": 5_000, "message": "x"})),
+            _ => ("echo", json!({"message": "x"})),
+        };
+        let answer = session.call(&format!("{server}__{tool}"), &arguments);
+        let known = answer["error"]["data"]["class"].is_string();
+        assert!(known || answer["result"].is_object(), "{answer}");
+    }
+    session.delete();
 }
 
 #[test]
@@ -182,20 +198,7 @@ fn healthy_servers_do_not_notice_servers_that_crash_hang_and_babble() {
         }
         for (server, _) in faulty {
             let (gateway, over) = (&gateway, &over);
-            scope.spawn(move || {
-                let mut session = gateway.session("/mcp");
-                while !over() {
-                    let (tool, arguments) = match server {
-                        "hang" => ("slow", json!({"ms": 5_000, "message": "x"})),
-                        _ => ("echo", json!({"message": "x"})),
-                    };
-                    // However it ends, it ends.
-                    let answer = session.call(&format!("{server}__{tool}"), &arguments);
-                    let known = answer["error"]["data"]["class"].is_string();
-                    assert!(known || answer["result"].is_object(), "{answer}");
-                }
-                session.delete();
-            });
+            scope.spawn(move || call_badly(gateway, server, over));
         }
         let guard = Enough(&made);
         let mut turn = faulty.into_iter().cycle();

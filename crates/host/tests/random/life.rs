@@ -147,6 +147,7 @@ impl Watch {
             demand(status.active == serves, "active is not what state says");
             demand(status.errors <= status.calls, "more errors than calls");
             let spec = specs.iter().find(|spec| spec.name == status.name).unwrap();
+            demand(status.queued <= spec.queue_max, "a queue is too long");
             let spent = status.restart_count <= u64::from(spec.restart.restarts_max);
             demand(spent, "more restarts than the budget has");
         }
