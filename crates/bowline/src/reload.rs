@@ -331,16 +331,7 @@ pub(crate) async fn follow(edge: Arc<Edge>, mut stop: signal::Receiver<bool>) {
     let Some(source) = &edge.reloader.source else {
         return;
     };
-    let mut watch = match Watch::of(&source.path) {
-        Ok(watch) => watch,
-        Err(error) => {
-            tracing::warn!(
-                error = &error as &dyn std::error::Error,
-                "the config file is not watched; `bowline reload` applies it"
-            );
-            return;
-        }
-    };
+    let mut watch = Watch::of(&source.path);
     loop {
         // Looked at first: it may have changed before it was watched.
         if edge.reloader.is_news().await {

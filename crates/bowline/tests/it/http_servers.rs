@@ -152,7 +152,7 @@ fn a_server_that_points_to_another_origin_is_not_followed() {
     let status = gateway.wait_for("s", "backoff");
     let message = status["last_error"]["message"].as_str().unwrap();
     assert!(message.contains("redirects"), "{status}");
-    assert_eq!(status["last_error"]["class"], "connect_failed", "{status}");
+    assert_eq!(status["last_error"]["class"], "protocol_error", "{status}");
 }
 
 /// Requests that the fixture answers in one session.

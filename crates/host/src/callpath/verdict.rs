@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bowline_core::breaker::Health;
 use bowline_core::call::{Call, Route, Subject, TaskVerb};
 use bowline_core::error::{CallError, Execution};
-use bowline_link::LinkError;
+use bowline_link::{Exit, LinkError};
 
 /// The status of a server that knows who asks and wants more rights.
 const FORBIDDEN: u16 = 403;
@@ -18,6 +18,10 @@ pub(super) fn may_repeat(error: &LinkError, call: &Call, route: &Route) -> bool 
         call.makes_task || matches!(&call.subject, Subject::Task { verb, .. } if *verb == cancel);
     match error {
         LinkError::Closed(_) => true,
+        // It was ended for what it did, and would do it again.
+        LinkError::Lost(Exit::Overrun | Exit::OverMemory { .. } | Exit::OverProcesses { .. }) => {
+            false
+        }
         LinkError::Lost(_) => route.is_repeatable() && !once,
         LinkError::Busy { .. }
         | LinkError::NotSent(_)

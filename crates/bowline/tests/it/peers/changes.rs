@@ -92,6 +92,7 @@ fn clients_behind_the_shim_outlive_the_gateway() {
         eventually("the client pauses", || ready.exists());
         let before = detached.pid();
         signal(before, "KILL");
+        eventually("the gateway is dead", || !lives(before));
         std::fs::write(&go, "").unwrap();
         // It goes on as if nothing had been, and hears of changes again.
         finish(client.name, child);
