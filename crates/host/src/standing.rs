@@ -2,7 +2,6 @@
 //! level. What is wanted is compared with what the link was told, so that a server that was
 //! started anew hears it again.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,7 +14,6 @@ use bowline_core::time::Now;
 use bowline_link::Request;
 use bowline_wire::mcp::method;
 use bowline_wire::splice::write_string;
-use bytes::Bytes;
 use tokio::sync::{Notify, watch};
 
 use crate::callpath::explain;
@@ -340,16 +338,7 @@ pub(crate) async fn tell(
     write_string(&mut params, value);
     params.push(b'}');
     let end = clock.now().plus(STEP_TIMEOUT);
-    let request = Request {
-        method: Cow::Borrowed(method),
-        params: Some(params.into()),
-        rename: None,
-        progress_at: None,
-        reply_id: Bytes::from_static(b"0"),
-        deadline: clock.instant(end),
-        caller: None,
-        trace: None,
-    };
+    let request = Request::own(method, Some(params.into()), clock.instant(end));
     let timeout = bowline_core::time::millis(STEP_TIMEOUT);
     let answer = ready.link.request(request).await;
     let answer = answer.map_err(|error| explain(&error, server, ready.ended(), timeout))?;

@@ -49,6 +49,23 @@ pub struct Request {
     pub trace: Option<Arc<Trace>>,
 }
 
+impl Request {
+    /// Returns a request of the gateway's own: nobody else hears of it or can be asked.
+    #[must_use]
+    pub const fn own(method: &'static str, params: Option<Bytes>, deadline: Instant) -> Self {
+        Self {
+            method: Cow::Borrowed(method),
+            params,
+            rename: None,
+            progress_at: None,
+            reply_id: Bytes::from_static(b"0"),
+            deadline,
+            caller: None,
+            trace: None,
+        }
+    }
+}
+
 /// A JSON string that is replaced on the way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rename {

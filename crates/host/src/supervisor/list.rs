@@ -167,16 +167,7 @@ async fn page(
         Bytes::from(params)
     });
     let answer = link
-        .request(Request {
-            method: Cow::Borrowed(method),
-            params,
-            rename: None,
-            progress_at: None,
-            reply_id: Bytes::from_static(b"0"),
-            deadline,
-            caller: None,
-            trace: None,
-        })
+        .request(Request::own(method, params, deadline))
         .await
         .map_err(|source| ListError::Link { method, source })?;
     let body = answer.bytes.slice(answer.body_at);

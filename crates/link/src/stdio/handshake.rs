@@ -1,6 +1,5 @@
 //! The first words with a server: which revision, and who is who.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use bowline_core::call::Body;
@@ -41,16 +40,7 @@ pub(super) async fn shake(
 
 /// Returns `initialize`.
 pub(crate) fn request(client: &ClientInfo, abilities: Abilities, deadline: Instant) -> Request {
-    Request {
-        method: Cow::Borrowed(method::INITIALIZE),
-        params: Some(offer(client, abilities)),
-        rename: None,
-        progress_at: None,
-        reply_id: Bytes::from_static(b"0"),
-        deadline,
-        caller: None,
-        trace: None,
-    }
+    Request::own(method::INITIALIZE, Some(offer(client, abilities)), deadline)
 }
 
 /// Reads the answer to `initialize`.

@@ -1,7 +1,6 @@
 //! Watches over a link that is quiet: asks whether the server is still there, and notices that
 //! nobody needs it.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::future::pending;
 use std::sync::Arc;
@@ -13,7 +12,6 @@ use bowline_core::tasks::LinkKey;
 use bowline_core::time::{Now, millis};
 use bowline_link::{BoxFuture, Link, LinkError, Request};
 use bowline_wire::mcp::method;
-use bytes::Bytes;
 use tokio::time::sleep_until;
 
 use super::super::Shared;
@@ -148,16 +146,7 @@ impl Vigil {
             let deadline = shared.clock.instant(now.plus(PING_TIMEOUT));
             let link = Arc::clone(link);
             self.asked = Some(Box::pin(async move {
-                let request = Request {
-                    method: Cow::Borrowed(method::PING),
-                    params: None,
-                    rename: None,
-                    progress_at: None,
-                    reply_id: Bytes::from_static(b"0"),
-                    deadline,
-                    caller: None,
-                    trace: None,
-                };
+                let request = Request::own(method::PING, None, deadline);
                 Pong::of(&link.request(request).await)
             }));
         }
