@@ -199,13 +199,13 @@ pub(crate) fn signal(pid: u32, name: &str) {
     assert!(status.success(), "kill -{name} {pid}");
 }
 
-/// Whether a process lives; a zombie does not.
+/// Whether a process lives; a zombie does not. Until its last thread is gone, a dead process still
+/// holds its connections.
 pub(crate) fn lives(pid: u32) -> bool {
-    // Until its last thread is gone, a dead process still holds its connections.
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
     std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
-        let state = stat.rsplit(')').next().unwrap().trim_start().chars().next();
-        threads > 1 || (state != Some('Z') && state != Some('X'))
+        let state = stat.rsplit(')').next().unwrap().trim_start();
+        threads > 1 || !state.starts_with(['Z', 'X'])
     })
 }
 
