@@ -212,8 +212,12 @@ pub(crate) fn lives(pid: u32) -> bool {
 /// Resident memory of a process, in bytes.
 pub(crate) fn memory(pid: u32) -> usize {
     let statm = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap();
-    let pages: usize = statm.split_whitespace().nth(1).unwrap().parse().unwrap();
-    pages * 4096
+    4096 * statm
+        .split_whitespace()
+        .nth(1)
+        .unwrap()
+        .parse::<usize>()
+        .unwrap()
 }
 
 /// Polls until something holds; for what has no event to wait for.
