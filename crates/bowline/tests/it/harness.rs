@@ -199,27 +199,6 @@ pub(crate) fn signal(pid: u32, name: &str) {
     assert!(status.success(), "kill -{name} {pid}");
 }
 
-/// Whether a process lives; a zombie does not. Until its last thread is gone, a dead process still
-/// holds its connections.
-pub(crate) fn lives(pid: u32) -> bool {
-    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
-    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
-        let state = stat.rsplit(')').next().unwrap().trim_start();
-        threads > 1 || !state.starts_with(['Z', 'X'])
-    })
-}
-
-/// Resident memory of a process, in bytes.
-pub(crate) fn memory(pid: u32) -> usize {
-    let statm = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap();
-    4096 * statm
-        .split_whitespace()
-        .nth(1)
-        .unwrap()
-        .parse::<usize>()
-        .unwrap()
-}
-
 /// Polls until something holds; for what has no event to wait for.
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
@@ -502,4 +481,7 @@ impl Session {
 
 pub(crate) mod listener;
 mod more;
+mod process;
 pub(crate) mod served;
+
+pub(crate) use process::{lives, memory};
