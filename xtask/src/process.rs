@@ -2,14 +2,18 @@
 
 use std::{
     path::Path,
-    process::{Command, Stdio},
-    time::Instant,
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, bail};
 
 /// How much of a failed program's words an error repeats.
 const TAIL_LINES_MAX: usize = 15;
+
+/// How often is looked whether a program has ended.
+const LOOK: Duration = Duration::from_millis(25);
 
 /// Runs a program with its output on our terminal; an unsuccessful end is an error.
 pub(crate) fn show(command: &mut Command) -> Result<()> {
@@ -21,6 +25,20 @@ pub(crate) fn show(command: &mut Command) -> Result<()> {
         bail!("`{name}` failed ({status})");
     }
     Ok(())
+}
+
+/// Asks a program to end, and insists after so many seconds.
+pub(crate) fn end(child: &mut Child, seconds_max: u64) {
+    let _ = quiet(Command::new("kill").arg(child.id().to_string()));
+    let start = now();
+    while start.elapsed().as_secs() < seconds_max {
+        if !matches!(child.try_wait(), Ok(None)) {
+            return;
+        }
+        thread::sleep(LOOK);
+    }
+    let _ = child.kill();
+    let _ = child.wait();
 }
 
 /// Runs a program quietly and gives its standard output; the error holds its last words.

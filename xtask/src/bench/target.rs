@@ -64,7 +64,7 @@ pub(super) fn options(url: &str, tool: &str, header: Option<&str>) -> Vec<String
 
 impl Drop for Target {
     fn drop(&mut self) {
-        end(&mut self.child);
+        process::end(&mut self.child, STOP_SECONDS_MAX);
     }
 }
 
@@ -182,7 +182,7 @@ fn started(
     let line = match ready_line(&mut child) {
         Ok(line) => line,
         Err(error) => {
-            end(&mut child);
+            process::end(&mut child, STOP_SECONDS_MAX);
             let said = fs::read_to_string(prepared.folder.join("stderr")).unwrap_or_default();
             bail!("{error:#}; bowline said: {}", said.trim());
         }
@@ -337,20 +337,6 @@ fn ready_line(child: &mut Child) -> Result<String> {
         bail!("it ended without a ready line");
     }
     Ok(line)
-}
-
-/// Asks a process to end, and insists after a while.
-fn end(child: &mut Child) {
-    let _ = process::quiet(Command::new("kill").arg(child.id().to_string()));
-    let start = process::now();
-    while start.elapsed().as_secs() < STOP_SECONDS_MAX {
-        if !matches!(child.try_wait(), Ok(None)) {
-            return;
-        }
-        thread::sleep(LOOK);
-    }
-    let _ = child.kill();
-    let _ = child.wait();
 }
 
 /// A port that was free a moment ago.

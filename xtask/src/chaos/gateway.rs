@@ -50,6 +50,9 @@ const TREATMENT: &str = "timeout = \"1s\"\n\
 const SETTLE_SECONDS_MAX: u64 = 60;
 const LOOK: Duration = Duration::from_millis(50);
 
+/// How long the gateway may take to end.
+const STOP_SECONDS_MAX: u64 = 10;
+
 /// A running gateway; dropping it ends it.
 #[derive(Debug)]
 pub(super) struct Gateway {
@@ -229,14 +232,7 @@ impl Gateway {
 
 impl Drop for Gateway {
     fn drop(&mut self) {
-        let pid = self.child.id().to_string();
-        let _ = process::quiet(Command::new("kill").args(["-TERM", &pid]));
-        let start = process::now();
-        while matches!(self.child.try_wait(), Ok(None)) && start.elapsed().as_secs() < 10 {
-            thread::sleep(LOOK);
-        }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        process::end(&mut self.child, STOP_SECONDS_MAX);
         let _ = fs::remove_dir_all(&self.folder);
     }
 }
