@@ -250,6 +250,12 @@ impl Totals {
         self.by_outcome.iter().sum()
     }
 
+    /// Returns how many ended while their caller still waited.
+    #[must_use]
+    pub fn awaited(&self) -> u64 {
+        self.calls() - self.ended(Outcome::Cancelled)
+    }
+
     /// Returns how many ended without an answer though somebody waited for it.
     #[must_use]
     pub fn errors(&self) -> u64 {

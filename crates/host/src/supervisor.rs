@@ -23,7 +23,7 @@ use arc_swap::ArcSwapOption;
 use bowline_core::breaker::Breaker;
 use bowline_core::caller::CallerEnd;
 use bowline_core::error::{CallError, Class};
-use bowline_core::load::Load;
+use bowline_core::load::{Load, Totals};
 use bowline_core::sync::lock;
 use bowline_core::tasks::LinkKey;
 use bowline_core::time::Now;
@@ -140,8 +140,6 @@ struct Shared {
 /// What is counted per server.
 #[derive(Debug, Default)]
 struct Counts {
-    calls: AtomicU64,
-    errors: AtomicU64,
     generation: AtomicU64,
     restarts: AtomicU64,
 }
@@ -342,16 +340,12 @@ impl Supervisor {
         taken.await.map_err(|_| CallError::ShuttingDown)
     }
 
-    /// Counts a call's end for status.
-    pub fn count(&self, error: Option<&CallError>) {
-        self.shared.counts.calls.fetch_add(1, Ordering::Relaxed);
-        if let Some(error) = error {
-            self.shared.counts.errors.fetch_add(1, Ordering::Relaxed);
-            match error.class() {
-                // A refusal. The failure behind it, if any, is remembered by the actor.
-                Class::Unavailable | Class::ConnectFailed => {}
-                class => self.shared.remember(class, &error.to_string().into()),
-            }
+    /// Remembers what a call failed with, for status.
+    fn failed(&self, error: &CallError) {
+        match error.class() {
+            // A refusal. The failure behind it, if any, is remembered by the actor.
+            Class::Unavailable | Class::ConnectFailed => {}
+            class => self.shared.remember(class, &error.to_string().into()),
         }
     }
 
@@ -412,8 +406,11 @@ impl Shared {
 
     /// Returns how many calls ended with an answer.
     fn answered(&self) -> u64 {
-        let (calls, errors) = (&self.counts.calls, &self.counts.errors);
-        let errors = errors.load(Ordering::Relaxed);
-        calls.load(Ordering::Relaxed).saturating_sub(errors)
+        self.counted(|totals| totals.awaited() - totals.errors())
+    }
+
+    /// Reads what was counted of calls since the beginning.
+    fn counted<T>(&self, read: impl FnOnce(&Totals) -> T) -> T {
+        read(lock(&self.load).totals())
     }
 }

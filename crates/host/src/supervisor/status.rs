@@ -167,7 +167,7 @@ impl Supervisor {
         let now = shared.clock.now();
         let state = shared.state.borrow().clone();
         let ready = shared.ready.load_full();
-        let load = self.load();
+        let (load, totals) = (self.load(), self.totals());
         let (circuit, consecutive_failures, rest) = {
             let breaker = lock(&shared.breaker);
             (breaker.circuit(now), breaker.failures(), breaker.rest(now))
@@ -203,9 +203,9 @@ impl Supervisor {
             ref_count: self.turns_taken().max(in_flight) + self.queued(),
             in_flight,
             queued: self.queued(),
-            calls: shared.counts.calls.load(Ordering::Relaxed),
-            errors: shared.counts.errors.load(Ordering::Relaxed),
-            sheds: self.totals().sheds(),
+            calls: totals.awaited(),
+            errors: totals.errors(),
+            sheds: totals.sheds(),
             error_rate: load.error_rate,
             p50_us: load.p50_us,
             p99_us: load.p99_us,

@@ -47,7 +47,9 @@ impl Tally<'_> {
             ticket.report_at(health(error), now.now());
         }
         self.count(outcome_of(outcome), now);
-        self.server.count(error);
+        if let Some(error) = error {
+            self.server.failed(error);
+        }
     }
 
     fn count(&mut self, outcome: Outcome, now: Moment) {
@@ -105,6 +107,6 @@ impl Supervisor {
     /// Returns what was counted of its calls since the beginning.
     #[must_use]
     pub fn totals(&self) -> Totals {
-        lock(&self.shared.load).totals().clone()
+        self.shared.counted(Totals::clone)
     }
 }

@@ -4,9 +4,9 @@
 use std::fmt;
 use std::future::pending;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use bowline_core::load::Totals;
 use bowline_core::sync::lock;
 use bowline_core::tasks::LinkKey;
 use bowline_core::time::{Now, millis};
@@ -82,7 +82,7 @@ impl Vigil {
             misses: 0,
             idle: spec.idle_stop,
             idle_at: spec.idle_stop.map_or(now, |after| now.plus(after / LOOKS)),
-            calls: shared.counts.calls.load(Ordering::Relaxed),
+            calls: shared.counted(Totals::awaited),
             quiet_since: now,
         }
     }
@@ -177,7 +177,7 @@ impl Vigil {
             return false;
         };
         self.idle_at = now.plus((after / LOOKS).max(Duration::from_millis(1)));
-        let calls = shared.counts.calls.load(Ordering::Relaxed);
+        let calls = shared.counted(Totals::awaited);
         let called = std::mem::replace(&mut self.calls, calls) != calls;
         let own = self.pings();
         let name = &shared.spec.name;
