@@ -12,6 +12,7 @@ use bowline_core::breaker::BreakerPolicy;
 use bowline_core::redact::Redactor;
 use bowline_core::supervision::RestartPolicy;
 use bowline_host::dial::RealDial;
+use bowline_host::pins::Unkept;
 use bowline_host::ports::{Clock, SystemClock};
 use bowline_host::spec::{ChildSpec, Reach, RemoteSpec, ServerSpec};
 use bowline_host::tasks::Tasks;
@@ -219,6 +220,7 @@ fn start_host(
         tasks,
         audience,
         manifests: Arc::new(FileManifests::open(state)?),
+        pins: Arc::new(Unkept),
     };
     Ok(Host::start(specs, limits, ports))
 }

@@ -1,5 +1,6 @@
 //! One call as it travels through the gateway.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,37 +8,95 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::caller::CallerEnd;
+use crate::run::Run;
 use crate::time::Now;
 use crate::trace::Trace;
 
-/// Who asks, as proved by a credential.
+/// Who asks, as proved by a credential, and narrowed by where it asks from.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Principal {
     /// Its name, unique in this gateway.
     pub name: Arc<str>,
     /// What it may do.
     pub role: Role,
+    /// Rules that narrow what the role may do: those of the credential and those of the session.
+    pub contexts: Contexts,
+    /// Names the credential that proved it, to find what it opened when it is revoked; empty where
+    /// there is none to revoke.
+    pub credential: Arc<str>,
 }
 
 impl Principal {
-    /// Returns a principal.
+    /// Returns a principal that nothing narrows.
     #[must_use]
     pub fn new(name: &str, role: Role) -> Self {
         Self {
             name: name.into(),
             role,
+            contexts: Contexts::default(),
+            credential: Arc::default(),
+        }
+    }
+
+    /// Returns the same principal, narrowed by `more` as well.
+    #[must_use]
+    pub fn narrowed(&self, more: &Contexts) -> Self {
+        Self {
+            contexts: self.contexts.and(more),
+            ..self.clone()
         }
     }
 }
 
+/// Names of rules that narrow what a principal sees, sorted, none twice.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Contexts(Option<Arc<[Arc<str>]>>);
+
+impl Contexts {
+    /// Returns the rules of these names.
+    #[must_use]
+    pub fn new<I>(names: I) -> Self
+    where
+        I: IntoIterator,
+        I::Item: Into<Arc<str>>,
+    {
+        let names: BTreeSet<Arc<str>> = names.into_iter().map(Into::into).collect();
+        Self((!names.is_empty()).then(|| names.into_iter().collect()))
+    }
+
+    /// Returns the rules of both.
+    #[must_use]
+    pub fn and(&self, other: &Self) -> Self {
+        match (&self.0, &other.0) {
+            (_, None) => self.clone(),
+            (None, Some(_)) => other.clone(),
+            (Some(own), Some(more)) => Self::new(own.iter().chain(more.iter()).map(Arc::clone)),
+        }
+    }
+
+    /// Whether nothing is narrowed.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// Returns the names.
+    #[must_use]
+    pub fn names(&self) -> &[Arc<str>] {
+        self.0.as_deref().unwrap_or_default()
+    }
+}
+
 /// What a principal is in this gateway. Bound to the credential, never claimed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
     /// Holds the owner token: may do all, the API included.
     Owner,
     /// Any local caller while authentication is switched off: MCP only.
     AnonymousLocal,
-    /// Nothing is granted.
+    /// One of the roles that the policy defines, or that it does not define.
+    Named(Arc<str>),
+    /// Nothing is granted but what the policy grants to those without a role.
     None,
 }
 
@@ -48,6 +107,16 @@ pub enum Scope {
     All,
     /// One server, by its own names.
     Server(Arc<str>),
+    /// What one profile lets through of all servers, by visible names.
+    Profile(Arc<str>),
+}
+
+impl Scope {
+    /// Whether names here are those of all servers together.
+    #[must_use]
+    pub const fn is_shared(&self) -> bool {
+        matches!(self, Self::All | Self::Profile(_))
+    }
 }
 
 /// What a call is for: what it names, and so which request of the protocol it is.
@@ -163,6 +232,9 @@ pub struct Call {
     pub caller: Option<Arc<dyn CallerEnd>>,
     /// Where it stands in a trace; absent where nobody traces.
     pub trace: Option<Arc<Trace>>,
+    /// The run it belongs to, which may make so many calls and no more; absent where none is
+    /// counted.
+    pub run: Option<Arc<Run>>,
 }
 
 /// Where a call goes, and what is declared about running it.
@@ -178,9 +250,24 @@ pub struct Route {
     pub idempotent: bool,
     /// How long it may take, where a person said so.
     pub timeout: Option<Duration>,
+    /// The hash of its definition in canonical form; all zero where it has none.
+    pub definition: [u8; 32],
 }
 
 impl Route {
+    /// Returns the way to something that a server may have, whether it lists it or not.
+    #[must_use]
+    pub fn unlisted(server: &Arc<str>, name: &Arc<str>) -> Arc<Self> {
+        Arc::new(Self {
+            server: Arc::clone(server),
+            name: Arc::clone(name),
+            effect: Effect::Read,
+            idempotent: true,
+            timeout: None,
+            definition: [0; 32],
+        })
+    }
+
     /// Whether a call that may have run can be made again without harm.
     #[must_use]
     pub const fn is_repeatable(&self) -> bool {
@@ -239,6 +326,8 @@ pub enum Body {
 pub enum Origin {
     /// The server answered just now.
     Live,
+    /// The server answered the same call before, and said that the answer stays good for a while.
+    Cached,
 }
 
 impl Origin {
@@ -247,6 +336,7 @@ impl Origin {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Live => "live",
+            Self::Cached => "cached",
         }
     }
 }

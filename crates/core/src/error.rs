@@ -53,7 +53,7 @@ pub enum CallError {
         server: Arc<str>,
     },
     /// Policy said no.
-    #[error("principal `{principal}` may not use `{name}` of server `{server}`")]
+    #[error("principal `{principal}` may not use `{name}` of server `{server}`: {reason}")]
     Denied {
         /// Who asked.
         principal: Arc<str>,
@@ -61,6 +61,48 @@ pub enum CallError {
         server: Arc<str>,
         /// The server's own name of it.
         name: Arc<str>,
+        /// By which rule.
+        reason: Arc<str>,
+    },
+    /// The principal or its run has made as many calls as it may.
+    #[error("principal `{principal}` has made {spent} of {allowed} calls ({limit})")]
+    BudgetSpent {
+        /// Who asked.
+        principal: Arc<str>,
+        /// Which of its limits: `budget` or `run`.
+        limit: &'static str,
+        /// How many it may make.
+        allowed: u64,
+        /// How many it has made.
+        spent: u64,
+        /// When it may make more; never where absent.
+        after: Option<Duration>,
+    },
+    /// The principal makes calls faster than it may.
+    #[error("principal `{principal}` makes calls faster than it may")]
+    TooFast {
+        /// Who asked.
+        principal: Arc<str>,
+        /// When it may make the next.
+        after: Duration,
+    },
+    /// The definition of the tool is another than the one that was approved.
+    #[error("the definition of `{tool}` of server `{server}` is not the one that was approved")]
+    PinChanged {
+        /// The server.
+        server: Arc<str>,
+        /// The server's own name of the tool.
+        tool: Arc<str>,
+    },
+    /// The structured content is not what the tool's `outputSchema` says.
+    #[error("the answer of `{tool}` of server `{server}` does not match its schema: {reason}")]
+    BadOutput {
+        /// The server.
+        server: Arc<str>,
+        /// The server's own name of the tool.
+        tool: Arc<str>,
+        /// What does not match, and where.
+        reason: Arc<str>,
     },
     /// The session is subscribed to as many resources as it may be.
     #[error("the session already has {limit} subscriptions")]
@@ -255,8 +297,11 @@ impl CallError {
             | Self::UnknownResource { .. }
             | Self::UnknownTask { .. } => Class::NotFound,
             Self::AmbiguousTask { .. } => Class::Invalid,
-            Self::Denied { .. } => Class::Denied,
+            Self::Denied { .. } | Self::BudgetSpent { .. } | Self::PinChanged { .. } => {
+                Class::Denied
+            }
             Self::TooManyCalls { .. }
+            | Self::TooFast { .. }
             | Self::ServerBusy { .. }
             | Self::QueuedTooLong { .. }
             | Self::TooManySubscriptions { .. }
@@ -279,6 +324,7 @@ impl CallError {
             Self::Timeout { .. } => Class::Timeout,
             Self::AnswerTooLarge { .. } => Class::Truncated,
             Self::BadAnswer { .. }
+            | Self::BadOutput { .. }
             | Self::Refused { .. }
             | Self::NoMessage { .. }
             | Self::HttpStatus { .. } => Class::ProtocolError,
@@ -304,9 +350,10 @@ impl CallError {
             Self::ConnectionLost { .. } | Self::HttpStatus { .. } | Self::NoMessage { .. } => {
                 Execution::Unknown
             }
-            Self::AnswerTooLarge { .. } | Self::BadAnswer { .. } | Self::Refused { .. } => {
-                Execution::Completed
-            }
+            Self::AnswerTooLarge { .. }
+            | Self::BadAnswer { .. }
+            | Self::BadOutput { .. }
+            | Self::Refused { .. } => Execution::Completed,
             Self::UnknownServer { .. }
             | Self::UnknownTool { .. }
             | Self::UnknownPrompt { .. }
@@ -315,6 +362,9 @@ impl CallError {
             | Self::AmbiguousTask { .. }
             | Self::TooManySubscriptions { .. }
             | Self::Denied { .. }
+            | Self::BudgetSpent { .. }
+            | Self::TooFast { .. }
+            | Self::PinChanged { .. }
             | Self::TooManyCalls { .. }
             | Self::ServerBusy { .. }
             | Self::QueuedTooLong { .. }
@@ -335,6 +385,10 @@ impl CallError {
     pub const fn retry(&self) -> Retry {
         match self {
             Self::Resting { rest, .. } => Retry::After(*rest),
+            Self::TooFast { after, .. }
+            | Self::BudgetSpent {
+                after: Some(after), ..
+            } => Retry::After(*after),
             Self::StartFailed { next, .. } => Retry::After(*next),
             Self::TooManyCalls { .. }
             | Self::ServerBusy { .. }
@@ -361,6 +415,8 @@ impl CallError {
             | Self::AmbiguousTask { .. }
             | Self::TooManySubscriptions { .. }
             | Self::Denied { .. }
+            | Self::BudgetSpent { .. }
+            | Self::PinChanged { .. }
             | Self::Stopped { .. }
             | Self::Ejected { .. }
             | Self::ConnectionLost { .. }
@@ -370,6 +426,7 @@ impl CallError {
             | Self::NoMessage { .. }
             | Self::AnswerTooLarge { .. }
             | Self::BadAnswer { .. }
+            | Self::BadOutput { .. }
             | Self::Refused { .. }
             | Self::Cancelled { .. } => Retry::Never,
         }
@@ -379,7 +436,10 @@ impl CallError {
     #[must_use]
     pub const fn origin(&self) -> Origin {
         match self {
-            Self::Denied { .. } => Origin::Policy,
+            Self::Denied { .. }
+            | Self::BudgetSpent { .. }
+            | Self::TooFast { .. }
+            | Self::PinChanged { .. } => Origin::Policy,
             Self::StartFailed { .. }
             | Self::StartTimeout { .. }
             | Self::AuthRequired { .. }
@@ -389,6 +449,7 @@ impl CallError {
             | Self::NoMessage { .. }
             | Self::AnswerTooLarge { .. }
             | Self::BadAnswer { .. }
+            | Self::BadOutput { .. }
             | Self::Refused { .. } => Origin::Upstream,
             Self::SendFailed { .. } | Self::ConnectionLost { .. } | Self::Timeout { .. } => {
                 Origin::Transport

@@ -5,6 +5,7 @@
 
 pub mod backoff;
 pub mod breaker;
+pub mod budget;
 pub mod call;
 pub mod caller;
 pub mod error;
@@ -15,6 +16,7 @@ pub mod pending;
 pub mod policy;
 pub mod recovery;
 pub mod redact;
+pub mod run;
 pub mod seats;
 pub mod seen;
 pub mod subscriptions;

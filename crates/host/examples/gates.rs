@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use bowline_core::call::{Body, Call, Principal, Role, Scope, Subject};
 use bowline_core::caller::CallerEnd;
 use bowline_host::manifest::Forgetful;
+use bowline_host::pins::Unkept;
 use bowline_host::ports::{Clock, Silent, SystemClock};
 use bowline_host::spec::ServerSpec;
 use bowline_host::supervisor::{Dial, Dialled, State};
@@ -132,6 +133,7 @@ impl Bench {
             tasks: Tasks::default(),
             audience: Arc::new(Silent),
             manifests: Arc::new(Forgetful),
+            pins: Arc::new(Unkept),
         };
         let spec = ServerSpec::new("null", "null");
         let host = Host::start(vec![spec], HostLimits::default(), ports);
@@ -153,6 +155,7 @@ impl Bench {
             deadline: None,
             caller: None,
             trace: None,
+            run: None,
         };
         Self {
             host,

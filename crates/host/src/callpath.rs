@@ -1,5 +1,8 @@
 //! The road every call takes, in order, on one page.
 
+pub(crate) mod cached;
+pub(crate) mod charge;
+pub(crate) mod checked;
 pub(crate) mod resolve;
 pub(crate) mod seat;
 mod telling;
@@ -13,7 +16,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use arc_swap::ArcSwap;
 use bowline_core::call::{Call, Origin, Reply, Route, Subject};
 use bowline_core::error::{CallError, Execution};
-use bowline_core::policy::Policy;
 use bowline_core::sync::lock;
 use bowline_core::tasks::LinkKey;
 use bowline_core::time::Now;
@@ -21,8 +23,12 @@ use bowline_link::{LinkError, Rename, Request};
 use foldhash::fast::RandomState;
 use tracing::Instrument as _;
 
+use crate::callpath::cached::{Answers, Entered};
+use crate::callpath::charge::Purse;
+use crate::callpath::checked::Checker;
 use crate::callpath::seat::SeatTable;
 use crate::catalog::CatalogStore;
+use crate::decide::Decider;
 use crate::memory::Memory;
 use crate::ports::Clock;
 use crate::supervisor::{Ready, Supervisor, Tally};
@@ -38,8 +44,11 @@ pub type Servers = HashMap<Arc<str>, Supervisor, RandomState>;
 #[derive(Debug)]
 pub struct CallPath {
     pub(crate) catalog: Arc<CatalogStore>,
-    pub(crate) policy: ArcSwap<Policy>,
+    pub(crate) decider: Decider,
+    pub(crate) purse: Purse,
     pub(crate) seats: SeatTable,
+    pub(crate) answers: Arc<Answers>,
+    pub(crate) checker: Checker,
     pub(crate) servers: ArcSwap<Servers>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) memory: Arc<Memory>,
@@ -54,6 +63,10 @@ impl CallPath {
     /// Dropping the future at any point is a cancellation: the seat is given back, the breaker is
     /// not told anything, and a server that has the request is told to stop.
     pub async fn call(&self, call: &Call) -> Result<Reply, CallError> {
+        self.carry(call, Charge::Due).await
+    }
+
+    async fn carry(&self, call: &Call, charge: Charge) -> Result<Reply, CallError> {
         if self.closing.load(Ordering::Relaxed) {
             return Err(CallError::ShuttingDown);
         }
@@ -65,11 +78,24 @@ impl CallPath {
         // Policy: the same decision as for listing.
         self.permit(call.into(), &route)?;
 
-        // Budget: calls in flight of one principal, a retry included. Given back on drop.
+        // Budget: one unit for each call, whatever becomes of it; calls in flight of one
+        // principal, given back on drop.
+        if charge == Charge::Due {
+            let allowance = self.decider.allowance(&call.principal);
+            self.purse.charge(call, allowance, started.now())?;
+        }
         let seat = self.seats.take(&call.principal)?;
 
         // Cache and outbox lane stand here, outside the breaker: a fresh answer needs no server,
         // and an open breaker must queue the writes that the outbox exists for.
+        let flight = match self
+            .answers
+            .enter(call, (&route, &server), started.now())
+            .await
+        {
+            Entered::Hit(reply) => return Ok(reply),
+            Entered::Live(flight) => flight,
+        };
 
         // Load: from here on the call is counted at its server, also when its caller goes away.
         let span = telling::span(call, &route);
@@ -84,13 +110,19 @@ impl CallPath {
 
         // Configuration: what a server did not take before its entry changed is its successor's.
         if matches!(outcome, Err(CallError::Stopped { .. })) && self.is_replaced(&server) {
-            drop(seat);
-            return Box::pin(self.call(call)).await;
+            drop((seat, flight));
+            return Box::pin(self.carry(call, Charge::Paid)).await;
         }
 
-        // Memory: what the answer gave out that later requests will name.
+        // Check: what came is what the tool promised.
         let (reply, link) = outcome.map_err(|error| error.cleaned(&server.spec().secrets))?;
+        self.checker.check(call, &route, &reply)?;
+        self.decider.accept(&route, &reply)?;
+
+        // Memory: what the answer gave out that later requests will name, and the answer itself
+        // where its server says that it stays good.
         self.memory.learn(call, (&route, link), &reply, ended.now());
+        flight.land(&reply, ended.now());
         Ok(reply)
     }
 
@@ -198,6 +230,13 @@ impl CallPath {
             origin: Origin::Live,
         })
     }
+}
+
+/// Whether a call was charged to its principal already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Charge {
+    Due,
+    Paid,
 }
 
 /// Where a call goes, and until when it may.

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwap;
-use bowline_core::call::{Call, Effect, Route, Scope, Subject};
+use bowline_core::call::{Call, Route, Scope, Subject};
 use bowline_core::name;
 use bowline_core::sync::lock;
 use foldhash::fast::RandomState;
@@ -77,12 +77,12 @@ impl Catalog {
             },
             // Whether it exists is for the server to say, in its own words.
             (Scope::Server(server), subject) => direct(server, subject.name()),
-            (Scope::All, Subject::Tool(name)) => self.by_name(ListKind::Tools, name),
-            (Scope::All, Subject::Prompt(name) | Subject::CompletePrompt(name)) => {
+            (_, Subject::Tool(name)) => self.by_name(ListKind::Tools, name),
+            (_, Subject::Prompt(name) | Subject::CompletePrompt(name)) => {
                 self.by_name(ListKind::Prompts, name)
             }
-            (Scope::All, Subject::Resource(uri)) => self.by_uri(uri),
-            (Scope::All, Subject::CompleteResource(uri)) => match self.visible.templates.get(uri) {
+            (_, Subject::Resource(uri)) => self.by_uri(uri),
+            (_, Subject::CompleteResource(uri)) => match self.visible.templates.get(uri) {
                 Some(route) => Found::Route(Arc::clone(route)),
                 None => self.by_uri(uri),
             },
@@ -143,11 +143,29 @@ impl Catalog {
     #[must_use]
     pub fn listing(&self, scope: &Scope, kind: ListKind) -> Listing {
         match scope {
-            Scope::All => self.all.get(kind).clone(),
+            Scope::All | Scope::Profile(_) => self.all.get(kind).clone(),
             Scope::Server(server) => self.offers.get(server).map_or_else(
                 || listing::empty(kind),
                 |offer| offer.shelf(kind).listing.clone(),
             ),
+        }
+    }
+
+    /// Returns a list of those entries for `scope` that `may` lets through.
+    #[must_use]
+    pub fn filtered(&self, scope: &Scope, kind: ListKind, may: impl Fn(&Item) -> bool) -> Listing {
+        match scope {
+            Scope::All | Scope::Profile(_) => {
+                let items = self.offers.values().flat_map(|offer| offer.shelf(kind));
+                listing::write(kind, items.filter(|item| may(item)), Item::write_visible)
+            }
+            Scope::Server(server) => {
+                let items = self.offers.get(server).into_iter();
+                let items = items.flat_map(|offer| offer.shelf(kind));
+                listing::write(kind, items.filter(|item| may(item)), |item, out| {
+                    out.extend_from_slice(&item.definition);
+                })
+            }
         }
     }
 
@@ -182,13 +200,7 @@ fn found(route: Option<&Arc<Route>>) -> Found {
 
 /// The way to something that a server may have, whether it lists it or not.
 fn direct(server: &Arc<str>, own: &Arc<str>) -> Found {
-    Found::Route(Arc::new(Route {
-        server: Arc::clone(server),
-        name: Arc::clone(own),
-        effect: Effect::Read,
-        idempotent: true,
-        timeout: None,
-    }))
+    Found::Route(Route::unlisted(server, own))
 }
 
 /// Holds the current snapshot and tells when it was replaced.

@@ -4,7 +4,9 @@ mod apply;
 mod discover;
 mod features;
 mod measure;
+mod rules;
 mod shown;
+mod view;
 
 use std::borrow::Borrow;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,20 +14,24 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use bowline_core::call::{Call, Principal, Reply, Scope};
+use bowline_core::call::{Call, Reply};
 use bowline_core::error::CallError;
-use bowline_core::policy::Policy;
 use bowline_core::seats::SeatsView;
 use bowline_core::sync::lock;
 use bowline_link::stderr::{LogLine, Stamps};
 use tokio::sync::{Semaphore, watch};
 
+use crate::callpath::cached::Answers;
+use crate::callpath::charge::Purse;
+use crate::callpath::checked::Checker;
 use crate::callpath::seat::SeatTable;
 use crate::callpath::{CallPath, Servers};
-use crate::catalog::{Catalog, CatalogStore, ListKind, Listing, Offer};
+use crate::catalog::{Catalog, CatalogStore, Offer};
+use crate::decide::Decider;
 use crate::events::Events;
 use crate::manifest::Manifests;
 use crate::memory::Memory;
+use crate::pins::{PinStore, Pins};
 use crate::ports::{Audience, Clock};
 use crate::spec::ServerSpec;
 use crate::standing::Standing;
@@ -90,6 +96,8 @@ pub struct Ports {
     pub audience: Arc<dyn Audience>,
     /// Keeps what servers offered.
     pub manifests: Arc<dyn Manifests>,
+    /// Keeps which definitions were approved.
+    pub pins: Arc<dyn PinStore>,
 }
 
 impl Host {
@@ -102,10 +110,12 @@ impl Host {
             tasks,
             audience,
             manifests,
+            pins,
         } = ports;
         let events = Events::new(Arc::clone(&clock));
         let catalog = Arc::new(CatalogStore::default());
         let memory = Arc::new(Memory::default());
+        let answers = Arc::new(Answers::default());
         let around = Surroundings {
             dial,
             catalog: Arc::clone(&catalog),
@@ -114,6 +124,8 @@ impl Host {
             audience,
             memory: Arc::clone(&memory),
             manifests,
+            pins: Arc::new(Pins::open(pins)),
+            answers: Arc::clone(&answers),
             events: events.clone(),
             starts: Arc::new(Semaphore::new(limits.starts_max)),
         };
@@ -134,7 +146,10 @@ impl Host {
         let path = CallPath {
             catalog,
             memory,
-            policy: ArcSwap::from_pointee(Policy),
+            decider: Decider::default(),
+            purse: Purse::default(),
+            answers,
+            checker: Checker::default(),
             seats: SeatTable::new(limits.principal_calls_max),
             servers: ArcSwap::from_pointee(servers),
             clock,
@@ -213,17 +228,6 @@ impl Host {
             .ok_or_else(|| CallError::UnknownServer {
                 server: name.into(),
             })
-    }
-
-    /// Returns what `principal` sees in `scope`, as ready bytes.
-    #[must_use]
-    pub fn view(&self, principal: &Principal, scope: &Scope, kind: ListKind) -> Listing {
-        let policy = self.path.policy.load();
-        if policy.sees_all(principal) {
-            return self.catalog().listing(scope, kind);
-        }
-        // Roles see all or nothing so far; a partial view is built where roles are.
-        Catalog::default().listing(scope, kind)
     }
 
     /// Waits until every server that starts by itself serves or has failed once, but not long.

@@ -3,11 +3,14 @@
 pub mod beacon;
 pub mod callpath;
 pub mod catalog;
+mod decide;
 pub mod dial;
 pub mod events;
+pub mod guard;
 pub mod host;
 pub mod manifest;
 pub mod memory;
+pub mod pins;
 pub mod ports;
 pub mod spec;
 mod standing;

@@ -19,6 +19,8 @@ use bowline_link::http::Transport;
 use bowline_link::http::credentials::Credentials;
 use bowline_link::http::endpoint::Endpoint;
 
+use crate::pins::PinMode;
+
 /// How long a server may take from its start to its list of tools, unless told otherwise.
 pub const START_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -105,6 +107,12 @@ pub struct ServerSpec {
     pub tools: BTreeMap<String, ToolRule>,
     /// What must not be shown of anything that it says or that is said of it.
     pub secrets: Arc<Redactor>,
+    /// What happens to a tool whose definition is not the approved one.
+    pub pin: PinMode,
+    /// Whether answers are kept as long as the server says that they stay good.
+    pub cache: bool,
+    /// Whether structured content is checked against the schema of its tool.
+    pub check_output: bool,
 }
 
 /// What a person said of a tool; what is not said is left to the server and to defaults.
@@ -146,6 +154,9 @@ impl ServerSpec {
             breaker: BreakerPolicy::default(),
             tools: BTreeMap::new(),
             secrets: Arc::default(),
+            pin: PinMode::default(),
+            cache: true,
+            check_output: true,
         }
     }
 }

@@ -35,10 +35,12 @@ use tokio::sync::{Notify, Semaphore, mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout_at};
 
 use crate::beacon;
+use crate::callpath::cached::Answers;
 use crate::catalog::CatalogStore;
 use crate::events::Events;
 use crate::manifest::{self, Manifests};
 use crate::memory::Memory;
+use crate::pins::Pins;
 use crate::ports::{Audience, Clock};
 use crate::spec::ServerSpec;
 use crate::tasks::Tasks;
@@ -168,6 +170,10 @@ pub struct Surroundings {
     pub memory: Arc<Memory>,
     /// Keeps what servers offered.
     pub manifests: Arc<dyn Manifests>,
+    /// Knows which definitions were approved.
+    pub pins: Arc<Pins>,
+    /// Keeps answers, which are forgotten when their server changes.
+    pub answers: Arc<Answers>,
     /// Tells what happens.
     pub events: Events,
     /// Bounds how many servers are started at the same time.

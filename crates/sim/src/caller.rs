@@ -43,6 +43,7 @@ pub fn call(tool: &str, arguments: &str) -> Call {
         deadline: None,
         caller: None,
         trace: None,
+        run: None,
     }
 }
 

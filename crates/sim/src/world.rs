@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use bowline_core::error::CallError;
 use bowline_host::manifest::Forgetful;
+use bowline_host::pins::Unkept;
 use bowline_host::ports::{Audience, Silent, SystemClock};
 use bowline_host::spec::ServerSpec;
 use bowline_host::supervisor::Order;
@@ -72,6 +73,7 @@ impl World {
             tasks: Tasks::default(),
             audience,
             manifests: Arc::new(Forgetful),
+            pins: Arc::new(Unkept),
         };
         Host::start(specs, limits, ports)
     }

@@ -1,5 +1,7 @@
 //! What an agent reads when a call has no answer: words a model can act on, data a program can.
 
+use std::time::Duration;
+
 use bowline_core::error::{CallError, Execution, Retry};
 use bowline_core::time::millis;
 use bowline_wire::jsonrpc::write_error;
@@ -9,7 +11,7 @@ use http::StatusCode;
 use serde_json::{Map, Value, json};
 
 /// Every code word there is; each has a page in `docs/errors/`.
-pub const CODES: [&str; 27] = [
+pub const CODES: [&str; 31] = [
     "server_not_found",
     "tool_not_found",
     "prompt_not_found",
@@ -19,6 +21,10 @@ pub const CODES: [&str; 27] = [
     "too_many_subscriptions",
     "server_refused",
     "policy_denied",
+    "budget_exceeded",
+    "rate_exceeded",
+    "pin_changed",
+    "bad_output",
     "too_many_calls",
     "server_busy",
     "server_stopped",
@@ -61,6 +67,10 @@ pub const fn word(error: &CallError) -> &'static str {
         CallError::TooManySubscriptions { .. } => "too_many_subscriptions",
         CallError::Refused { .. } => "server_refused",
         CallError::Denied { .. } => "policy_denied",
+        CallError::BudgetSpent { .. } => "budget_exceeded",
+        CallError::TooFast { .. } => "rate_exceeded",
+        CallError::PinChanged { .. } => "pin_changed",
+        CallError::BadOutput { .. } => "bad_output",
         CallError::TooManyCalls { .. } => "too_many_calls",
         CallError::ServerBusy { .. } | CallError::QueuedTooLong { .. } => "server_busy",
         CallError::Stopped { .. } | CallError::ShuttingDown => "server_stopped",
@@ -92,8 +102,10 @@ pub const fn status(error: &CallError) -> StatusCode {
         | CallError::UnknownResource { .. }
         | CallError::UnknownTask { .. } => StatusCode::NOT_FOUND,
         CallError::AmbiguousTask { .. } => StatusCode::CONFLICT,
-        CallError::Denied { .. } => StatusCode::FORBIDDEN,
+        CallError::Denied { .. } | CallError::PinChanged { .. } => StatusCode::FORBIDDEN,
         CallError::TooManyCalls { .. }
+        | CallError::BudgetSpent { .. }
+        | CallError::TooFast { .. }
         | CallError::ServerBusy { .. }
         | CallError::QueuedTooLong { .. }
         | CallError::TooManySubscriptions { .. } => StatusCode::TOO_MANY_REQUESTS,
@@ -114,6 +126,7 @@ pub const fn status(error: &CallError) -> StatusCode {
         | CallError::ConnectionLost { .. }
         | CallError::AnswerTooLarge { .. }
         | CallError::BadAnswer { .. }
+        | CallError::BadOutput { .. }
         | CallError::Refused { .. } => StatusCode::BAD_GATEWAY,
     }
 }
@@ -141,6 +154,9 @@ pub fn advice(error: &CallError) -> String {
         }
         CallError::Refused { .. } => "The server said why; do not repeat it as it is.".to_owned(),
         CallError::Denied { .. } => "Do not try again; ask the owner of the gateway.".to_owned(),
+        CallError::BudgetSpent { after, .. } => spent(*after),
+        CallError::TooFast { after, .. } => spent(Some(*after)),
+        CallError::PinChanged { server, tool } => unapproved(server, tool),
         CallError::TooManyCalls { .. }
         | CallError::ServerBusy { .. }
         | CallError::QueuedTooLong { .. } => {
@@ -181,8 +197,24 @@ pub fn advice(error: &CallError) -> String {
         CallError::AnswerTooLarge { .. } => {
             "The call did run; ask for less, do not repeat it as it is.".to_owned()
         }
-        CallError::BadAnswer { .. } => "The call did run; do not repeat it.".to_owned(),
+        CallError::BadAnswer { .. } | CallError::BadOutput { .. } => {
+            "The call did run; do not repeat it.".to_owned()
+        }
     }
+}
+
+fn spent(after: Option<Duration>) -> String {
+    match after {
+        Some(_) => "The call did not run; wait and repeat it.".to_owned(),
+        None => "The call did not run; end this run, it may make no more calls.".to_owned(),
+    }
+}
+
+fn unapproved(server: &str, tool: &str) -> String {
+    format!(
+        "The call did not run; the owner of the gateway can look at `bowline pin diff \
+         {server}.{tool}` and accept it."
+    )
 }
 
 const UNKNOWN: &str = "The call may have run; do not repeat it without checking what it did.";

@@ -84,8 +84,10 @@ impl Seal {
 /// Time, scope, revision, principal and abilities as lines: none of them holds a line break.
 fn encode(sealed: &Sealed) -> Vec<u8> {
     let scope = match &sealed.scope {
-        Scope::All => "",
-        Scope::Server(server) => server,
+        Scope::All => String::new(),
+        Scope::Server(server) => server.as_ref().to_owned(),
+        // No server has such a name.
+        Scope::Profile(profile) => format!("/{profile}"),
     };
     format!(
         "{}\n{scope}\n{}\n{}\n{}",
@@ -102,7 +104,10 @@ fn decode(text: &[u8]) -> Option<Sealed> {
     let issued_s = lines.next()?.parse().ok()?;
     let scope = match lines.next()? {
         "" => Scope::All,
-        server => Scope::Server(server.into()),
+        scope => match scope.strip_prefix('/') {
+            Some(profile) => Scope::Profile(profile.into()),
+            None => Scope::Server(scope.into()),
+        },
     };
     let revision = Revision::parse(lines.next()?)?;
     let principal = lines.next()?.to_owned();

@@ -25,7 +25,8 @@ impl CallError {
             | Self::ConnectionLost { reason, .. }
             | Self::HttpStatus { reason, .. }
             | Self::NoMessage { reason, .. }
-            | Self::BadAnswer { reason, .. } => Some(reason),
+            | Self::BadAnswer { reason, .. }
+            | Self::BadOutput { reason, .. } => Some(reason),
             Self::AuthRequired { challenge, .. } | Self::ScopeRequired { challenge, .. } => {
                 challenge.as_mut()
             }
@@ -38,6 +39,9 @@ impl CallError {
             | Self::UnknownTask { .. }
             | Self::AmbiguousTask { .. }
             | Self::Denied { .. }
+            | Self::BudgetSpent { .. }
+            | Self::TooFast { .. }
+            | Self::PinChanged { .. }
             | Self::TooManySubscriptions { .. }
             | Self::TooManyCalls { .. }
             | Self::ServerBusy { .. }

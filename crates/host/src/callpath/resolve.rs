@@ -4,13 +4,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_core::call::{Call, Effect, Principal, Route, Scope, Subject};
+use bowline_core::call::{Call, Kind, Principal, Route, Scope, Subject};
 use bowline_core::caller::SessionKey;
 use bowline_core::error::CallError;
-use bowline_core::policy::Decision;
+use bowline_core::policy::Thing;
 use bowline_core::sync::lock;
 use bowline_core::tasks::Owner;
 use bowline_core::time::Now;
+use bowline_wire::object;
 
 use super::{CallPath, Servers};
 use crate::catalog::Found;
@@ -27,6 +28,20 @@ pub(crate) struct Ask<'a> {
     pub(crate) subject: &'a Subject,
     pub(crate) session: Option<SessionKey>,
     pub(crate) deadline: Option<Now>,
+    /// The parameters of a call.
+    pub(crate) params: Option<&'a [u8]>,
+}
+
+impl<'a> Ask<'a> {
+    /// Returns the arguments, where conditions may look at some.
+    fn arguments(self) -> Option<&'a [u8]> {
+        let params = self.params?;
+        let kind = self.subject.kind();
+        let named = matches!(kind, Kind::Tool | Kind::Prompt)
+            .then(|| object::field(params, "arguments"))
+            .flatten();
+        Some(named.map_or(b"{}", |at| at.of(params)))
+    }
 }
 
 impl<'a> From<&'a Call> for Ask<'a> {
@@ -37,6 +52,7 @@ impl<'a> From<&'a Call> for Ask<'a> {
             subject: &call.subject,
             session: call.caller.as_ref().map(|caller| caller.session()),
             deadline: call.deadline,
+            params: Some(&call.params),
         }
     }
 }
@@ -54,7 +70,7 @@ impl CallPath {
             Found::Route(route) => route,
             // A URI does not say whose it is; a server that is still starting may list it.
             Found::Nothing => {
-                let waits = matches!(ask.subject, Subject::Resource(_)) && *ask.scope == Scope::All;
+                let waits = matches!(ask.subject, Subject::Resource(_)) && ask.scope.is_shared();
                 if !waits || !Box::pin(settle(&servers)).await {
                     return Err(unknown());
                 }
@@ -84,7 +100,7 @@ impl CallPath {
         };
         let server = servers.get(&route.server).cloned();
         let server = server.ok_or_else(|| match ask.scope {
-            Scope::All => unknown(),
+            Scope::All | Scope::Profile(_) => unknown(),
             Scope::Server(server) => CallError::UnknownServer {
                 server: Arc::clone(server),
             },
@@ -108,19 +124,19 @@ impl CallPath {
     /// Finds the server that showed a link to this session.
     fn shown(&self, ask: Ask<'_>, uri: &Arc<str>) -> Option<Arc<Route>> {
         let server = lock(&self.memory.seen).server(ask.session?, uri)?;
-        Some(route(server, uri))
+        Some(Route::unlisted(&server, uri))
     }
 
     /// Finds the server of a task that this principal made.
     fn task(&self, ask: Ask<'_>, id: &Arc<str>) -> Result<Arc<Route>, CallError> {
         let wanted = |server: &str| match ask.scope {
-            Scope::All => true,
+            Scope::All | Scope::Profile(_) => true,
             Scope::Server(only) => **only == *server,
         };
         let now = self.clock.now();
         let owner = lock(&self.memory.tasks).owner(&ask.principal.name, id, now, wanted);
         match owner {
-            Owner::One(server) => Ok(route(server, id)),
+            Owner::One(server) => Ok(Route::unlisted(&server, id)),
             Owner::Several(server) => Err(CallError::AmbiguousTask {
                 task: Arc::clone(id),
                 server,
@@ -131,16 +147,19 @@ impl CallPath {
 
     /// Asks the policy, as listing does.
     pub(crate) fn permit(&self, ask: Ask<'_>, route: &Route) -> Result<(), CallError> {
-        let policy = self.policy.load();
-        let kind = ask.subject.kind();
-        match policy.decide(ask.principal, &route.server, kind, &route.name) {
-            Decision::Allow => Ok(()),
-            Decision::Deny => Err(CallError::Denied {
-                principal: Arc::clone(&ask.principal.name),
-                server: Arc::clone(&route.server),
-                name: Arc::clone(&route.name),
-            }),
-        }
+        let thing = Thing {
+            kind: ask.subject.kind(),
+            server: &route.server,
+            name: &route.name,
+            arguments: ask.arguments(),
+        };
+        let decided = self.decider.decide(ask.principal, ask.scope, thing);
+        decided.map_err(|reason| CallError::Denied {
+            principal: Arc::clone(&ask.principal.name),
+            server: Arc::clone(&route.server),
+            name: Arc::clone(&route.name),
+            reason,
+        })
     }
 }
 
@@ -161,16 +180,6 @@ async fn settle(servers: &Servers) -> bool {
     };
     let _ = tokio::time::timeout(STARTING_WAIT, all).await;
     true
-}
-
-fn route(server: Arc<str>, name: &Arc<str>) -> Arc<Route> {
-    Arc::new(Route {
-        server,
-        name: Arc::clone(name),
-        effect: Effect::Read,
-        idempotent: true,
-        timeout: None,
-    })
 }
 
 /// Says that there is nothing of that name.

@@ -6,12 +6,14 @@ use std::sync::Arc;
 use bowline_core::call::{Effect, Route};
 use bowline_core::name;
 use bowline_core::template::Template;
+use bowline_wire::canonical::canonical;
 use bowline_wire::object;
 use bowline_wire::scan::{self, Keys};
 use bowline_wire::span::Span;
 use bowline_wire::splice::{Edit, Edited, write_string};
 use bytes::Bytes;
 use foldhash::fast::RandomState;
+use sha2::{Digest as _, Sha256};
 
 use super::listing::{self, Listing};
 use super::{ListKind, PerList};
@@ -235,6 +237,7 @@ impl Item {
                 }),
                 idempotent: rule.idempotent.or_else(|| hint("idempotentHint")) == Some(true),
                 timeout: rule.timeout,
+                definition: digest(&definition),
             }),
             definition,
             name_at,
@@ -257,6 +260,15 @@ impl Item {
             }],
         }
         .write(out);
+    }
+}
+
+/// Hashes a definition so that the order of its members and the space between them do not count.
+fn digest(definition: &[u8]) -> [u8; 32] {
+    match canonical(definition) {
+        Ok(text) => Sha256::digest(&text).into(),
+        // A member that comes twice deeper inside: as it is written, then.
+        Err(_) => Sha256::digest(definition).into(),
     }
 }
 

@@ -38,7 +38,7 @@ impl Unlisted {
         }
         let mut names = lock(&self.names);
         let taken = match scope {
-            Scope::All => std::mem::take(&mut *names).into_iter().collect(),
+            Scope::All | Scope::Profile(_) => std::mem::take(&mut *names).into_iter().collect(),
             Scope::Server(server) => names.take(server).into_iter().collect(),
         };
         self.any.store(!names.is_empty(), Ordering::Relaxed);

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_core::call::{Kind, Principal};
+use bowline_core::call::{Kind, Principal, Scope};
 use bowline_core::error::CallError;
-use bowline_core::policy::Decision;
+use bowline_core::policy::Thing;
 use bowline_core::time::Now;
 use tokio::task::JoinSet;
 
@@ -83,9 +83,14 @@ impl Host {
     /// The same decision as for a call.
     fn permitted(&self, principal: &Principal, offer: &Offer) -> Vec<Item> {
         let may = |item: &&Item| {
-            let policy = self.path.policy.load();
-            let decision = policy.decide(principal, &offer.server, Kind::Tool, &item.route.name);
-            decision == Decision::Allow
+            let thing = Thing {
+                kind: Kind::Tool,
+                server: &offer.server,
+                name: &item.route.name,
+                arguments: None,
+            };
+            let decided = self.path.decider.decide(principal, &Scope::All, thing);
+            decided.is_ok()
         };
         offer.tools.items.iter().filter(may).cloned().collect()
     }

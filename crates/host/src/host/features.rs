@@ -8,7 +8,7 @@ use bowline_core::call::{Kind, Principal, Scope, Subject};
 use bowline_core::caller::{CallerEnd, SessionKey};
 use bowline_core::error::CallError;
 use bowline_core::level::Level;
-use bowline_core::policy::Decision;
+use bowline_core::policy::Thing;
 use bowline_core::sync::lock;
 use bowline_core::tasks::LinkKey;
 use bowline_wire::mcp::method;
@@ -39,7 +39,7 @@ impl Host {
                 Some(offer) => Introduction::of_one(&offer.initialize),
                 None => Introduction::unknown(),
             },
-            Scope::All => {
+            Scope::All | Scope::Profile(_) => {
                 let servers = self.path.servers.load();
                 if servers.keys().all(|name| catalog.offer(name).is_some()) {
                     catalog.introduction().clone()
@@ -68,6 +68,7 @@ impl Host {
             subject: &subject,
             session: Some(session),
             deadline: None,
+            params: None,
         };
         let started = self.path.clock.now();
         let (route, server) = self.path.resolve(ask, started).await?;
@@ -125,7 +126,7 @@ impl Host {
         level: Level,
     ) -> Result<(), CallError> {
         let servers: Vec<Supervisor> = match scope {
-            Scope::All => self.path.servers.load().values().cloned().collect(),
+            Scope::All | Scope::Profile(_) => self.path.servers.load().values().cloned().collect(),
             Scope::Server(server) => vec![self.server(server)?],
         };
         lock(&self.path.memory.levels).set(session, scope, level);
@@ -163,7 +164,7 @@ impl Host {
             match self.tasks_at(&server, link).await {
                 Ok(pages) => {
                     answered += 1;
-                    self.keep_own(principal, &server, &ids, &pages, &mut result);
+                    self.keep_own((principal, scope), &server, &ids, &pages, &mut result);
                 }
                 Err(error) => {
                     tracing::warn!(%server, %error, "tasks could not be listed");
@@ -198,13 +199,12 @@ impl Host {
     /// Writes those tasks that are `ids` and that policy allows.
     fn keep_own(
         &self,
-        principal: &Principal,
+        (principal, scope): (&Principal, &Scope),
         server: &str,
         ids: &HashSet<Arc<str>>,
         pages: &[Bytes],
         out: &mut Vec<u8>,
     ) {
-        let policy = self.path.policy.load();
         for task in pages
             .iter()
             .flat_map(|page| listing::read_member("tasks", page))
@@ -213,7 +213,13 @@ impl Host {
             let Some(id) = id.and_then(object::string) else {
                 continue;
             };
-            let allowed = policy.decide(principal, server, Kind::Task, &id) == Decision::Allow;
+            let thing = Thing {
+                kind: Kind::Task,
+                server,
+                name: &id,
+                arguments: None,
+            };
+            let allowed = self.path.decider.decide(principal, scope, thing).is_ok();
             if allowed && ids.contains(id.as_ref()) {
                 if out.last() != Some(&b'[') {
                     out.push(b',');

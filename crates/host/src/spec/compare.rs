@@ -24,6 +24,9 @@ impl ServerSpec {
             backoff,
             breaker,
             tools,
+            pin,
+            cache,
+            check_output,
             // Made from the rest.
             secrets: _,
         } = self;
@@ -44,6 +47,9 @@ impl ServerSpec {
             ("restart", is_restart_same),
             ("breaker", *breaker == other.breaker),
             ("tools", *tools == other.tools),
+            ("pin", *pin == other.pin),
+            ("cache", *cache == other.cache),
+            ("check_output", *check_output == other.check_output),
         ];
         keys.extend(different(&rest));
         keys

@@ -21,6 +21,7 @@ use bowline_core::caller::CallerEnd;
 use bowline_core::error::CallError;
 use bowline_host::events::{Event, What};
 use bowline_host::manifest::{Manifest, Manifests};
+use bowline_host::pins::Unkept;
 use bowline_host::ports::{Silent, SystemClock};
 use bowline_host::spec::{Reach, RemoteSpec, ServerSpec};
 use bowline_host::supervisor::{Dial, Dialled};
@@ -74,6 +75,7 @@ fn host(dial: impl Dial + 'static, manifests: &Arc<Kept>, specs: Vec<ServerSpec>
         tasks: Tasks::default(),
         audience: Arc::new(Silent),
         manifests: Arc::clone(manifests) as Arc<dyn Manifests>,
+        pins: Arc::new(Unkept),
     };
     Host::start(specs, HostLimits::default(), ports)
 }

@@ -96,6 +96,7 @@ fn to_call(edge: &Edge, asked: &Asked<'_>, headers: &HeaderMap) -> Call {
             .map(|wait| edge.host.clock().now().plus(Duration::from_millis(wait))),
         caller: Some(Arc::new(Deaf(SessionKey(0)))),
         trace: edge.traces.tracer.place(trace::read(headers, None)),
+        run: None,
     }
 }
 

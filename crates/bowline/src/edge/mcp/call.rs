@@ -105,6 +105,7 @@ pub(super) fn begin(
         deadline: None,
         caller: Some(end),
         trace,
+        run: None,
     };
     Ok(Box::pin(run(Arc::clone(caller.edge), call, cancelled)))
 }

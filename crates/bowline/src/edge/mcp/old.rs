@@ -57,6 +57,7 @@ pub(super) fn sse(caller: Caller<'_>) -> Answer {
     let mut events = session.listen();
     let path = match scope {
         Scope::All => format!("/messages?sessionId={id}"),
+        Scope::Profile(profile) => format!("/messages/{profile}?sessionId={id}"),
         Scope::Server(server) => format!("/servers/{server}/messages?sessionId={id}"),
     };
     events.begin_with(stream::endpoint(&path));

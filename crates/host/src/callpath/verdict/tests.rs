@@ -15,7 +15,7 @@ const SAFE: Retry = Retry::Safe;
 const NEVER: Retry = Retry::Never;
 
 /// How many kinds of errors there are.
-const KINDS: usize = 29;
+const KINDS: usize = 33;
 
 fn check(error: &LinkError, class: Class, retry: Retry, health: Health) {
     let explained = explain(error, &"s".into(), Some(7), 100);
@@ -130,6 +130,11 @@ fn faults() -> Vec<CallError> {
             server: server(),
             reason: reason(),
         },
+        E::BadOutput {
+            server: server(),
+            tool: s(),
+            reason: reason(),
+        },
         E::NoMessage {
             server: server(),
             reason: reason(),
@@ -160,6 +165,22 @@ fn refusals() -> Vec<CallError> {
             principal,
             server,
             name,
+            reason: s(),
+        },
+        E::BudgetSpent {
+            principal: s(),
+            limit: "budget",
+            allowed: 1,
+            spent: 1,
+            after: None,
+        },
+        E::TooFast {
+            principal: s(),
+            after: Duration::from_secs(1),
+        },
+        E::PinChanged {
+            server: s(),
+            tool: s(),
         },
         E::TooManySubscriptions { limit: 1 },
         E::TooManyCalls {

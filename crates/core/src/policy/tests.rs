@@ -1,0 +1,184 @@
+//! Tests of the decision.
+
+use super::*;
+use crate::call::Contexts;
+
+fn patterns(texts: &[&str]) -> Vec<Pattern> {
+    let read = |text: &&str| Pattern::parse(text).unwrap();
+    texts.iter().map(read).collect()
+}
+
+fn role(allow: &[&str], deny: &[&str]) -> RoleRules {
+    RoleRules {
+        allow: patterns(allow),
+        deny: patterns(deny),
+        ..RoleRules::default()
+    }
+}
+
+fn named(role: &str) -> Principal {
+    Principal::new("p", Role::Named(role.into()))
+}
+
+fn tool(name: &str) -> Thing<'_> {
+    Thing {
+        kind: Kind::Tool,
+        server: "files",
+        name,
+        arguments: None,
+    }
+}
+
+fn policy() -> Policy {
+    Policy::new(Otherwise::Deny)
+        .with_role("reader", role(&["files.read_*"], &["*.read_secret"]))
+        .with_role("locked", role(&[], &[]))
+        .with_context("quiet", patterns(&["files.read_loud"]))
+        .with_profile(
+            "small",
+            ProfileRules {
+                allow: patterns(&["files.read_a"]),
+                deny: Vec::new(),
+            },
+        )
+}
+
+#[test]
+fn a_principal_without_a_role_may_do_what_the_default_says() {
+    for (otherwise, may) in [(Otherwise::Deny, false), (Otherwise::Allow, true)] {
+        let policy = Policy::new(otherwise);
+        let decide =
+            |principal: &Principal| policy.decide(principal, &Scope::All, tool("t")).allows();
+        assert!(decide(&Principal::new("p", Role::Owner)));
+        assert!(decide(&Principal::new("p", Role::AnonymousLocal)));
+        assert_eq!(decide(&Principal::new("p", Role::None)), may);
+        assert_eq!(decide(&named("unlisted")), may);
+    }
+}
+
+#[test]
+fn deny_wins_and_what_is_not_listed_is_not_allowed() {
+    let policy = policy();
+    let rule = |who: &Principal, name| policy.decide(who, &Scope::All, tool(name)).rule();
+    let who = named("reader");
+    let allows = |name| policy.decide(&who, &Scope::All, tool(name)).allows();
+    assert!(allows("read_a") && !allows("read_secret") && !allows("write"));
+    assert_eq!(rule(&who, "read_secret"), "roles.reader.deny");
+    assert_eq!(rule(&who, "write"), "roles.reader.allow");
+    assert!(
+        !policy
+            .decide(&named("locked"), &Scope::All, tool("read_a"))
+            .allows()
+    );
+}
+
+#[test]
+fn an_entry_without_a_kind_grants_tools_only_and_takes_away_everything() {
+    let policy = Policy::new(Otherwise::Deny)
+        .with_role("r", role(&["files.*", "prompt:files.*"], &["files.x"]));
+    let allows = |kind, name| {
+        let thing = Thing { kind, ..tool(name) };
+        policy.decide(&named("r"), &Scope::All, thing).allows()
+    };
+    assert!(allows(Kind::Tool, "a") && allows(Kind::Prompt, "a"));
+    assert!(!allows(Kind::Resource, "a"));
+    assert!(!allows(Kind::Tool, "x") && !allows(Kind::Prompt, "x"));
+}
+
+#[test]
+fn contexts_and_profiles_only_narrow() {
+    let policy = policy();
+    let scope = Scope::Profile("small".into());
+    let owner = Principal::new("o", Role::Owner);
+    let quiet = owner.narrowed(&Contexts::new(["quiet"]));
+    let unknown = owner.narrowed(&Contexts::new(["never-defined"]));
+    let allows =
+        |who: &Principal, scope: &Scope, name| policy.decide(who, scope, tool(name)).allows();
+    assert!(allows(&owner, &Scope::All, "read_loud"));
+    assert!(!allows(&quiet, &Scope::All, "read_loud"));
+    assert!(allows(&quiet, &Scope::All, "write"));
+    assert!(!allows(&unknown, &Scope::All, "write"), "fails closed");
+    assert!(allows(&owner, &scope, "read_a") && !allows(&owner, &scope, "read_b"));
+    assert!(allows(&named("reader"), &scope, "read_a"));
+    assert!(!allows(&named("locked"), &scope, "read_a"));
+    let gone = Scope::Profile("gone".into());
+    assert!(!allows(&owner, &gone, "read_a"), "fails closed");
+    assert!(policy.sees_all(&owner, &Scope::All));
+    assert!(!policy.sees_all(&owner, &scope) && !policy.sees_all(&quiet, &Scope::All));
+}
+
+#[test]
+fn a_role_of_the_policy_counts_instead_of_that_of_the_credential() {
+    let policy = policy().with_principal("p", "locked");
+    assert!(
+        !policy
+            .decide(&named("reader"), &Scope::All, tool("read_a"))
+            .allows()
+    );
+    let anonymous = Principal::new("p", Role::AnonymousLocal);
+    assert!(
+        !policy
+            .decide(&anonymous, &Scope::All, tool("read_a"))
+            .allows()
+    );
+}
+
+#[derive(Debug)]
+struct Fixed(Result<bool, Undecided>);
+
+impl Condition for Fixed {
+    fn text(&self) -> &'static str {
+        "fixed"
+    }
+
+    fn holds(&self, _: &Facts<'_>) -> Result<bool, Undecided> {
+        self.0.clone()
+    }
+}
+
+#[test]
+fn a_condition_narrows_calls_and_one_that_cannot_be_decided_refuses_them() {
+    let with = |said: Result<bool, Undecided>| {
+        let when = When {
+            pattern: Pattern::parse("files.read_*").unwrap(),
+            condition: Arc::new(Fixed(said)),
+        };
+        let rules = RoleRules {
+            when: vec![when],
+            ..role(&["files.*"], &[])
+        };
+        Policy::new(Otherwise::Deny).with_role("r", rules)
+    };
+    let call = |policy: &Policy, name| {
+        let thing = Thing {
+            arguments: Some(b"{}"),
+            ..tool(name)
+        };
+        policy.decide(&named("r"), &Scope::All, thing).allows()
+    };
+    assert!(call(&with(Ok(true)), "read_a"));
+    assert!(!call(&with(Ok(false)), "read_a") && call(&with(Ok(false)), "write"));
+    assert!(!call(&with(Err(Undecided("no".to_owned()))), "read_a"));
+    let seen = with(Ok(false));
+    assert!(
+        seen.decide(&named("r"), &Scope::All, tool("read_a"))
+            .allows()
+    );
+}
+
+#[test]
+fn an_allowlist_is_a_policy() {
+    let list = RoleAllowlist::from_entries([("a", vec!["files.x", " "]), ("b", Vec::new())])
+        .with_role("a", ["files.y"]);
+    assert_eq!(list.warnings().len(), 1);
+    let policy = Policy::from(&list);
+    let allows = |who: &Principal, name| policy.decide(who, &Scope::All, tool(name)).allows();
+    assert!(allows(&named("a"), "y") && !allows(&named("a"), "x"));
+    assert!(
+        !allows(&named("b"), "y"),
+        "listed with nothing sees nothing"
+    );
+    assert!(allows(&named("c"), "x") && allows(&Principal::new("p", Role::None), "x"));
+    let strict = Policy::from(&RoleAllowlist::unrestricted().deny_others());
+    assert!(!strict.decide(&named("c"), &Scope::All, tool("x")).allows());
+}

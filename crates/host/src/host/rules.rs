@@ -1,0 +1,33 @@
+//! Who may do what here, replaced whole while calls go on.
+
+use std::sync::Arc;
+
+use bowline_core::policy::Policy;
+use tokio::sync::watch;
+
+use super::Host;
+use crate::guard::Guard;
+
+impl Host {
+    /// Brings a policy into force, for listing and calling alike.
+    pub fn set_policy(&self, policy: Policy) {
+        self.path.decider.set_policy(policy);
+    }
+
+    /// Returns the policy in force.
+    #[must_use]
+    pub fn policy(&self) -> Arc<Policy> {
+        self.path.decider.policy()
+    }
+
+    /// Lets `guard` have the last word; `None` takes the one there is away.
+    pub fn set_guard(&self, guard: Option<Box<dyn Guard>>) {
+        self.path.decider.set_guard(guard);
+    }
+
+    /// Returns a receiver that is told when policy or guard were replaced.
+    #[must_use]
+    pub fn policy_changes(&self) -> watch::Receiver<u64> {
+        self.path.decider.changes()
+    }
+}
