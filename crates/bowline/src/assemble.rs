@@ -131,6 +131,7 @@ impl Gateway {
         };
         let specs = translate(&config);
         let host = start_host(specs, config.limits, &state, clock, Arc::clone(&sessions))?;
+        host.set_policy(config.policy.policy());
         let about = About {
             url,
             config: config.path.as_ref().map(|path| path.display().to_string()),
@@ -268,6 +269,9 @@ fn spec_of(server: &ServerConfig, own: &Path, env: &Env) -> ServerSpec {
             failures_max: server.breaker.failures,
             rest: server.breaker.rest,
         },
+        pin: server.pin,
+        cache: server.cache,
+        check_output: server.check_output,
         tools: server.tools.clone(),
         secrets: Arc::new(server.secrets.redactor()),
         ..ServerSpec::reached(&server.name, reach_of(&server.reach, own, env))

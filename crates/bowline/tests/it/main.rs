@@ -31,6 +31,7 @@ mod peers;
 mod props;
 mod reload;
 mod robust;
+mod roles;
 mod roundtrip;
 mod runaway;
 mod sec;
