@@ -33,6 +33,7 @@ use crate::manifests::FileManifests;
 use crate::reload::{self, Reloader};
 use crate::state::{self, Lock, Run, State};
 use crate::telemetry::{Exporting, Secrets, Telemetry};
+use crate::tokens::Tokens;
 
 /// Variables every child gets, where the gateway has them: enough to find programs and speak the
 /// user's language, and nothing that is a credential.
@@ -106,9 +107,11 @@ impl Gateway {
         }
         let lock = state.lock()?;
         let token = state.token()?;
-        let sessions = Arc::new(Sessions::new(&state.session_key()?));
-        let listeners = bind(config.addresses()).await?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
+        let tokens = Arc::new(Tokens::open(&state, Arc::clone(&clock))?);
+        let sessions = Sessions::new(&state.session_key()?).keep_contexts(&state)?;
+        let sessions = Arc::new(sessions);
+        let listeners = bind(config.addresses()).await?;
         let url = url_of(&listeners);
         let run = Run {
             v: 1,
@@ -131,12 +134,13 @@ impl Gateway {
         };
         let specs = translate(&config);
         let host = start_host(specs, config.limits, &state, clock, Arc::clone(&sessions))?;
+        host.set_policy(config.policy.policy());
         let about = About {
             url,
             config: config.path.as_ref().map(|path| path.display().to_string()),
         };
         let reloader = Reloader::new(&config, env, Box::new(translate));
-        let door = Door::new(auth, token.expose());
+        let door = Door::new(auth, token.expose()).with_tokens(tokens);
         let edge = Edge::new(door, sessions, host, about, reloader, telemetry.traced());
         let (stop, stopped) = watch::channel(false);
         let tasks = edge.host.tasks();
@@ -268,6 +272,9 @@ fn spec_of(server: &ServerConfig, own: &Path, env: &Env) -> ServerSpec {
             failures_max: server.breaker.failures,
             rest: server.breaker.rest,
         },
+        pin: server.pin,
+        cache: server.cache,
+        check_output: server.check_output,
         tools: server.tools.clone(),
         secrets: Arc::new(server.secrets.redactor()),
         ..ServerSpec::reached(&server.name, reach_of(&server.reach, own, env))

@@ -8,6 +8,7 @@ mod file;
 mod find;
 mod frame;
 mod name;
+pub(crate) mod policy;
 mod reach;
 mod resolve;
 mod secrets;
@@ -27,6 +28,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_host::HostLimits;
+use bowline_host::pins::PinMode;
 use bowline_host::spec::{self, Isolation, ToolRule};
 use bowline_link::http::endpoint::Endpoint;
 
@@ -36,6 +38,7 @@ pub use self::env::Env;
 pub use self::error::Error;
 pub use self::find::find;
 pub use self::frame::{Place, Problem, place};
+pub use self::policy::{Mention, PolicyConfig, ProfileConfig, RoleConfig};
 pub use self::reach::{Child, Reach, Remote, Template};
 pub use self::secrets::Secrets;
 
@@ -61,6 +64,10 @@ pub(crate) mod defaults {
         (Duration::from_millis(100), Duration::from_secs(5));
     pub(crate) const BREAKER_FAILURES: u32 = 5;
     pub(crate) const BREAKER_REST: Duration = Duration::from_secs(30);
+    pub(crate) const CACHE_ENTRIES: u32 = 4_096;
+    pub(crate) const CACHE_BYTES: u64 = 64 * 1024 * 1024;
+    pub(crate) const CACHE_PER_TOOL: u32 = 512;
+    pub(crate) const CACHE_TTL_MAX: Duration = Duration::from_secs(3_600);
 }
 
 /// Everything the gateway runs with.
@@ -72,6 +79,12 @@ pub struct Config {
     pub limits: HostLimits,
     /// What is told of calls, and where.
     pub telemetry: Telemetry,
+    /// How many answers are kept, and how long.
+    pub cache: Cache,
+    /// Who may do what.
+    pub policy: PolicyConfig,
+    /// Every pattern of the policy and where it stands, in file order.
+    pub mentions: Vec<Mention>,
     /// Servers that can be run, in file order.
     pub servers: Vec<ServerConfig>,
     /// Servers that this machine cannot run, and why; the others are not affected.
@@ -92,6 +105,9 @@ impl Default for Config {
             listen: vec![defaults::LISTEN],
             limits: HostLimits::default(),
             telemetry: Telemetry::default(),
+            cache: Cache::default(),
+            policy: PolicyConfig::default(),
+            mentions: Vec::new(),
             servers: Vec::new(),
             broken: Vec::new(),
             warnings: Vec::new(),
@@ -134,6 +150,30 @@ impl Default for Telemetry {
     }
 }
 
+/// How many answers are kept, and how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cache {
+    /// Answers of all servers together.
+    pub entries_max: u32,
+    /// Their bytes.
+    pub bytes_max: u64,
+    /// Answers of one tool.
+    pub per_tool_max: u32,
+    /// Longest an answer is kept, whatever its server says.
+    pub ttl_max: Duration,
+}
+
+impl Default for Cache {
+    fn default() -> Self {
+        Self {
+            entries_max: defaults::CACHE_ENTRIES,
+            bytes_max: defaults::CACHE_BYTES,
+            per_tool_max: defaults::CACHE_PER_TOOL,
+            ttl_max: defaults::CACHE_TTL_MAX,
+        }
+    }
+}
+
 /// One server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerConfig {
@@ -165,6 +205,12 @@ pub struct ServerConfig {
     pub restart: Restart,
     /// When calls to it rest.
     pub breaker: Breaker,
+    /// What happens to a tool whose definition is not the approved one.
+    pub pin: PinMode,
+    /// Whether its answers are kept as long as it says that they stay good.
+    pub cache: bool,
+    /// Whether structured content is checked against the schema of its tool.
+    pub check_output: bool,
     /// What the file says of tools, by the server's own names.
     pub tools: BTreeMap<String, ToolRule>,
     /// What nobody should read.
@@ -198,6 +244,9 @@ impl ServerConfig {
                 failures: defaults::BREAKER_FAILURES,
                 rest: defaults::BREAKER_REST,
             },
+            pin: PinMode::default(),
+            cache: true,
+            check_output: true,
             tools: BTreeMap::new(),
             secrets: Secrets::default(),
         }

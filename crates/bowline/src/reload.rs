@@ -1,5 +1,6 @@
 //! Brings a changed config file into force: whole and valid, or not at all.
 
+pub(crate) mod strangers;
 mod watch;
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -15,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::sync::{Semaphore, broadcast, watch as signal};
 
 use self::watch::Watch;
-use crate::config::{self, Broken, Config, Env, Telemetry};
+use crate::config::{self, Broken, Config, Env, PolicyConfig, Telemetry};
 use crate::edge::Edge;
 
 /// Outcomes that one who listens may be behind.
@@ -55,6 +56,8 @@ struct Known {
     /// The text that was looked at last; none while there is no file.
     digest: Option<u64>,
     broken: Vec<Broken>,
+    /// Who may do what by the file that is in force.
+    policy: PolicyConfig,
     error: Option<Arc<str>>,
 }
 
@@ -72,6 +75,8 @@ pub enum Outcome {
 pub struct Report {
     /// What became of the servers.
     pub applied: Applied,
+    /// Whether somebody may do something else now.
+    pub policy: Standing,
     /// Servers that this machine cannot run.
     pub broken: Vec<Broken>,
     /// What should be looked at.
@@ -80,6 +85,15 @@ pub struct Report {
     pub needs_restart: Vec<&'static str>,
     /// From the order to the new servers.
     pub took_ms: u64,
+}
+
+/// Whether the rules of who may do what are the same as before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// They are.
+    Same,
+    /// They are others now.
+    Changed,
 }
 
 /// Why a configuration is not in force.
@@ -125,6 +139,7 @@ impl Reloader {
             known: Mutex::new(Known {
                 digest: Some(config.digest),
                 broken: config.broken.clone(),
+                policy: config.policy.clone(),
                 error: None,
             }),
             outcomes: broadcast::Sender::new(OUTCOMES_MAX),
@@ -163,9 +178,9 @@ impl Reloader {
         let (digest, loaded) = source.read().await;
         let outcome = match loaded {
             Ok((config, specs)) => {
-                let applied = self.adopt(host, &config, specs);
+                let adopted = self.adopt(host, &config, specs);
                 let took = began.until(host.clock().now());
-                Outcome::Applied(self.report(config, applied, millis(took)))
+                Outcome::Applied(self.report(host, config, adopted, millis(took)))
             }
             Err(refusal) => {
                 let reason = Arc::clone(&refusal.summary);
@@ -181,7 +196,7 @@ impl Reloader {
         Ok(outcome)
     }
 
-    fn adopt(&self, host: &Host, config: &Config, specs: Vec<ServerSpec>) -> Applied {
+    fn adopt(&self, host: &Host, config: &Config, specs: Vec<ServerSpec>) -> (Applied, Standing) {
         host.relimit(HostLimits {
             starts_max: self.fixed.starts_max,
             ..config.limits
@@ -189,11 +204,27 @@ impl Reloader {
         let mut known = lock(&self.known);
         known.broken.clone_from(&config.broken);
         known.error = None;
+        let standing = if known.policy == config.policy {
+            Standing::Same
+        } else {
+            known.policy.clone_from(&config.policy);
+            Standing::Changed
+        };
         drop(known);
-        host.apply(specs)
+        // Before the servers, so that nobody reaches a new one by rules that did not know it.
+        if standing == Standing::Changed {
+            host.set_policy(config.policy.policy());
+        }
+        (host.apply(specs), standing)
     }
 
-    fn report(&self, config: Config, applied: Applied, took_ms: u64) -> Report {
+    fn report(
+        &self,
+        host: &Host,
+        config: Config,
+        (applied, policy): (Applied, Standing),
+        took_ms: u64,
+    ) -> Report {
         let fixed = [
             ("gateway.listen", config.listen == self.fixed.listen),
             ("telemetry", config.telemetry == self.fixed.telemetry),
@@ -202,13 +233,16 @@ impl Reloader {
                 config.limits.starts_max == self.fixed.starts_max,
             ),
         ];
+        let strangers = strangers::of(&config.mentions, &host.catalog());
         let different = fixed.iter().filter(|(_, is_same)| !is_same);
         Report {
             applied,
+            policy,
             broken: config.broken,
             warnings: config
                 .warnings
                 .into_iter()
+                .chain(strangers)
                 .map(|warning| warning.message)
                 .collect(),
             needs_restart: different.map(|(key, _)| *key).collect(),
@@ -293,7 +327,9 @@ impl Report {
                 .map(|changed| format!("  ~ {}  {}", changed.server, changed.keys.join(", "))),
         );
         lines.extend(removed.iter().map(|name| format!("  - {name}")));
-        if self.applied.is_nothing() {
+        if self.policy == Standing::Changed {
+            lines.push("  ~ policy".to_owned());
+        } else if self.applied.is_nothing() {
             lines.push("  nothing changed".to_owned());
         }
         lines.extend(
@@ -316,6 +352,7 @@ impl Report {
             "added": self.applied.added,
             "changed": changed.collect::<Vec<_>>(),
             "removed": self.applied.removed,
+            "policy_changed": self.policy == Standing::Changed,
             "kept": self.applied.kept.len(),
             "broken": broken.collect::<Vec<_>>(),
             "warnings": self.warnings,

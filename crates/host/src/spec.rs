@@ -12,6 +12,7 @@ use std::time::Duration;
 use bowline_core::backoff::Backoff;
 use bowline_core::breaker::BreakerPolicy;
 use bowline_core::call::Effect;
+use bowline_core::policy::Pattern;
 use bowline_core::redact::Redactor;
 use bowline_core::supervision::RestartPolicy;
 pub use bowline_link::ChildLimits;
@@ -116,7 +117,7 @@ pub struct ServerSpec {
 }
 
 /// What a person said of a tool; what is not said is left to the server and to defaults.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ToolRule {
     /// What running it does.
     pub effect: Option<Effect>,
@@ -124,6 +125,9 @@ pub struct ToolRule {
     pub idempotent: Option<bool>,
     /// How long a call of it may take.
     pub timeout: Option<Duration>,
+    /// Tools of the same server whose kept answers are worth nothing after a call of it, by names
+    /// in which the server is any: `*.get_*`.
+    pub invalidates: Vec<Pattern>,
 }
 
 impl ServerSpec {

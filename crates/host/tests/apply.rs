@@ -215,7 +215,7 @@ async fn rules_of_tools_count_though_the_list_is_the_same() {
         ..ToolRule::default()
     };
     let ruled = ServerSpec {
-        tools: [("do".to_owned(), rule)].into(),
+        tools: [("do".to_owned(), rule.clone())].into(),
         ..spec("s")
     };
     let applied = host.apply(vec![ruled]);

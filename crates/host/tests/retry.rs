@@ -98,7 +98,7 @@ async fn what_a_person_says_of_a_tool_counts_more_than_the_servers_hint() {
     let says = |effect, idempotent| ToolRule {
         effect,
         idempotent,
-        timeout: None,
+        ..ToolRule::default()
     };
     for (hint, rule, runs) in [
         (READ, says(Some(Effect::Write), None), 1),
@@ -107,7 +107,7 @@ async fn what_a_person_says_of_a_tool_counts_more_than_the_servers_hint() {
         (NOTHING, says(None, Some(true)), 2),
     ] {
         let spec = ServerSpec {
-            tools: [("do".to_owned(), rule)].into(),
+            tools: [("do".to_owned(), rule.clone())].into(),
             ..spec("s")
         };
         let script = Script::always(hinted(hint, Act::Dies)).then(hinted(hint, Act::Answers));

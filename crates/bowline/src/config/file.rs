@@ -2,6 +2,7 @@
 
 mod keys;
 mod reader;
+mod rules;
 mod server;
 
 use std::net::SocketAddr;
@@ -12,8 +13,10 @@ use bowline_link::http::Transport;
 use bowline_link::http::endpoint::Endpoint;
 
 use self::reader::Reader;
+use self::rules::Rules;
 use self::server::{choice, fill};
 use super::frame::Problem;
+use super::size;
 use super::tree::{Entry, Node, Syntax};
 
 pub(crate) use self::server::{Server, Span, Text};
@@ -26,6 +29,12 @@ const PRINCIPAL_CALLS: RangeInclusive<u32> = 1..=1_000_000;
 
 /// Servers that may be started at the same time.
 const STARTS: RangeInclusive<u32> = 1..=1_024;
+
+/// Answers that are kept at all, and of one tool.
+const CACHE_ENTRIES: RangeInclusive<u32> = 0..=1_000_000;
+
+/// Bytes of all answers that are kept.
+const CACHE_BYTES: RangeInclusive<u64> = 0..=16 * 1024 * size::MIB;
 
 /// What the file said, and where.
 #[derive(Debug, Default)]
@@ -46,6 +55,16 @@ pub(crate) struct File {
     pub(crate) service_name: Option<String>,
     /// `telemetry.sample`.
     pub(crate) sample: Option<f64>,
+    /// `cache.entries`.
+    pub(crate) cache_entries: Option<u32>,
+    /// `cache.bytes`.
+    pub(crate) cache_bytes: Option<u64>,
+    /// `cache.per_tool`.
+    pub(crate) cache_per_tool: Option<u32>,
+    /// `cache.ttl_max`.
+    pub(crate) cache_ttl_max: Option<Duration>,
+    /// Who may do what.
+    pub(crate) rules: Rules,
     /// Every entry of `servers`, in file order.
     pub(crate) servers: Vec<Server>,
 }
@@ -58,15 +77,13 @@ pub(crate) fn read(root: &Node, syntax: Syntax) -> (File, Vec<Problem>) {
         Syntax::Toml => toml(&mut reader, root, &mut file),
         Syntax::Json => json(&mut reader, root, &mut file),
     }
+    file.rules.finish(&mut reader);
     (file, reader.problems)
 }
 
 fn toml(reader: &mut Reader, root: &Node, file: &mut File) {
     for entry in reader.table(root, "the file", "the file", &keys::TOP) {
         match entry.key.as_str() {
-            "gateway" => gateway(reader, &entry.node, "[gateway]", file),
-            "limits" => limits(reader, &entry.node, "[limits]", file),
-            "telemetry" => telemetry(reader, &entry.node, "[telemetry]", file),
             "servers" => {
                 for named in reader.names(&entry.node, "servers", SERVERS_MAX) {
                     check_name(reader, named);
@@ -77,8 +94,22 @@ fn toml(reader: &mut Reader, root: &Node, file: &mut File) {
                     file.servers.push(server);
                 }
             }
-            _ => {}
+            key => {
+                let place = format!("[{key}]");
+                common(reader, key, &entry.node, &place, file);
+            }
         }
+    }
+}
+
+/// What both syntaxes have beside servers.
+fn common(reader: &mut Reader, key: &str, node: &Node, place: &str, file: &mut File) {
+    match key {
+        "gateway" => gateway(reader, node, place, file),
+        "limits" => limits(reader, node, place, file),
+        "telemetry" => telemetry(reader, node, place, file),
+        "cache" => cache(reader, node, place, file),
+        key => file.rules.fill(reader, key, node, place),
     }
 }
 
@@ -102,12 +133,7 @@ fn json(reader: &mut Reader, root: &Node, file: &mut File) {
                 let keys = &keys::JSON_EXTRA_TOP;
                 for extra in reader.table(&entry.node, "x-bowline", "x-bowline", keys) {
                     let place = format!("x-bowline.{}", extra.key);
-                    match extra.key.as_str() {
-                        "gateway" => gateway(reader, &extra.node, &place, file),
-                        "limits" => limits(reader, &extra.node, &place, file),
-                        "telemetry" => telemetry(reader, &extra.node, &place, file),
-                        _ => {}
-                    }
+                    common(reader, &extra.key, &extra.node, &place, file);
                 }
             }
             _ => {}
@@ -185,6 +211,18 @@ fn limits(reader: &mut Reader, node: &Node, place: &str, file: &mut File) {
             "starts" => file.starts = reader.count_within(entry, &STARTS),
             "first_list_wait" => file.first_list_wait = reader.duration(entry),
             "stop_wait" => file.stop_wait = reader.duration(entry),
+            _ => {}
+        }
+    }
+}
+
+fn cache(reader: &mut Reader, node: &Node, place: &str, file: &mut File) {
+    for entry in reader.table(node, "cache", place, &keys::CACHE) {
+        match entry.key.as_str() {
+            "entries" => file.cache_entries = reader.count_within(entry, &CACHE_ENTRIES),
+            "bytes" => file.cache_bytes = reader.size_within(entry, &CACHE_BYTES),
+            "per_tool" => file.cache_per_tool = reader.count_within(entry, &CACHE_ENTRIES),
+            "ttl_max" => file.cache_ttl_max = reader.duration(entry),
             _ => {}
         }
     }

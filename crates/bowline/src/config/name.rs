@@ -1,4 +1,5 @@
-//! Server names: `[a-z0-9][a-z0-9-]{0,31}`.
+//! Names: of servers and profiles `[a-z0-9][a-z0-9-]{0,31}`; of roles, principals and contexts
+//! labels.
 
 /// Longest server name.
 const NAME_BYTES_MAX: usize = 32;
@@ -9,6 +10,15 @@ pub(crate) fn is_valid(name: &str) -> bool {
     name.len() <= NAME_BYTES_MAX
         && name.bytes().all(inner)
         && name.bytes().next().is_some_and(|first| first != b'-')
+}
+
+/// Longest name of a role, a principal or a context.
+const LABEL_BYTES_MAX: usize = 128;
+
+/// Whether `name` can name a role, a principal or a context.
+pub(crate) fn is_label(name: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.@+".contains(&byte);
+    (1..=LABEL_BYTES_MAX).contains(&name.len()) && name.bytes().all(inner)
 }
 
 /// The valid name that is most like `name`.

@@ -2,21 +2,25 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use bowline_core::policy::Pattern;
 use bowline_link::http::endpoint::Endpoint;
 use http::HeaderValue;
 
 use super::expand::{self, Source, expand_noting};
 use super::file::{File, Server, Span, Text};
-use super::frame::Problem;
+use super::frame::{Place, Problem};
+use super::policy::Mention;
 use super::reach::{Child, Reach, Remote, Template};
 use super::secrets::Secrets;
 use super::tree::Syntax;
-use super::warn::warn;
+use super::warn::{warn, warn_of_strangers};
 use super::{
-    Breaker, Broken, Config, HostLimits, Restart, ServerConfig, Telemetry, Warning, defaults, name,
+    Breaker, Broken, Cache, Config, HostLimits, Restart, ServerConfig, Telemetry, Warning,
+    defaults, name,
 };
 
 /// Where the file was read from.
@@ -32,6 +36,7 @@ pub(super) fn resolve(file: File, origin: Origin<'_>) -> Result<Config, Vec<Prob
     let mut problems = Vec::new();
     let mut config = Config {
         limits: limits(&file),
+        cache: cache(&file),
         telemetry: Telemetry {
             otlp: file.otlp,
             service_name: file
@@ -77,6 +82,9 @@ pub(super) fn resolve(file: File, origin: Origin<'_>) -> Result<Config, Vec<Prob
         }
         names.push(name);
     }
+    config.policy = file.rules.policy;
+    config.mentions = mentions(file.rules.mentions, origin.text);
+    warn_of_strangers(&mut config);
     if problems.is_empty() {
         Ok(config)
     } else {
@@ -100,6 +108,41 @@ fn limits(file: &File) -> HostLimits {
         first_list_wait: file.first_list_wait.unwrap_or(host.first_list_wait),
         stop_wait: file.stop_wait.unwrap_or(host.stop_wait),
     }
+}
+
+fn cache(file: &File) -> Cache {
+    let fallback = Cache::default();
+    Cache {
+        entries_max: file.cache_entries.unwrap_or(fallback.entries_max),
+        bytes_max: file.cache_bytes.unwrap_or(fallback.bytes_max),
+        per_tool_max: file.cache_per_tool.unwrap_or(fallback.per_tool_max),
+        ttl_max: file.cache_ttl_max.unwrap_or(fallback.ttl_max),
+    }
+}
+
+/// Turns offsets into places in one pass over the text: there may be many.
+fn mentions(mut written: Vec<(Arc<str>, Pattern, Range<usize>)>, text: &str) -> Vec<Mention> {
+    written.sort_by_key(|(_, _, span)| span.start);
+    let mut lines = text.split_inclusive('\n');
+    let (mut line, mut start, mut this) = (1, 0, lines.next().unwrap_or_default());
+    let mut mentions = Vec::with_capacity(written.len());
+    for (rule, pattern, span) in written {
+        while span.start >= start + this.len() {
+            let Some(next) = lines.next() else { break };
+            start += this.len();
+            line += 1;
+            this = next;
+        }
+        let before = this.get(..span.start.saturating_sub(start));
+        let column = before.unwrap_or(this).chars().count() + 1;
+        let place = Place { line, column };
+        mentions.push(Mention {
+            rule,
+            pattern,
+            place,
+        });
+    }
+    mentions
 }
 
 fn one(server: &Server, name: &str, source: Source<'_>) -> Result<ServerConfig, Stop> {
@@ -148,6 +191,9 @@ fn one(server: &Server, name: &str, source: Source<'_>) -> Result<ServerConfig, 
             failures: server.breaker_failures.unwrap_or(fallback.breaker.failures),
             rest: server.breaker_rest.unwrap_or(fallback.breaker.rest),
         },
+        pin: server.pin.unwrap_or(fallback.pin),
+        cache: server.cache.unwrap_or(fallback.cache),
+        check_output: server.check_output.unwrap_or(fallback.check_output),
         tools: server.tools.clone(),
         secrets,
         ..fallback

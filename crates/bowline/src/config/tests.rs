@@ -1,6 +1,7 @@
 //! Whole files in, values or exact error text out.
 
 mod keys;
+mod rules;
 
 use bowline_core::call::Effect;
 use bowline_host::spec::{ChildLimits, Isolation};
@@ -82,6 +83,9 @@ fn a_whole_file_becomes_values_without_options() {
             failures: 3,
             rest: Duration::from_secs(10),
         },
+        pin: PinMode::Warn,
+        cache: true,
+        check_output: true,
         tools: [
             ("write_file".into(), rule(Effect::Write)),
             ("odd name".into(), rule(Effect::Read)),
@@ -132,7 +136,7 @@ error[config]: unknown key `lasy` in [servers.files]
   |
   = help: keys here: command, args, env, cwd, inherit_env, url, headers, transport, timeout, \
 start_timeout, install_timeout, drain_timeout, lazy, idle_stop, ping, isolation, max_calls, \
-queue, limits, restart, breaker, tools"
+queue, limits, restart, breaker, pin, cache, check_output, tools"
     );
 }
 
@@ -166,8 +170,8 @@ restart = { budget = -1, backof = \"1s..2s\" }
 breaker = { failures = 0 }
 [servers.ok.tools.t]
 effect = \"wriet\"
-[roles.reviewer]
-allow = []
+[executors.office]
+url = \"ws://x\"
 ";
     let report = toml(text, &Env::default()).unwrap_err();
     let found: Vec<_> = report
@@ -189,7 +193,7 @@ allow = []
             "`failures` must be a whole number, 1 or more",
             "server `ok` has neither `command` nor `url`",
             "`effect` cannot be \"wriet\"",
-            "`roles` in the file is not built yet in this version",
+            "`executors` in the file is not built yet in this version",
         ]
     );
 }

@@ -1,12 +1,14 @@
 //! What is allowed but should be looked at, server by server.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::path::Path;
 
-use super::Warning;
 use super::file::Server;
 use super::frame::place;
 use super::resolve::Origin;
+use super::suggest::nearest;
+use super::{Config, Warning};
 
 /// Variables that make a program load code it does not name.
 const LOADERS: [&str; 7] = [
@@ -80,6 +82,35 @@ pub(super) fn warn(server: &Server, name: &str, origin: Origin<'_>, warnings: &m
             ),
         );
     }
+}
+
+/// Tells of patterns that name a server that is not there. They stay in force: it may come later.
+pub(super) fn warn_of_strangers(config: &mut Config) {
+    let servers = config.servers.iter().map(|server| &*server.name);
+    let names: BTreeSet<&str> = servers
+        .chain(config.broken.iter().map(|broken| &*broken.name))
+        .collect();
+    let mut warnings = Vec::new();
+    for mention in &config.mentions {
+        let Some(server) = mention
+            .pattern
+            .server()
+            .filter(|name| !names.contains(name))
+        else {
+            continue;
+        };
+        let near = nearest(server, names.iter().copied());
+        let near = near.map_or_else(String::new, |near| format!("; did you mean `{near}`?"));
+        let (rule, pattern) = (&mention.rule, &mention.pattern);
+        warnings.push(Warning {
+            place: Some(mention.place),
+            message: format!(
+                "`{pattern}` in `{rule}` names server `{}`, which is not configured{near}",
+                server.escape_debug()
+            ),
+        });
+    }
+    config.warnings.extend(warnings);
 }
 
 /// Returns the package that a package runner fetches in whatever version is newest, and how it

@@ -75,6 +75,12 @@ impl Pattern {
         &self.text
     }
 
+    /// Returns the kind of thing it is about, where it says one.
+    #[must_use]
+    pub const fn kind(&self) -> Option<Kind> {
+        self.kind
+    }
+
     /// Returns the server it names, where it names exactly one.
     #[must_use]
     pub fn server(&self) -> Option<&str> {

@@ -214,7 +214,7 @@ impl Item {
             ListKind::Resources | ListKind::Templates => Arc::clone(&own),
         };
         let rule = match kind {
-            ListKind::Tools => rules.get(own.as_ref()).copied().unwrap_or_default(),
+            ListKind::Tools => rules.get(own.as_ref()).cloned().unwrap_or_default(),
             // Only tools do anything.
             ListKind::Prompts | ListKind::Resources | ListKind::Templates => ToolRule {
                 effect: Some(Effect::Read),

@@ -125,6 +125,7 @@ impl Draw {
                     effect: effects[self.rng.usize(..3)],
                     idempotent: [None, Some(true), Some(false)][self.rng.usize(..3)],
                     timeout: self.rng.bool().then(|| self.between(50, 5_000)),
+                    ..ToolRule::default()
                 };
                 rules.insert(tool.to_owned(), rule);
             }
@@ -217,7 +218,7 @@ fn defined(tool: &str) -> String {
 /// Whether a call of the tool may be made again after it may have run: what a person said comes
 /// before what the server says.
 pub(crate) fn is_repeatable(spec: &ServerSpec, tool: &str) -> bool {
-    let rule = spec.tools.get(tool).copied().unwrap_or_default();
+    let rule = spec.tools.get(tool).cloned().unwrap_or_default();
     let reads = match rule.effect {
         Some(effect) => effect == Effect::Read,
         None => tool.starts_with('r'),

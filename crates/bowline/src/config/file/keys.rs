@@ -3,16 +3,19 @@
 use super::reader::Keys;
 
 pub(super) const TOP: Keys = Keys {
-    built: &["gateway", "limits", "telemetry", "servers"],
-    planned: &[
+    built: &[
+        "gateway",
+        "limits",
+        "telemetry",
+        "cache",
+        "policy",
         "roles",
         "principals",
-        "policy",
         "context",
-        "executors",
-        "journal",
         "profiles",
+        "servers",
     ],
+    planned: &["executors", "journal"],
 };
 pub(super) const GATEWAY: Keys = Keys {
     built: &["listen"],
@@ -24,6 +27,38 @@ pub(super) const LIMITS: Keys = Keys {
 };
 pub(super) const TELEMETRY: Keys = Keys {
     built: &["otlp", "service_name", "sample"],
+    planned: &[],
+};
+pub(super) const CACHE: Keys = Keys {
+    built: &["entries", "bytes", "per_tool", "ttl_max"],
+    planned: &[],
+};
+pub(super) const POLICY: Keys = Keys {
+    built: &["default"],
+    planned: &["allowlist"],
+};
+pub(super) const ROLE: Keys = Keys {
+    built: &["allow", "deny", "budget", "rate"],
+    planned: &["when"],
+};
+pub(super) const BUDGET: Keys = Keys {
+    built: &["calls", "per"],
+    planned: &[],
+};
+pub(super) const RATE: Keys = Keys {
+    built: &["calls", "per", "burst"],
+    planned: &[],
+};
+pub(super) const PRINCIPAL: Keys = Keys {
+    built: &["role"],
+    planned: &[],
+};
+pub(super) const CONTEXT: Keys = Keys {
+    built: &["hide"],
+    planned: &[],
+};
+pub(super) const PROFILE: Keys = Keys {
+    built: &["allow", "deny"],
     planned: &[],
 };
 pub(super) const SERVER: Keys = Keys {
@@ -49,9 +84,12 @@ pub(super) const SERVER: Keys = Keys {
         "limits",
         "restart",
         "breaker",
+        "pin",
+        "cache",
+        "check_output",
         "tools",
     ],
-    planned: &["via", "pin", "cache", "journal"],
+    planned: &["via", "journal"],
 };
 pub(super) const CHILD_LIMITS: Keys = Keys {
     built: &["memory", "processes", "file", "open_files"],
@@ -66,7 +104,7 @@ pub(super) const BREAKER: Keys = Keys {
     planned: &[],
 };
 pub(super) const TOOL: Keys = Keys {
-    built: &["effect", "idempotent", "timeout"],
+    built: &["effect", "idempotent", "timeout", "invalidates"],
     planned: &["idempotency", "queue"],
 };
 
@@ -75,7 +113,17 @@ pub(super) const JSON_TOP: Keys = Keys {
     planned: &[],
 };
 pub(super) const JSON_EXTRA_TOP: Keys = Keys {
-    built: &["gateway", "limits", "telemetry"],
+    built: &[
+        "gateway",
+        "limits",
+        "telemetry",
+        "cache",
+        "policy",
+        "roles",
+        "principals",
+        "context",
+        "profiles",
+    ],
     planned: TOP.planned,
 };
 pub(super) const JSON_SERVER: Keys = Keys {
@@ -108,6 +156,9 @@ pub(super) const JSON_EXTRA: Keys = Keys {
         "limits",
         "restart",
         "breaker",
+        "pin",
+        "cache",
+        "check_output",
         "tools",
     ],
     planned: SERVER.planned,

@@ -6,12 +6,14 @@ use std::ops::{Range, RangeInclusive};
 use std::time::Duration;
 
 use bowline_core::call::Effect;
+use bowline_host::pins::PinMode;
 use bowline_host::spec::{ChildLimits, Isolation, ToolRule};
 use bowline_link::http::Transport;
 use http::HeaderName;
 
 use super::keys;
 use super::reader::Reader;
+use super::rules::tool_globs;
 use crate::config::frame::Problem;
 use crate::config::suggest::nearest;
 use crate::config::tree::{Entry, Value};
@@ -101,6 +103,9 @@ pub(crate) struct Server {
     pub(crate) restart_backoff: Option<(Duration, Duration)>,
     pub(crate) breaker_failures: Option<u32>,
     pub(crate) breaker_rest: Option<Duration>,
+    pub(crate) pin: Option<PinMode>,
+    pub(crate) cache: Option<bool>,
+    pub(crate) check_output: Option<bool>,
     pub(crate) tools: BTreeMap<String, ToolRule>,
 }
 
@@ -136,6 +141,9 @@ pub(super) fn fill(reader: &mut Reader, server: &mut Server, entries: &[Entry], 
             "limits" => limits(reader, server, entry, place),
             "restart" => restart(reader, server, entry, place),
             "breaker" => breaker(reader, server, entry, place),
+            "pin" => server.pin = pin(reader, entry),
+            "cache" => server.cache = reader.boolean(entry),
+            "check_output" => server.check_output = reader.boolean(entry),
             "tools" => tools(reader, server, entry, place),
             _ => {}
         }
@@ -151,6 +159,15 @@ fn isolation(reader: &mut Reader, entry: &Entry) -> Isolation {
     ];
     let choices = all.map(|isolation| (isolation.as_str(), isolation));
     choice(reader, entry, &choices).unwrap_or_default()
+}
+
+fn pin(reader: &mut Reader, entry: &Entry) -> Option<PinMode> {
+    let choices = [
+        ("off", PinMode::Off),
+        ("warn", PinMode::Warn),
+        ("block", PinMode::Block),
+    ];
+    choice(reader, entry, &choices)
 }
 
 fn limits(reader: &mut Reader, server: &mut Server, entry: &Entry, place: &str) {
@@ -213,6 +230,7 @@ fn tools(reader: &mut Reader, server: &mut Server, entry: &Entry, place: &str) {
                 "effect" => rule.effect = choice(reader, inner, &effects),
                 "idempotent" => rule.idempotent = reader.boolean(inner),
                 "timeout" => rule.timeout = reader.duration(inner),
+                "invalidates" => rule.invalidates = tool_globs(reader, inner),
                 _ => {}
             }
         }
@@ -221,7 +239,7 @@ fn tools(reader: &mut Reader, server: &mut Server, entry: &Entry, place: &str) {
 }
 
 /// `[servers.a]` and `restart` make `[servers.a.restart]`.
-fn inside(place: &str, key: &str) -> String {
+pub(super) fn inside(place: &str, key: &str) -> String {
     match place.strip_suffix(']') {
         Some(open) => format!("{open}.{key}]"),
         None => format!("{place}.{key}"),

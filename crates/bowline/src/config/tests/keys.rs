@@ -1,5 +1,7 @@
 //! The keys that say how a server lives, what it may take, and what is told of it.
 
+use bowline_core::policy::Pattern;
+
 use super::*;
 
 const TOML: &str = r#"
@@ -22,22 +24,33 @@ ping = "off"
 max_calls = 8
 queue = 0
 limits = { memory = "2GiB", processes = 256, file = "512MB", open_files = 1024 }
+pin = "block"
+cache = false
+check_output = false
 [servers.a.tools.t]
 effect = "write"
 idempotent = true
 timeout = "5s"
+invalidates = ["get_*", "list"]
+[cache]
+entries = 9
+bytes = "1MiB"
+per_tool = 3
+ttl_max = "1m"
 "#;
 
 const JSON: &str = r#"{
 "x-bowline": {
   "limits": {"principal_calls": 10, "starts": 3, "first_list_wait": "2s", "stop_wait": "9s"},
-  "telemetry": {"otlp": "http://127.0.0.1:4318", "service_name": "gate", "sample": 0.25}
+  "telemetry": {"otlp": "http://127.0.0.1:4318", "service_name": "gate", "sample": 0.25},
+  "cache": {"entries": 9, "bytes": "1MiB", "per_tool": 3, "ttl_max": "1m"}
 },
 "mcpServers": {"a": {"command": "uvx", "args": ["tool==1.0"], "x-bowline": {
   "install_timeout": "10m", "drain_timeout": "1m", "idle_stop": "15m", "ping": "off",
-  "max_calls": 8, "queue": 0,
+  "max_calls": 8, "queue": 0, "pin": "block", "cache": false, "check_output": false,
   "limits": {"memory": "2GiB", "processes": 256, "file": "512MB", "open_files": 1024},
-  "tools": {"t": {"effect": "write", "idempotent": true, "timeout": "5s"}}
+  "tools": {"t": {"effect": "write", "idempotent": true, "timeout": "5s",
+    "invalidates": ["get_*", "list"]}}
 }}}
 }"#;
 
@@ -83,7 +96,19 @@ fn how_a_server_lives_and_what_it_takes_is_read_from_both_syntaxes() {
         effect: Some(Effect::Write),
         idempotent: Some(true),
         timeout: Some(seconds(5)),
+        invalidates: ["*.get_*", "*.list"]
+            .map(|glob| Pattern::parse(glob).unwrap())
+            .into(),
     };
+    let cache = Cache {
+        entries_max: 9,
+        bytes_max: 1 << 20,
+        per_tool_max: 3,
+        ttl_max: seconds(60),
+    };
+    assert_eq!((config.cache, same.cache), (cache, cache));
+    assert_eq!(server.pin, PinMode::Block);
+    assert!(!server.cache && !server.check_output);
     assert_eq!(server.tools, [("t".to_owned(), rule)].into());
     let Reach::Child(child) = &server.reach else {
         panic!("{server:?}");
@@ -186,6 +211,25 @@ fn a_value_out_of_bounds_is_refused_and_the_bounds_are_named() {
     let text = "[servers.a]\nurl = \"http://a/\"\nlimits = { processes = 3 }\n";
     let report = toml(text, &Env::default()).unwrap_err();
     assert!(report.contains("`limits` has no use"), "{report}");
+}
+
+#[test]
+fn what_is_kept_and_pinned_has_bounds_as_well() {
+    for (lines, message) in [
+        (
+            "tools = { t = { invalidates = [\"\"] } }",
+            "`` names no tool",
+        ),
+        ("pin = \"on\"", "`pin` cannot be \"on\""),
+        (
+            "[cache]\nentries = -1",
+            "`entries` must be a whole number from 0 to 1000000",
+        ),
+    ] {
+        let text = format!("[servers.a]\ncommand = \"a\"\n{lines}\n");
+        let report = toml(&text, &Env::default()).unwrap_err();
+        assert!(report.contains(message), "{lines}: {report}");
+    }
 }
 
 #[test]

@@ -1,0 +1,87 @@
+//! Who may do what, as the file says it: kept apart from the rules in force, so that two files can
+//! be told apart.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bowline_core::budget::Allowance;
+use bowline_core::policy::{Otherwise, Pattern, Policy, ProfileRules, RoleRules};
+
+use super::frame::Place;
+
+/// Who may do what.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PolicyConfig {
+    /// What those may do who have no role that is defined.
+    pub otherwise: Otherwise,
+    /// Every role, by name.
+    pub roles: BTreeMap<Arc<str>, RoleConfig>,
+    /// Roles of principals, which count instead of those of their credentials.
+    pub principals: BTreeMap<Arc<str>, Arc<str>>,
+    /// What each context hides, by its name.
+    pub contexts: BTreeMap<Arc<str>, Vec<Pattern>>,
+    /// Every profile, by name.
+    pub profiles: BTreeMap<Arc<str>, ProfileConfig>,
+}
+
+/// One role.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RoleConfig {
+    /// What it may see and use.
+    pub allow: Vec<Pattern>,
+    /// What it may not, whatever `allow` says.
+    pub deny: Vec<Pattern>,
+    /// What each of its principals may spend.
+    pub allowance: Allowance,
+}
+
+/// One profile.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProfileConfig {
+    /// What is in it.
+    pub allow: Vec<Pattern>,
+    /// What is not, whatever `allow` says.
+    pub deny: Vec<Pattern>,
+}
+
+/// A pattern and where it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mention {
+    /// The key it stands under, such as `roles.reviewer.allow`.
+    pub rule: Arc<str>,
+    /// The pattern.
+    pub pattern: Pattern,
+    /// Where in the file.
+    pub place: Place,
+}
+
+impl PolicyConfig {
+    /// Returns the rules in force, made of all this.
+    #[must_use]
+    pub fn policy(&self) -> Policy {
+        let mut policy = Policy::new(self.otherwise);
+        for (name, role) in &self.roles {
+            let rules = RoleRules {
+                allow: role.allow.clone(),
+                deny: role.deny.clone(),
+                when: Vec::new(),
+                allowance: role.allowance,
+            };
+            policy = policy.with_role(name, rules);
+        }
+        for (name, role) in &self.principals {
+            policy = policy.with_principal(name, role);
+        }
+        for (name, hide) in &self.contexts {
+            policy = policy.with_context(name, hide.clone());
+        }
+        for (name, profile) in &self.profiles {
+            let rules = ProfileRules {
+                allow: profile.allow.clone(),
+                deny: profile.deny.clone(),
+            };
+            policy = policy.with_profile(name, rules);
+        }
+        policy
+    }
+}

@@ -1,0 +1,247 @@
+//! The keys that say who may do what.
+
+use bowline_core::budget::{Allowance, BudgetRule, RateRule};
+use bowline_core::call::{Contexts, Kind, Principal, Role, Scope};
+use bowline_core::policy::{Otherwise, Pattern, Thing};
+
+use super::*;
+
+const TOML: &str = r#"
+[policy]
+default = "allow"
+[roles.reviewer]
+allow = ["files.read_*", "prompt:files.*"]
+deny = ["files.read_key"]
+budget = { calls = 500, per = "1h" }
+rate = { calls = 5, per = "1s", burst = 20 }
+[roles.nobody]
+[principals."ci@build"]
+role = "reviewer"
+[context.no-writes]
+hide = ["files.write_*"]
+[profiles.small]
+allow = ["files.*"]
+deny = ["files.write_*"]
+[servers.files]
+command = "a"
+"#;
+
+const JSON: &str = r#"{"x-bowline": {
+  "policy": {"default": "allow"},
+  "roles": {"reviewer": {"allow": ["files.read_*", "prompt:files.*"], "deny": ["files.read_key"],
+      "budget": {"calls": 500, "per": "1h"}, "rate": {"calls": 5, "per": "1s", "burst": 20}},
+    "nobody": {}},
+  "principals": {"ci@build": {"role": "reviewer"}},
+  "context": {"no-writes": {"hide": ["files.write_*"]}},
+  "profiles": {"small": {"allow": ["files.*"], "deny": ["files.write_*"]}}
+}, "mcpServers": {"Files": {"command": "a"}}}"#;
+
+fn patterns(texts: &[&str]) -> Vec<Pattern> {
+    let all = texts.iter();
+    all.map(|text| Pattern::parse(text).unwrap()).collect()
+}
+
+#[test]
+fn who_may_do_what_is_read_from_both_syntaxes() {
+    let config = toml(TOML, &Env::default()).unwrap();
+    let seconds = Duration::from_secs;
+    let reviewer = RoleConfig {
+        allow: patterns(&["files.read_*", "prompt:files.*"]),
+        deny: patterns(&["files.read_key"]),
+        allowance: Allowance {
+            budget: Some(BudgetRule {
+                calls: 500,
+                per: seconds(3_600),
+            }),
+            rate: Some(RateRule {
+                calls: 5,
+                per: seconds(1),
+                burst: 20,
+            }),
+        },
+    };
+    let small = ProfileConfig {
+        allow: patterns(&["files.*"]),
+        deny: patterns(&["files.write_*"]),
+    };
+    let expected = PolicyConfig {
+        otherwise: Otherwise::Allow,
+        roles: [
+            ("reviewer".into(), reviewer),
+            ("nobody".into(), RoleConfig::default()),
+        ]
+        .into(),
+        principals: [("ci@build".into(), "reviewer".into())].into(),
+        contexts: [("no-writes".into(), patterns(&["files.write_*"]))].into(),
+        profiles: [("small".into(), small)].into(),
+    };
+    assert_eq!(config.policy, expected);
+    assert_eq!(json(JSON).unwrap().policy, expected);
+    assert_eq!(config.warnings, []);
+}
+
+#[test]
+fn the_rules_of_a_file_decide_as_they_are_written() {
+    let policy = toml(TOML, &Env::default()).unwrap().policy.policy();
+    let rule = |who: &Principal, scope: &Scope, kind, name| {
+        let thing = Thing {
+            kind,
+            server: "files",
+            name,
+            arguments: None,
+        };
+        let ruling = policy.decide(who, scope, thing);
+        (ruling.allows(), ruling.rule())
+    };
+    let ci = Principal::new("ci@build", Role::Named("other".into()));
+    let hidden = ci.narrowed(&Contexts::new(["no-writes"]));
+    let (all, small) = (Scope::All, Scope::Profile("small".into()));
+    let (tool, prompt) = (Kind::Tool, Kind::Prompt);
+    let owner = Principal::new("owner", Role::Owner);
+    let nobody = Principal::new("x", Role::Named("nobody".into()));
+    for (who, scope, kind, name, expected) in [
+        (&ci, &all, tool, "read_a", (true, "roles.reviewer.allow")),
+        (&ci, &all, tool, "read_key", (false, "roles.reviewer.deny")),
+        (&ci, &all, prompt, "any", (true, "roles.reviewer.allow")),
+        (
+            &ci,
+            &all,
+            Kind::Resource,
+            "read_a",
+            (false, "roles.reviewer.allow"),
+        ),
+        (&hidden, &all, tool, "write_a", (false, "context.no-writes")),
+        (&owner, &small, tool, "write_a", (false, "profiles.small")),
+        (&owner, &small, tool, "read_a", (true, "owner")),
+        (&nobody, &all, tool, "read_a", (false, "roles.nobody.allow")),
+    ] {
+        let (allows, by) = expected;
+        assert_eq!(
+            rule(who, scope, kind, name),
+            (allows, by.to_owned()),
+            "{name}"
+        );
+    }
+    let unknown = Principal::new("x", Role::Named("unheard-of".into()));
+    assert_eq!(
+        rule(&unknown, &all, tool, "write_a"),
+        (true, "policy.default".to_owned())
+    );
+    assert_eq!(policy.allowance(&ci).budget.unwrap().calls, 500);
+}
+
+#[test]
+fn a_rule_that_cannot_be_meant_is_refused_at_its_place() {
+    assert_eq!(
+        toml(
+            "[roles.reviewer]\n[principals.ci]\nrole = \"reviewr\"\n",
+            &Env::default()
+        )
+        .unwrap_err(),
+        "\
+error[config]: principal `ci` has role `reviewr`, which is not defined
+ --> /etc/b/bowline.toml:3:8
+  |
+3 | role = \"reviewr\"
+  |        ^^^^^^^^^ did you mean `reviewer`?
+  |
+  = help: define it: [roles.reviewr] allow = [...]"
+    );
+    assert_eq!(
+        toml("[roles.r]\nallow = [\"files.a\", \"tools:x.y\"]\n", &Env::default()).unwrap_err(),
+        "\
+error[config]: `tools:x.y` names nothing
+ --> /etc/b/bowline.toml:2:21
+  |
+2 | allow = [\"files.a\", \"tools:x.y\"]
+  |                     ^^^^^^^^^^^ it begins with an unknown kind; there are `tool:`, `prompt:` and \
+`resource:`
+  |
+  = help: write \"server.tool\", \"server.get_*\" or \"prompt:server.*\""
+    );
+    for (text, message) in [
+        (
+            "[principals.owner]\nrole = \"r\"\n",
+            "`owner` cannot be given rules",
+        ),
+        ("[roles.owner]\n", "`owner` cannot be given rules"),
+        ("[roles.\"a b\"]\n", "role name `a b` cannot be used"),
+        ("[profiles.A]\n", "profile name `A` cannot be used"),
+        ("[principals.ci]\n", "`ci` has no `role`"),
+        ("[context.c]\n", "`c` has no `hide`"),
+        (
+            "[context.c]\nhides = []\n",
+            "unknown key `hides` in [context.c]",
+        ),
+        (
+            "[policy]\ndefault = \"alow\"\n",
+            "`default` cannot be \"alow\"",
+        ),
+        (
+            "[roles.r]\nbudget = { calls = 3 }\n",
+            "`budget` has no `per`",
+        ),
+        (
+            "[roles.r]\nbudget = { calls = 0, per = \"1h\" }\n",
+            "from 1 to 1000000000",
+        ),
+        (
+            "[roles.r]\nrate = { calls = 1, per = \"0s\" }\n",
+            "`per` must be a duration",
+        ),
+        (
+            "[roles.r]\nrate = { calls = 1, per = \"1s\", bust = 2 }\n",
+            "[roles.r.rate]",
+        ),
+        (
+            "[roles.r]\nallow = \"files.*\"\n",
+            "`allow` must be a list of strings",
+        ),
+        ("roles = 3\n", "`roles` must be a table"),
+    ] {
+        let report = toml(text, &Env::default()).unwrap_err();
+        assert!(report.contains(message), "{text}: {report}");
+    }
+}
+
+#[test]
+fn rules_are_bounded() {
+    let many = format!("[roles.r]\nallow = [{}]\n", "\"a.b\",".repeat(1_025));
+    let report = toml(&many, &Env::default()).unwrap_err();
+    assert!(report.contains("more than 1024"), "{report}");
+    let roles: String = (0..4_097).map(|n| format!("[roles.r{n}]\n")).collect();
+    let report = toml(&roles, &Env::default()).unwrap_err();
+    assert!(report.contains("`roles` has too many entries"), "{report}");
+}
+
+#[test]
+fn a_pattern_that_names_no_configured_server_is_warned_of_and_stays() {
+    let text = "[servers.files]\ncommand = \"a\"\n[servers.gone]\ncommand = \"${MISSING}\"\n\
+        [roles.r]\nallow = [\"flies.read\", \"gone.x\", \"*.y\"]\ndeny = [\"other.z\"]\n";
+    let config = toml(text, &Env::default()).unwrap();
+    let told: Vec<_> = config
+        .warnings
+        .iter()
+        .map(|warning| {
+            (
+                warning.place.map(|at| (at.line, at.column)),
+                warning.message.as_str(),
+            )
+        })
+        .collect();
+    assert_eq!(
+        told,
+        [
+            (
+                Some((6, 10)),
+                "`flies.read` in `roles.r.allow` names server `flies`, which is not configured; \
+                 did you mean `files`?"
+            ),
+            (
+                Some((7, 9)),
+                "`other.z` in `roles.r.deny` names server `other`, which is not configured"
+            ),
+        ]
+    );
+    assert_eq!(config.policy.roles["r"].allow.len(), 3);
+}
