@@ -4,6 +4,7 @@ pub mod beacon;
 pub mod callpath;
 pub mod catalog;
 mod decide;
+mod denials;
 pub mod dial;
 pub mod events;
 pub mod guard;
