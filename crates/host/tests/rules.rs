@@ -14,6 +14,7 @@ use bowline_core::call::{Call, Contexts, Kind, Principal, Role, Scope, Subject, 
 use bowline_core::caller::{CallerEnd, SessionKey};
 use bowline_core::error::CallError;
 use bowline_core::policy::{Enabled, Otherwise, Pattern, Policy, ProfileRules, RoleRules};
+use bowline_host::allowlist::Allowlist;
 use bowline_host::catalog::ListKind;
 use bowline_host::events::What;
 use bowline_host::guard::{Guard, Verdict};
@@ -90,7 +91,7 @@ async fn ten_thousand_sessions_of_three_roles_share_three_views() {
         for session in 0..10_000 {
             let role = ["one", "two", "three"][session % 3];
             let who = named(&format!("p{}", session % 50), role);
-            host.view(&who, &Scope::All, ListKind::Tools);
+            let _shared = host.view(&who, &Scope::All, ListKind::Tools);
         }
     };
     let before = host.views_built();
@@ -334,4 +335,30 @@ async fn a_denial_is_counted_and_told_and_a_flood_is_told_in_part() {
     let unknown = host.call(call("s__none", "{}")).await.unwrap_err();
     assert!(matches!(unknown, CallError::UnknownTool { .. }));
     assert_eq!(count("allowlist"), 1, "what is not there is not denied");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_allowlist_document_switches_things_for_everybody_and_shows_what_holds() {
+    let (_world, host) = host_with(&Arc::default(), &[("s", talker())]).await;
+    let document = r#"{"schemaVersion":1,"items":[
+        {"server":"s","kind":"tool","name":"t","enabled":false},
+        {"server":"s","kind":"resource","name":"x:1","enabled":false},
+        {"server":"gone","kind":"tool","name":"t","enabled":false}]}"#;
+    let list = Allowlist::parse(document.as_bytes()).unwrap();
+    let rows = list.project(&host.catalog());
+    let rows: Vec<_> = rows
+        .iter()
+        .map(|row| (&*row.name, row.enabled, row.listed))
+        .collect();
+    let shown = [("t", false, true), ("u", true, false), ("x:1", false, true)];
+    assert_eq!(rows, shown, "what is there, and nothing else");
+    host.set_policy(Policy::new(Otherwise::Allow).with_enabled((&list).into()));
+    let error = host.call(call("s__t", "{}")).await.unwrap_err();
+    assert!(matches!(error, CallError::Denied { .. }), "{error}");
+    assert!(host.call(call("s__u", "{}")).await.is_ok());
+    let owner = Principal::new("owner", Role::Owner);
+    for (kind, hidden) in [(ListKind::Tools, "s__t"), (ListKind::Resources, "x:1")] {
+        let list = host.view(&owner, &Scope::All, kind);
+        assert!(!String::from_utf8_lossy(&list.result).contains(hidden));
+    }
 }
