@@ -3,6 +3,7 @@
 //!
 //! No module of this crate opens a socket, spawns a task, reads a clock or touches a disk.
 
+pub mod askers;
 pub mod backoff;
 pub mod breaker;
 pub mod budget;

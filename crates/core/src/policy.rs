@@ -1,8 +1,10 @@
 //! Who may see and use what: one function for listing and calling, on every path. Narrows, never
 //! widens.
 
+mod address;
 mod allowlist;
 mod condition;
+mod enabled;
 mod pattern;
 mod rules;
 mod ruling;
@@ -16,9 +18,11 @@ use crate::call::{Kind, Principal, Role, Scope};
 
 pub use allowlist::RoleAllowlist;
 pub use condition::{Condition, Facts, Undecided, When};
+pub use enabled::Enabled;
 pub use pattern::{PATTERN_BYTES_MAX, Pattern, PatternError, WILDCARDS_MAX};
 pub use ruling::Ruling;
 
+use address::Plain;
 use rules::{Filter, Filtered, Named, Rules, Unsaid};
 
 /// One thing of one server that somebody wants to see or use.
@@ -76,7 +80,7 @@ pub struct Policy {
     contexts: Named<Rules>,
     profiles: Named<Filter>,
     /// What is switched on for anybody at all; everything where absent.
-    enabled: Option<Filter>,
+    enabled: Option<Enabled>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -136,13 +140,10 @@ impl Policy {
         self
     }
 
-    /// Switches everything off but this, for everybody.
+    /// Switches off, for everybody, what is not `enabled`.
     #[must_use]
-    pub fn with_enabled(mut self, allow: Vec<Pattern>, deny: Vec<Pattern>) -> Self {
-        self.enabled = Some(Filter {
-            allow: Rules::new(allow),
-            deny: Rules::new(deny),
-        });
+    pub fn with_enabled(mut self, enabled: Enabled) -> Self {
+        self.enabled = Some(enabled);
         self
     }
 
@@ -154,6 +155,44 @@ impl Policy {
         principal: &'p Principal,
         scope: &'p Scope,
         thing: Thing<'_>,
+    ) -> Ruling<'p> {
+        self.decide_with(principal, scope, thing, || thing.arguments)
+    }
+
+    /// The same, with arguments that are looked up only where a condition is about them.
+    #[must_use]
+    pub fn decide_with<'p, 'a>(
+        &'p self,
+        principal: &'p Principal,
+        scope: &'p Scope,
+        thing: Thing<'_>,
+        arguments: impl FnOnce() -> Option<&'a [u8]>,
+    ) -> Ruling<'p> {
+        let ruling = self.ruling(principal, scope, thing, arguments);
+        if thing.kind != Kind::Resource || !ruling.allows() || self.sees_all(principal, scope) {
+            return ruling;
+        }
+        // A server may take several addresses for one resource: all must be allowed.
+        match address::plain(thing.name) {
+            Plain::Same => ruling,
+            Plain::Unclear => Ruling::UnclearAddress,
+            Plain::Other(plain) => {
+                let thing = Thing {
+                    name: &plain,
+                    ..thing
+                };
+                let plain = self.ruling(principal, scope, thing, || None);
+                if plain.allows() { ruling } else { plain }
+            }
+        }
+    }
+
+    fn ruling<'p, 'a>(
+        &'p self,
+        principal: &'p Principal,
+        scope: &'p Scope,
+        thing: Thing<'_>,
+        arguments: impl FnOnce() -> Option<&'a [u8]>,
     ) -> Ruling<'p> {
         if let Some(narrowed) = self.narrowed(principal, scope, thing) {
             return narrowed;
@@ -172,7 +211,7 @@ impl Policy {
             Filtered::Denied(pattern) => Ruling::Denied { role, pattern },
             Filtered::NotListed => Ruling::NotListed { role },
             Filtered::Allowed(pattern) => granted
-                .unmet(principal, role, thing)
+                .unmet(principal, role, thing, arguments)
                 .unwrap_or(Ruling::Allowed { role, pattern }),
         }
     }
@@ -187,6 +226,44 @@ impl Policy {
         };
         let profile = matches!(scope, Scope::Profile(_));
         all && principal.contexts.is_empty() && !profile && self.enabled.is_none()
+    }
+
+    /// Whether anything of a server may be seen, as far as can be said without knowing what it
+    /// has: `false` is certain.
+    #[must_use]
+    pub fn reaches(&self, principal: &Principal, scope: &Scope, server: &str) -> bool {
+        let hidden = |context| {
+            self.contexts
+                .get(context)
+                .is_none_or(|hide| hide.all_of(server))
+        };
+        if principal.contexts.names().iter().any(hidden) {
+            return false;
+        }
+        if let Scope::Profile(profile) = scope
+            && !(self.profiles.get(profile)).is_some_and(|filter| filter.reaches(server))
+        {
+            return false;
+        }
+        if !(self.enabled.as_ref()).is_none_or(|enabled| enabled.reaches(server)) {
+            return false;
+        }
+        match self.role_of(principal) {
+            Standing::All => true,
+            Standing::Unlisted(_) => self.otherwise == Otherwise::Allow,
+            Standing::Role(_, granted) => granted.filter.reaches(server),
+        }
+    }
+
+    /// Returns what all principals have in common that see the same under this policy, but for
+    /// their contexts.
+    #[must_use]
+    pub fn class(&self, principal: &Principal) -> Class {
+        match self.role_of(principal) {
+            Standing::All => Class::All,
+            Standing::Unlisted(_) => Class::Otherwise,
+            Standing::Role(role, _) => Class::Role(Arc::clone(role)),
+        }
     }
 
     /// Returns what a principal may spend.
@@ -258,6 +335,9 @@ impl Policy {
     }
 
     fn role_of<'p>(&'p self, principal: &'p Principal) -> Standing<'p> {
+        if principal.role == Role::Owner {
+            return Standing::All;
+        }
         let assigned = self.assigned.get(&principal.name);
         let named = match (&principal.role, assigned) {
             (Role::Owner, _) | (Role::AnonymousLocal, None) => return Standing::All,
@@ -299,22 +379,26 @@ impl Policy {
             }
         }
         let enabled = self.enabled.as_ref()?;
-        match enabled.of(kind, server, name) {
-            Filtered::Allowed(_) => None,
-            Filtered::Denied(_) | Filtered::NotListed => Some(Ruling::SwitchedOff),
-        }
+        (!enabled.has(kind, server, name)).then_some(Ruling::SwitchedOff)
     }
 }
 
 impl Granted {
     /// Returns the first condition that does not hold.
-    fn unmet<'p>(
+    fn unmet<'p, 'a>(
         &'p self,
         principal: &Principal,
         role: &'p Arc<str>,
         thing: Thing<'_>,
+        arguments: impl FnOnce() -> Option<&'a [u8]>,
     ) -> Option<Ruling<'p>> {
-        let arguments = thing.arguments?;
+        let about = |when: &&When| {
+            let kind = when.pattern.kind.is_none_or(|kind| kind == thing.kind);
+            kind && when.pattern.fits(thing.server, thing.name)
+        };
+        let mut due = self.when.iter().filter(about).peekable();
+        due.peek()?;
+        let arguments = arguments()?;
         let facts = Facts {
             principal: &principal.name,
             role: Some(role),
@@ -322,18 +406,23 @@ impl Granted {
             name: thing.name,
             arguments,
         };
-        self.when.iter().find_map(|when| {
-            let about = when.pattern.kind.is_none_or(|kind| kind == thing.kind);
-            if !about || !when.pattern.fits(thing.server, thing.name) {
-                return None;
-            }
-            match when.condition.holds(&facts) {
-                Ok(true) => None,
-                Ok(false) => Some(Ruling::Unmet { role, when }),
-                Err(why) => Some(Ruling::Undecided { role, when, why }),
-            }
+        due.find_map(|when| match when.condition.holds(&facts) {
+            Ok(true) => None,
+            Ok(false) => Some(Ruling::Unmet { role, when }),
+            Err(why) => Some(Ruling::Undecided { role, when, why }),
         })
     }
+}
+
+/// What principals have in common that see the same, but for their contexts.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Class {
+    /// They may do all.
+    All,
+    /// They have this role.
+    Role(Arc<str>),
+    /// They have no role that is defined.
+    Otherwise,
 }
 
 /// What a principal is under this policy.

@@ -37,6 +37,8 @@ pub struct Made {
     pub id: Arc<str>,
     /// The server.
     pub server: Arc<str>,
+    /// The tool whose call made it: who may not use that any more does not reach the task.
+    pub tool: Arc<str>,
     /// The link it was made on.
     pub link: LinkKey,
     /// The session whose call made it.
@@ -48,6 +50,17 @@ impl Made {
     fn is(&self, server: &str, link: LinkKey, id: &str) -> bool {
         *self.id == *id && *self.server == *server && self.link == link
     }
+}
+
+/// Where a task is made: a tool of a server, and the link that carried the call.
+#[derive(Clone, Copy, Debug)]
+pub struct MadeBy<'a> {
+    /// The server.
+    pub server: &'a Arc<str>,
+    /// Its own name of the tool.
+    pub tool: &'a Arc<str>,
+    /// The link.
+    pub link: LinkKey,
 }
 
 /// Whose task an id is.
@@ -62,7 +75,7 @@ pub enum Owner {
 }
 
 impl TaskTable {
-    /// Remembers a task that `server` has just given to `principal` on that link.
+    /// Remembers a task that a server has just given to `principal`.
     ///
     /// A server that gives out an id again has forgotten the older task of that id, so whoever
     /// made that one must not reach the new one.
@@ -70,10 +83,11 @@ impl TaskTable {
         &mut self,
         principal: &Arc<str>,
         session: Option<SessionKey>,
-        (server, link): (&Arc<str>, LinkKey),
+        by: MadeBy<'_>,
         id: &str,
         now: Now,
     ) {
+        let MadeBy { server, tool, link } = by;
         if id.len() > ID_BYTES_MAX {
             return;
         }
@@ -88,6 +102,7 @@ impl TaskTable {
         tasks.push_back(Made {
             id: id.into(),
             server: Arc::clone(server),
+            tool: Arc::clone(tool),
             link,
             session,
             until: now.plus(TASK_TTL),
@@ -123,21 +138,20 @@ impl TaskTable {
         tasks.filter(move |made| made.until > now)
     }
 
-    /// Returns the link where a task of `principal` lives. Of several with that id it is the one
-    /// that `session` made, else the newest.
+    /// Returns the task of `principal` that a request for `id` means. Of several with that id it
+    /// is the one that `session` made, else the newest.
     #[must_use]
-    pub fn link(
+    pub fn find(
         &self,
         principal: &str,
         session: Option<SessionKey>,
         server: &str,
         id: &str,
-    ) -> Option<LinkKey> {
+    ) -> Option<&Made> {
         let tasks = self.0.get(principal)?.iter();
         let found = tasks.filter(|made| *made.server == *server && *made.id == *id);
         // Of equals the last counts, and that is the newest.
-        let best = found.max_by_key(|made| session.is_some() && made.session == session);
-        best.map(|made| made.link)
+        found.max_by_key(|made| session.is_some() && made.session == session)
     }
 
     /// Whether a task that is still remembered lives at that link.
@@ -147,11 +161,11 @@ impl TaskTable {
         all.any(|made| *made.server == *server && made.link == link && made.until > now)
     }
 
-    /// Returns the session whose call made a task of `server` on that link.
+    /// Returns the task of `server` on that link, whoever made it.
     #[must_use]
-    pub fn session(&self, server: &str, link: LinkKey, id: &str) -> Option<SessionKey> {
+    pub fn made(&self, server: &str, link: LinkKey, id: &str) -> Option<&Made> {
         let mut all = self.0.values().flatten();
-        all.find(|made| made.is(server, link, id))?.session
+        all.find(|made| made.is(server, link, id))
     }
 }
 
@@ -165,22 +179,32 @@ mod tests {
 
     /// Notes a task made on the link that all share.
     fn note(table: &mut TaskTable, who: &str, server: &str, id: &str) {
-        let at = (&name(server), LinkKey::SHARED);
-        table.note(&name(who), None, at, id, Now(0));
+        table.note(
+            &name(who),
+            None,
+            by(&name(server), LinkKey::SHARED, &name("t")),
+            id,
+            Now(0),
+        );
+    }
+
+    fn by<'a>(server: &'a Arc<str>, link: LinkKey, tool: &'a Arc<str>) -> MadeBy<'a> {
+        MadeBy { server, tool, link }
     }
 
     #[test]
     fn a_task_belongs_to_the_principal_that_made_it() {
         let mut table = TaskTable::default();
         let at = Now(0);
-        let made_at = (&name("s"), LinkKey::SHARED);
-        table.note(&name("ann"), Some(SessionKey(3)), made_at, "1", at);
+        let (server, tool) = (name("s"), name("t"));
+        let made_by = by(&server, LinkKey::SHARED, &tool);
+        table.note(&name("ann"), Some(SessionKey(3)), made_by, "1", at);
         let owner = |who, id, now| table.owner(who, id, now, |_| true);
         assert_eq!(owner("ann", "1", at), Owner::One(name("s")));
         assert_eq!(owner("bob", "1", at), Owner::Unknown);
         assert_eq!(owner("ann", "2", at), Owner::Unknown);
         assert_eq!(owner("ann", "1", at.plus(TASK_TTL)), Owner::Unknown);
-        let session = |link| table.session("s", link, "1");
+        let session = |link| table.made("s", link, "1").and_then(|made| made.session);
         assert_eq!(session(LinkKey::SHARED), Some(SessionKey(3)));
         assert_eq!(session(LinkKey(1)), None);
         assert_eq!(
@@ -218,16 +242,20 @@ mod tests {
     fn each_link_of_a_server_may_give_out_an_id() {
         let mut table = TaskTable::default();
         for (who, session, link) in [("ann", 1, 8), ("bob", 2, 9), ("ann", 3, 10)] {
-            let at = (&name("s"), LinkKey(link));
-            table.note(&name(who), Some(SessionKey(session)), at, "1", Now(0));
+            let (server, tool) = (name("s"), name(&format!("t{link}")));
+            let made_by = by(&server, LinkKey(link), &tool);
+            table.note(&name(who), Some(SessionKey(session)), made_by, "1", Now(0));
         }
-        let link = |who, session| table.link(who, Some(SessionKey(session)), "s", "1");
+        let find = |who, session| table.find(who, Some(SessionKey(session)), "s", "1");
+        let link = |who, session| find(who, session).map(|made| made.link);
+        assert_eq!(find("ann", 1).map(|made| &*made.tool), Some("t8"));
         assert_eq!(link("ann", 1), Some(LinkKey(8)));
         assert_eq!(link("ann", 3), Some(LinkKey(10)));
         assert_eq!(link("ann", 7), Some(LinkKey(10)), "the newest");
         assert_eq!(link("bob", 1), Some(LinkKey(9)));
         assert_eq!(link("eve", 1), None);
-        assert_eq!(table.session("s", LinkKey(9), "1"), Some(SessionKey(2)));
+        let made = table.made("s", LinkKey(9), "1").unwrap();
+        assert_eq!(made.session, Some(SessionKey(2)));
         let any = |link, now| table.any_at("s", LinkKey(link), now);
         assert!(any(8, Now(0)) && !any(7, Now(0)) && !any(8, Now(0).plus(TASK_TTL)));
     }

@@ -44,7 +44,7 @@ pub type Servers = HashMap<Arc<str>, Supervisor, RandomState>;
 #[derive(Debug)]
 pub struct CallPath {
     pub(crate) catalog: Arc<CatalogStore>,
-    pub(crate) decider: Decider,
+    pub(crate) decider: Arc<Decider>,
     pub(crate) purse: Purse,
     pub(crate) seats: SeatTable,
     pub(crate) answers: Arc<Answers>,
@@ -201,8 +201,9 @@ impl CallPath {
         };
         let session = call.caller.as_ref().map(|caller| caller.session());
         let (who, name) = (&call.principal.name, &server.spec().name);
-        let link = lock(&self.memory.tasks).link(who, session, name, id);
-        let link = link.unwrap_or(LinkKey::SHARED);
+        let link = lock(&self.memory.tasks)
+            .find(who, session, name, id)
+            .map_or(LinkKey::SHARED, |made| made.link);
         server.link_of_task(call, link, deadline).await
     }
 

@@ -9,54 +9,92 @@ use bowline_core::error::CallError;
 use bowline_core::policy::{Policy, Thing};
 use tokio::sync::watch;
 
+use crate::denials::Denials;
 use crate::guard::{Guard, Verdict};
 
 /// Holds the policy and the guard, both swapped whole.
 #[derive(Debug)]
 pub(crate) struct Decider {
-    policy: ArcSwap<Policy>,
+    force: ArcSwap<InForce>,
     guard: ArcSwapOption<Box<dyn Guard>>,
-    /// Grows whenever either is replaced.
+    /// Grows whenever either is replaced; writers hold its lock.
     version: watch::Sender<u64>,
+    pub(crate) denials: Denials,
 }
 
-impl Default for Decider {
-    fn default() -> Self {
-        Self {
-            policy: ArcSwap::default(),
-            guard: ArcSwapOption::empty(),
-            version: watch::Sender::new(0),
-        }
-    }
+/// A policy and the number under which it came.
+#[derive(Debug, Default)]
+struct InForce {
+    policy: Arc<Policy>,
+    version: u64,
+}
+
+/// Why something is refused.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    /// Which sort of rule refuses, for those who count.
+    pub(crate) source: &'static str,
+    /// One clause.
+    pub(crate) reason: Arc<str>,
+}
+
+/// The rules of one moment, for whoever decides about many things by the same ones.
+#[derive(Debug)]
+pub(crate) struct Sight {
+    force: Arc<InForce>,
+    guard: Option<Arc<Box<dyn Guard>>>,
 }
 
 impl Decider {
-    /// Decides about one thing; the reason where it is refused.
-    pub(crate) fn decide(
+    pub(crate) fn new(denials: Denials) -> Self {
+        Self {
+            force: ArcSwap::default(),
+            guard: ArcSwapOption::empty(),
+            version: watch::Sender::new(0),
+            denials,
+        }
+    }
+
+    /// Decides about one thing. Where a condition is about it, `arguments` are looked up.
+    pub(crate) fn decide<'a>(
         &self,
         principal: &Principal,
         scope: &Scope,
         thing: Thing<'_>,
-    ) -> Result<(), Arc<str>> {
-        let policy = self.policy.load();
-        let ruling = policy.decide(principal, scope, thing);
+        arguments: impl FnOnce() -> Option<&'a [u8]>,
+    ) -> Result<(), Refusal> {
+        let force = self.force.load();
+        let ruling = force.policy.decide_with(principal, scope, thing, arguments);
         if !ruling.allows() {
-            return Err(ruling.to_string().into());
+            return Err(Refusal {
+                source: ruling.source(),
+                reason: ruling.to_string().into(),
+            });
         }
-        self.guarded(thing.server, Some(thing.name))
-    }
-
-    /// Whether nothing need be looked at one by one.
-    pub(crate) fn sees_all(&self, principal: &Principal, scope: &Scope) -> bool {
-        self.guard.load().is_none() && self.policy.load().sees_all(principal, scope)
-    }
-
-    /// Asks the guard alone.
-    pub(crate) fn guarded(&self, server: &str, tool: Option<&str>) -> Result<(), Arc<str>> {
         let guard = self.guard.load();
-        match guard.as_ref().map(|guard| guard.check(server, tool)) {
-            None | Some(Verdict::Allow) => Ok(()),
-            Some(Verdict::Deny { reason }) => Err(reason),
+        guarded(guard.as_ref(), thing.server, Some(thing.name))
+    }
+
+    /// Whether `principal` may see and use something, arguments aside.
+    pub(crate) fn allows(&self, principal: &Principal, scope: &Scope, thing: Thing<'_>) -> bool {
+        let force = self.force.load();
+        let guard = self.guard.load();
+        force.policy.decide(principal, scope, thing).allows()
+            && guarded(guard.as_ref(), thing.server, Some(thing.name)).is_ok()
+    }
+
+    /// Whether anything of a server may be seen; `false` is certain.
+    pub(crate) fn reaches(&self, principal: &Principal, scope: &Scope, server: &str) -> bool {
+        let guard = self.guard.load();
+        self.force.load().policy.reaches(principal, scope, server)
+            && guarded(guard.as_ref(), server, None).is_ok()
+    }
+
+    /// Returns the rules of this moment.
+    pub(crate) fn sight(&self) -> Sight {
+        Sight {
+            force: self.force.load_full(),
+            guard: self.guard.load_full(),
         }
     }
 
@@ -78,24 +116,75 @@ impl Decider {
     }
 
     pub(crate) fn allowance(&self, principal: &Principal) -> Allowance {
-        self.policy.load().allowance(principal)
+        self.force.load().policy.allowance(principal)
     }
 
     pub(crate) fn policy(&self) -> Arc<Policy> {
-        self.policy.load_full()
+        Arc::clone(&self.force.load().policy)
     }
 
     pub(crate) fn set_policy(&self, policy: Policy) {
-        self.policy.store(Arc::new(policy));
-        self.version.send_modify(|version| *version += 1);
+        let policy = Arc::new(policy);
+        self.version.send_modify(|version| {
+            *version += 1;
+            let version = *version;
+            self.force.store(Arc::new(InForce { policy, version }));
+        });
     }
 
     pub(crate) fn set_guard(&self, guard: Option<Box<dyn Guard>>) {
-        self.guard.store(guard.map(Arc::new));
-        self.version.send_modify(|version| *version += 1);
+        let guard = guard.map(Arc::new);
+        self.version.send_modify(|version| {
+            *version += 1;
+            self.guard.store(guard);
+        });
     }
 
     pub(crate) fn changes(&self) -> watch::Receiver<u64> {
         self.version.subscribe()
     }
+}
+
+impl Sight {
+    /// Whether nothing need be looked at one by one.
+    pub(crate) fn all(&self, principal: &Principal, scope: &Scope) -> bool {
+        self.guard.is_none() && self.force.policy.sees_all(principal, scope)
+    }
+
+    /// Whether `principal` sees something.
+    pub(crate) fn of(&self, principal: &Principal, scope: &Scope, thing: Thing<'_>) -> bool {
+        self.policy().decide(principal, scope, thing).allows()
+            && guarded(self.guard.as_ref(), thing.server, Some(thing.name)).is_ok()
+    }
+
+    /// Returns the policy.
+    pub(crate) fn policy(&self) -> &Policy {
+        &self.force.policy
+    }
+
+    /// Returns the number of the policy where nothing else has a word: what a guard says may
+    /// change from one moment to the next.
+    pub(crate) fn version(&self) -> Option<u64> {
+        self.guard.is_none().then_some(self.force.version)
+    }
+}
+
+/// Asks the guard about a server and, where one is named, about a thing of it.
+fn guarded(
+    guard: Option<&Arc<Box<dyn Guard>>>,
+    server: &str,
+    name: Option<&str>,
+) -> Result<(), Refusal> {
+    let Some(guard) = guard else {
+        return Ok(());
+    };
+    for asked in [None, name].into_iter().skip(usize::from(name.is_none())) {
+        if let Verdict::Deny { reason } = guard.check(server, asked) {
+            return Err(Refusal {
+                source: "guard",
+                reason,
+            });
+        }
+    }
+    Ok(())
 }

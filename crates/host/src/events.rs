@@ -61,6 +61,21 @@ pub enum What {
         /// Servers that are gone.
         removed: Vec<Arc<str>>,
     },
+    /// Somebody was denied something. A flood of denials is told in part.
+    Denied {
+        /// Who asked.
+        principal: Arc<str>,
+        /// Of which server.
+        server: Arc<str>,
+        /// The server's own name of it.
+        name: Arc<str>,
+        /// Which sort of rule refused.
+        rule: &'static str,
+        /// Why.
+        reason: Arc<str>,
+        /// How many were counted and not told before this one.
+        untold: u64,
+    },
     /// A changed configuration was refused, and nothing of it is in force.
     ConfigRefused {
         /// Why.
@@ -77,6 +92,7 @@ impl What {
             Self::Circuit { .. } => "circuit",
             Self::Catalog { .. } => "catalog",
             Self::Config { .. } => "config",
+            Self::Denied { .. } => "denied",
             Self::ConfigRefused { .. } => "config_refused",
         }
     }

@@ -7,6 +7,7 @@ mod measure;
 mod rules;
 mod shown;
 mod view;
+mod views;
 
 use std::borrow::Borrow;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,6 +29,7 @@ use crate::callpath::seat::SeatTable;
 use crate::callpath::{CallPath, Servers};
 use crate::catalog::{Catalog, CatalogStore, Offer};
 use crate::decide::Decider;
+use crate::denials::Denials;
 use crate::events::Events;
 use crate::manifest::Manifests;
 use crate::memory::Memory;
@@ -39,6 +41,7 @@ use crate::supervisor::{Dial, Order, ServerStatus, Supervisor, Surroundings};
 use crate::tasks::Tasks;
 
 use self::apply::Turn;
+use self::views::Views;
 
 pub use self::apply::{Applied, Changed};
 pub use discover::{DISCOVER_MAX, Discovered, Undiscovered};
@@ -81,6 +84,8 @@ pub struct Host {
     measuring: Arc<Semaphore>,
     /// Servers that another configuration brought, until they stand.
     turn: Arc<Mutex<Turn>>,
+    /// What principals see, kept for those who see the same.
+    views: Arc<Views>,
 }
 
 /// The doors of a host to the outside.
@@ -114,7 +119,8 @@ impl Host {
         } = ports;
         let events = Events::new(Arc::clone(&clock));
         let catalog = Arc::new(CatalogStore::default());
-        let memory = Arc::new(Memory::default());
+        let decider = Arc::new(Decider::new(Denials::new(events.clone())));
+        let memory = Arc::new(Memory::new(Arc::clone(&decider)));
         let answers = Arc::new(Answers::default());
         let around = Surroundings {
             dial,
@@ -146,7 +152,7 @@ impl Host {
         let path = CallPath {
             catalog,
             memory,
-            decider: Decider::default(),
+            decider,
             purse: Purse::default(),
             answers,
             checker: Checker::default(),
@@ -163,6 +169,7 @@ impl Host {
             stamps,
             measuring: Arc::new(Semaphore::new(1)),
             turn: Arc::default(),
+            views: Arc::new(Views::default()),
         }
     }
 

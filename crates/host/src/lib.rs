@@ -1,9 +1,11 @@
 //! What happens: catalog, call path and supervisors; starts every task. The library others embed.
 
+pub mod allowlist;
 pub mod beacon;
 pub mod callpath;
 pub mod catalog;
 mod decide;
+mod denials;
 pub mod dial;
 pub mod events;
 pub mod guard;

@@ -3,23 +3,31 @@
 
 use std::sync::{Arc, Mutex};
 
-use bowline_core::call::{Body, Call, Reply, Route, Scope, Subject};
+use bowline_core::askers::Askers;
+use bowline_core::call::{Body, Call, Kind, Reply, Route, Subject};
+use bowline_core::caller::SessionKey;
 use bowline_core::level::Levels;
+use bowline_core::policy::Thing;
 use bowline_core::seen::Seen;
 use bowline_core::subscriptions::Subscriptions;
 use bowline_core::sync::lock;
-use bowline_core::tasks::{LinkKey, TaskTable};
+use bowline_core::tasks::{LinkKey, MadeBy, TaskTable};
 use bowline_core::time::Now;
 use bowline_link::LinkEvent;
 use bowline_wire::object;
 use bowline_wire::splice::{replace, write_string};
 use bytes::Bytes;
 
+use crate::decide::Decider;
 use crate::ports::Audience;
 
 /// Machines that outlive calls, each behind its own lock.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Memory {
+    /// Says whether a session may still hear what it asked for.
+    decider: Arc<Decider>,
+    /// Who is at the other end of sessions that are told anything outside calls.
+    pub(crate) askers: Mutex<Askers>,
     /// Links that tools showed to a session.
     pub(crate) seen: Mutex<Seen>,
     /// Tasks, and who made them.
@@ -31,6 +39,23 @@ pub struct Memory {
 }
 
 impl Memory {
+    pub(crate) fn new(decider: Arc<Decider>) -> Self {
+        Self {
+            decider,
+            askers: Mutex::default(),
+            seen: Mutex::default(),
+            tasks: Mutex::default(),
+            subscriptions: Mutex::default(),
+            levels: Mutex::default(),
+        }
+    }
+
+    /// Whether a session may still see something: what it was told once says nothing of today.
+    fn may_hear(&self, session: SessionKey, thing: Thing<'_>) -> bool {
+        let asker = lock(&self.askers).get(session).cloned();
+        asker.is_some_and(|asker| self.decider.allows(&asker.principal, &asker.scope, thing))
+    }
+
     /// Remembers what an answer gave out that later requests will name.
     pub(crate) fn learn(
         &self,
@@ -47,12 +72,18 @@ impl Memory {
         if call.makes_task
             && let Some(id) = task_of(result)
         {
-            let mut tasks = lock(&self.tasks);
-            let at = (&route.server, link);
-            tasks.note(&call.principal.name, session, at, &id, now);
+            let by = MadeBy {
+                server: &route.server,
+                tool: &route.name,
+                link,
+            };
+            lock(&self.tasks).note(&call.principal.name, session, by, &id, now);
+            if let Some(session) = session {
+                lock(&self.askers).note(session, &call.principal, &call.scope);
+            }
         }
         if let Some(session) = session
-            && call.scope == Scope::All
+            && call.scope.is_shared()
             && memchr::memmem::find(result, b"\"uri\"").is_some()
         {
             let mut seen = lock(&self.seen);
@@ -72,13 +103,32 @@ impl Memory {
         match event {
             LinkEvent::ResourceUpdated { uri, notification } => {
                 let wanting = lock(&self.subscriptions).sessions(server, &uri);
+                let thing = Thing {
+                    kind: Kind::Resource,
+                    server,
+                    name: &uri,
+                    arguments: None,
+                };
                 for (session, known_as) in wanting {
+                    if !self.may_hear(session, thing) {
+                        continue;
+                    }
                     audience.tell(session, renamed(&notification, &uri, &known_as));
                 }
             }
             LinkEvent::TaskStatus { task, notification } => {
-                let session = lock(&self.tasks).session(server, link, &task);
-                if let Some(session) = session {
+                let made = lock(&self.tasks).made(server, link, &task).cloned();
+                let heard = made.and_then(|made| {
+                    let thing = Thing {
+                        kind: Kind::Tool,
+                        server,
+                        name: &made.tool,
+                        arguments: None,
+                    };
+                    made.session
+                        .filter(|session| self.may_hear(*session, thing))
+                });
+                if let Some(session) = heard {
                     audience.tell(session, notification);
                 }
             }

@@ -99,6 +99,16 @@ impl Pattern {
         }
     }
 
+    /// Whether it is about every name.
+    pub(super) const fn is_any_name(&self) -> bool {
+        matches!(self.name, Glob::Any)
+    }
+
+    /// Whether it is about anything of `server`.
+    pub(super) fn is_about(&self, server: &str) -> bool {
+        self.server.fits(server)
+    }
+
     /// Whether it is about `name` of `server`, of whatever kind.
     #[must_use]
     pub fn fits(&self, server: &str, name: &str) -> bool {

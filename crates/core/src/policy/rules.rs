@@ -77,6 +77,20 @@ impl Rules {
             .find(|pattern| pattern.fits(server, name))
     }
 
+    /// Whether all of a server is meant, whatever it has.
+    pub(super) fn all_of(&self, server: &str) -> bool {
+        self.about(server)
+            .any(|pattern| pattern.kind.is_none() && pattern.is_any_name())
+    }
+
+    /// Returns the patterns that are about anything of a server.
+    fn about<'a>(&'a self, server: &'a str) -> impl Iterator<Item = &'a Pattern> {
+        let own = self.by_server.get(server).into_iter();
+        let own = own.flat_map(|own| own.exact.values().flatten().chain(&own.wild));
+        let everywhere = self.everywhere.iter();
+        own.chain(everywhere.filter(|pattern| pattern.is_about(server)))
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = &Pattern> {
         self.all.iter()
     }
@@ -98,6 +112,11 @@ pub(super) enum Filtered<'p> {
 }
 
 impl Filter {
+    /// Whether anything of a server may get through; `false` is certain.
+    pub(super) fn reaches(&self, server: &str) -> bool {
+        self.allow.about(server).next().is_some() && !self.deny.all_of(server)
+    }
+
     /// Deny wins.
     pub(super) fn of(&self, kind: Kind, server: &str, name: &str) -> Filtered<'_> {
         if let Some(pattern) = self.deny.find(Unsaid::All, kind, server, name) {

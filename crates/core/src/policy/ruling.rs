@@ -59,6 +59,8 @@ pub enum Ruling<'p> {
     },
     /// It is switched off for everybody.
     SwitchedOff,
+    /// It is a resource whose address can be read in more than one way.
+    UnclearAddress,
     /// The arguments do not meet a condition of the role.
     Unmet {
         /// The role.
@@ -90,8 +92,24 @@ impl Ruling<'_> {
             | Self::UnknownContext { .. }
             | Self::OutsideProfile { .. }
             | Self::SwitchedOff
+            | Self::UnclearAddress
             | Self::Unmet { .. }
             | Self::Undecided { .. } => false,
+        }
+    }
+
+    /// Returns the word under which decisions like this one are counted.
+    #[must_use]
+    pub const fn source(&self) -> &'static str {
+        match self {
+            Self::Owner => "owner",
+            Self::Allowed { .. } | Self::Denied { .. } | Self::NotListed { .. } => "role",
+            Self::DefaultAllow { .. } | Self::DefaultDeny { .. } => "default",
+            Self::Hidden { .. } | Self::UnknownContext { .. } => "context",
+            Self::OutsideProfile { .. } => "profile",
+            Self::SwitchedOff => "allowlist",
+            Self::UnclearAddress => "address",
+            Self::Unmet { .. } | Self::Undecided { .. } => "condition",
         }
     }
 
@@ -108,6 +126,7 @@ impl Ruling<'_> {
             }
             Self::OutsideProfile { profile } => format!("profiles.{profile}"),
             Self::SwitchedOff => "policy.allowlist".to_owned(),
+            Self::UnclearAddress => "address".to_owned(),
             Self::Unmet { role, .. } | Self::Undecided { role, .. } => format!("roles.{role}.when"),
         }
     }
@@ -154,6 +173,7 @@ impl fmt::Display for Ruling<'_> {
             }
             Self::OutsideProfile { profile } => write!(f, "it is not in profile `{profile}`"),
             Self::SwitchedOff => f.write_str("the allowlist document does not enable it"),
+            Self::UnclearAddress => f.write_str("its address can be read in more than one way"),
             Self::Unmet { role, when } => write!(
                 f,
                 "role `{role}` allows it only when `{}`",

@@ -182,3 +182,95 @@ fn an_allowlist_is_a_policy() {
     let strict = Policy::from(&RoleAllowlist::unrestricted().deny_others());
     assert!(!strict.decide(&named("c"), &Scope::All, tool("x")).allows());
 }
+
+#[test]
+fn a_resource_is_not_reached_by_writing_its_address_otherwise() {
+    let policy = Policy::new(Otherwise::Deny)
+        .with_role(
+            "r",
+            role(&["resource:files.*"], &["files.file:///secret/*"]),
+        )
+        .with_role("s", role(&["resource:files.file:///srv/*"], &[]));
+    let allows = |who: &Principal, uri| {
+        let thing = Thing {
+            kind: Kind::Resource,
+            ..tool(uri)
+        };
+        policy.decide(who, &Scope::All, thing).allows()
+    };
+    let (most, some) = (named("r"), named("s"));
+    assert!(allows(&most, "file:///a%20b") && allows(&some, "file:///srv/a%20b"));
+    for uri in [
+        "file:///secret/a",
+        "file:///%73ecret/a",
+        "FILE:///secret/a",
+        "file:////secret/a",
+        "file:///x/../secret/a",
+    ] {
+        assert!(!allows(&most, uri) && !allows(&some, uri), "{uri}");
+        assert!(allows(&Principal::new("o", Role::Owner), uri), "{uri}");
+    }
+    assert!(!allows(&some, "file:///srv/../etc") && !allows(&some, "file:///srv/%2e%2e/etc"));
+}
+
+#[test]
+fn a_server_is_out_of_reach_when_no_rule_can_let_anything_of_it_through() {
+    let policy = policy()
+        .with_role("none", role(&["files.*"], &["files"]))
+        .with_role("any", role(&["f*.x"], &[]))
+        .with_context("away", patterns(&["files"]));
+    let reaches = |who: &Principal, scope: &Scope, server| policy.reaches(who, scope, server);
+    let all = Scope::All;
+    assert!(reaches(&named("reader"), &all, "files") && !reaches(&named("reader"), &all, "x"));
+    assert!(reaches(&named("any"), &all, "files") && !reaches(&named("any"), &all, "x"));
+    assert!(!reaches(&named("none"), &all, "files") && !reaches(&named("locked"), &all, "files"));
+    assert!(!reaches(&named("undefined"), &all, "files"));
+    let owner = Principal::new("o", Role::Owner);
+    let away = owner.narrowed(&Contexts::new(["away"]));
+    assert!(reaches(&owner, &all, "files") && !reaches(&away, &all, "files"));
+    assert!(reaches(&away, &all, "x"));
+    assert!(!reaches(&owner.narrowed(&Contexts::new(["?"])), &all, "x"));
+    let small = Scope::Profile("small".into());
+    assert!(reaches(&owner, &small, "files") && !reaches(&owner, &small, "x"));
+    assert!(!reaches(&owner, &Scope::Profile("?".into()), "files"));
+}
+
+#[test]
+fn what_is_switched_off_is_off_for_everybody() {
+    let policy =
+        policy().with_enabled(Enabled::new(true).with(Kind::Tool, "files", "read_a", false));
+    for who in [named("reader"), Principal::new("o", Role::Owner)] {
+        let allows = |name| policy.decide(&who, &Scope::All, tool(name)).allows();
+        assert!(!allows("read_a") && allows("read_b"));
+        assert!(!policy.sees_all(&who, &Scope::All));
+    }
+    let rule = policy
+        .decide(&named("reader"), &Scope::All, tool("read_a"))
+        .rule();
+    assert_eq!(rule, "policy.allowlist");
+}
+
+#[test]
+fn arguments_are_looked_up_only_for_a_condition() {
+    let when = When {
+        pattern: Pattern::parse("files.read_b").unwrap(),
+        condition: Arc::new(Fixed(Ok(true))),
+    };
+    let rules = RoleRules {
+        when: vec![when],
+        ..role(&["files.*"], &[])
+    };
+    let policy = Policy::new(Otherwise::Deny).with_role("r", rules);
+    let looked = |name| {
+        let looked = std::cell::Cell::new(false);
+        let arguments = || {
+            looked.set(true);
+            Some(&b"{}"[..])
+        };
+        let who = named("r");
+        let ruling = policy.decide_with(&who, &Scope::All, tool(name), arguments);
+        assert!(ruling.allows());
+        looked.get()
+    };
+    assert!(!looked("read_a") && looked("read_b"));
+}

@@ -7,6 +7,7 @@ use std::time::Duration;
 use bowline_core::call::{Call, Kind, Principal, Route, Scope, Subject};
 use bowline_core::caller::SessionKey;
 use bowline_core::error::CallError;
+use bowline_core::name;
 use bowline_core::policy::Thing;
 use bowline_core::sync::lock;
 use bowline_core::tasks::Owner;
@@ -15,6 +16,7 @@ use bowline_wire::object;
 
 use super::{CallPath, Servers};
 use crate::catalog::Found;
+use crate::decide::Refusal;
 use crate::supervisor::{State, Supervisor};
 
 /// How long a URI that nobody is known to have waits for servers that are starting.
@@ -36,10 +38,12 @@ impl<'a> Ask<'a> {
     /// Returns the arguments, where conditions may look at some.
     fn arguments(self) -> Option<&'a [u8]> {
         let params = self.params?;
-        let kind = self.subject.kind();
-        let named = matches!(kind, Kind::Tool | Kind::Prompt)
-            .then(|| object::field(params, "arguments"))
-            .flatten();
+        let named = match self.subject.kind() {
+            Kind::Tool | Kind::Prompt => object::field(params, "arguments"),
+            Kind::Resource => None,
+            // What made it was decided with its arguments then.
+            Kind::Task => return None,
+        };
         Some(named.map_or(b"{}", |at| at.of(params)))
     }
 }
@@ -83,6 +87,7 @@ impl CallPath {
                 let server = servers
                     .get(&name)
                     .ok_or(CallError::UnknownServer { server: name })?;
+                self.may_wake(ask, server)?;
                 let limit = started.plus(server.spec().call_timeout);
                 let end = ask.deadline.map_or(limit, |asked| asked.min(limit));
                 match Box::pin(server.listed(end)).await {
@@ -145,21 +150,75 @@ impl CallPath {
         }
     }
 
-    /// Asks the policy, as listing does.
+    /// Asks the policy, as listing does. Every refusal is counted and told.
     pub(crate) fn permit(&self, ask: Ask<'_>, route: &Route) -> Result<(), CallError> {
+        let tool = self.maker(ask, route);
         let thing = Thing {
-            kind: ask.subject.kind(),
+            kind: if tool.is_some() {
+                Kind::Tool
+            } else {
+                ask.subject.kind()
+            },
             server: &route.server,
-            name: &route.name,
-            arguments: ask.arguments(),
+            name: tool.as_ref().unwrap_or(&route.name),
+            arguments: None,
         };
-        let decided = self.decider.decide(ask.principal, ask.scope, thing);
-        decided.map_err(|reason| CallError::Denied {
+        let decided = self
+            .decider
+            .decide(ask.principal, ask.scope, thing, || ask.arguments());
+        decided.map_err(|refusal| self.refused(ask, route, refusal))
+    }
+
+    /// Returns the tool that made a task: who may not use that does not reach the task either.
+    fn maker(&self, ask: Ask<'_>, route: &Route) -> Option<Arc<str>> {
+        if !matches!(ask.subject, Subject::Task { .. }) {
+            return None;
+        }
+        let tasks = lock(&self.memory.tasks);
+        let (who, id) = (&ask.principal.name, &route.name);
+        let made = tasks.find(who, ask.session, &route.server, id)?;
+        Some(Arc::clone(&made.tool))
+    }
+
+    fn refused(&self, ask: Ask<'_>, route: &Route, refusal: Refusal) -> CallError {
+        let denials = &self.decider.denials;
+        denials.add(ask.principal, route, &refusal, self.clock.now());
+        // Whose a URI is, is nothing that one learns who may not use it.
+        if ask.scope.is_shared()
+            && matches!(ask.subject.kind(), Kind::Resource)
+            && name::read_addressed(ask.subject.name()).is_none()
+        {
+            return unknown(ask.subject);
+        }
+        CallError::Denied {
             principal: Arc::clone(&ask.principal.name),
             server: Arc::clone(&route.server),
             name: Arc::clone(&route.name),
-            reason,
-        })
+            reason: refusal.reason,
+        }
+    }
+
+    /// Nobody has a server started of which nothing is for him.
+    fn may_wake(&self, ask: Ask<'_>, server: &Supervisor) -> Result<(), CallError> {
+        let name = &server.spec().name;
+        if self.decider.reaches(ask.principal, ask.scope, name) {
+            return Ok(());
+        }
+        let thing = Thing {
+            kind: ask.subject.kind(),
+            server: name,
+            name: ask.subject.name(),
+            arguments: None,
+        };
+        let decided = self
+            .decider
+            .decide(ask.principal, ask.scope, thing, || None);
+        let refusal = decided.err().unwrap_or_else(|| Refusal {
+            source: "role",
+            reason: "nothing of this server is allowed".into(),
+        });
+        let route = Route::unlisted(name, ask.subject.name());
+        Err(self.refused(ask, &route, refusal))
     }
 }
 

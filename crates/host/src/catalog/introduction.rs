@@ -71,8 +71,8 @@ impl Introduction {
         }
     }
 
-    /// Introduces all servers.
-    pub(super) fn of_all<'a>(offers: impl Iterator<Item = &'a Arc<Offer>> + Clone) -> Self {
+    /// Introduces several servers.
+    pub(crate) fn of_all<'a>(offers: impl Iterator<Item = &'a Arc<Offer>> + Clone) -> Self {
         let any = offers.clone().fold(Any::default(), Any::or);
         Self {
             capabilities: any.written(),

@@ -31,16 +31,19 @@ impl Unlisted {
         self.any.store(!names.is_empty(), Ordering::Relaxed);
     }
 
-    /// Returns those that a list of `scope` would show, and forgets them.
-    pub(crate) fn take(&self, scope: &Scope) -> Vec<Arc<str>> {
+    /// Returns those that a list of `scope` would show to whoever `reaches` them, and forgets
+    /// them.
+    pub(crate) fn take(&self, scope: &Scope, reaches: impl Fn(&str) -> bool) -> Vec<Arc<str>> {
         if !self.any.load(Ordering::Relaxed) {
             return Vec::new();
         }
         let mut names = lock(&self.names);
-        let taken = match scope {
-            Scope::All | Scope::Profile(_) => std::mem::take(&mut *names).into_iter().collect(),
-            Scope::Server(server) => names.take(server).into_iter().collect(),
+        let wanted = |name: &Arc<str>| match scope {
+            Scope::All | Scope::Profile(_) => reaches(name),
+            Scope::Server(server) => name == server && reaches(name),
         };
+        let taken: Vec<_> = names.iter().filter(|name| wanted(name)).cloned().collect();
+        names.retain(|name| !taken.contains(name));
         self.any.store(!names.is_empty(), Ordering::Relaxed);
         taken
     }
@@ -53,14 +56,25 @@ mod tests {
     #[test]
     fn each_server_is_given_out_once_and_only_where_it_shows() {
         let unlisted = Unlisted::default();
-        assert!(unlisted.take(&Scope::All).is_empty());
+        assert!(unlisted.take(&Scope::All, |_| true).is_empty());
         for name in ["a", "b", "c", "d"] {
             unlisted.add(&name.into());
         }
         unlisted.remove("d");
-        assert_eq!(unlisted.take(&Scope::Server("b".into())), ["b".into()]);
-        assert!(unlisted.take(&Scope::Server("b".into())).is_empty());
-        assert_eq!(unlisted.take(&Scope::All), ["a".into(), "c".into()]);
-        assert!(unlisted.take(&Scope::All).is_empty());
+        assert!(unlisted.take(&Scope::All, |_| false).is_empty());
+        assert_eq!(
+            unlisted.take(&Scope::Server("b".into()), |_| true),
+            ["b".into()]
+        );
+        assert!(
+            unlisted
+                .take(&Scope::Server("b".into()), |_| true)
+                .is_empty()
+        );
+        assert_eq!(
+            unlisted.take(&Scope::All, |_| true),
+            ["a".into(), "c".into()]
+        );
+        assert!(unlisted.take(&Scope::All, |_| true).is_empty());
     }
 }

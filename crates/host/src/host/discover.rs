@@ -43,6 +43,10 @@ impl Host {
         // Dropped with us: who does not wait any more has nobody asked.
         let mut asked = JoinSet::new();
         for name in self.servers() {
+            // Of what a principal cannot reach it learns nothing, and starts nothing.
+            if !self.path.decider.reaches(principal, &Scope::All, &name) {
+                continue;
+            }
             let Ok(server) = self.server(&name) else {
                 continue;
             };
@@ -54,7 +58,14 @@ impl Host {
             let Ok((offer, server)) = answer else {
                 continue;
             };
-            let tools = offer.map(|offer| self.permitted(principal, &offer));
+            let tools = match offer {
+                Ok(offer) => match self.permitted(principal, &offer) {
+                    // It has tools, and none of them for this principal.
+                    tools if tools.is_empty() && !offer.tools.is_empty() => continue,
+                    tools => Ok(tools),
+                },
+                Err(error) => Err(error),
+            };
             all.push(Discovered { server, tools });
         }
         all.sort_by(|a, b| a.server.cmp(&b.server));
@@ -89,8 +100,7 @@ impl Host {
                 name: &item.route.name,
                 arguments: None,
             };
-            let decided = self.path.decider.decide(principal, &Scope::All, thing);
-            decided.is_ok()
+            self.path.decider.allows(principal, &Scope::All, thing)
         };
         offer.tools.items.iter().filter(may).cloned().collect()
     }

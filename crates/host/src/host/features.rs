@@ -19,7 +19,7 @@ use super::Host;
 use crate::callpath::resolve::Ask;
 use crate::callpath::{explain, health};
 use crate::catalog::introduction::declares;
-use crate::catalog::{Introduction, listing};
+use crate::catalog::listing;
 use crate::supervisor::list::{self, ListError};
 use crate::supervisor::{Ready, Supervisor};
 
@@ -30,26 +30,6 @@ const TOLD_WAIT: Duration = Duration::from_secs(5);
 const TASKS_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Host {
-    /// Returns what the endpoint of `scope` says of itself.
-    #[must_use]
-    pub fn introduction(&self, scope: &Scope) -> Introduction {
-        let catalog = self.catalog();
-        match scope {
-            Scope::Server(server) => match catalog.offer(server) {
-                Some(offer) => Introduction::of_one(&offer.initialize),
-                None => Introduction::unknown(),
-            },
-            Scope::All | Scope::Profile(_) => {
-                let servers = self.path.servers.load();
-                if servers.keys().all(|name| catalog.offer(name).is_some()) {
-                    catalog.introduction().clone()
-                } else {
-                    catalog.introduction().open()
-                }
-            }
-        }
-    }
-
     /// Has the session of `caller` told of changes of a resource. The server is asked when nobody
     /// else wants to know of that resource already.
     pub async fn subscribe(
@@ -76,6 +56,7 @@ impl Host {
         let ticket = server.admit()?;
         let deadline = started.plus(server.spec().call_timeout);
         server.link(deadline).await?;
+        lock(&self.path.memory.askers).note(session, &Arc::new(principal.clone()), scope);
         lock(&self.path.memory.subscriptions)
             .add(session, &route.server, &route.name, &known_as)
             .map_err(|limit| CallError::TooManySubscriptions { limit })?;
@@ -149,7 +130,16 @@ impl Host {
         {
             let table = lock(&self.path.memory.tasks);
             for made in table.of(&principal.name, self.path.clock.now()) {
-                if matches!(scope, Scope::Server(only) if *only != made.server) {
+                // A task is decided as the tool that made it.
+                let thing = Thing {
+                    kind: Kind::Tool,
+                    server: &made.server,
+                    name: &made.tool,
+                    arguments: None,
+                };
+                if matches!(scope, Scope::Server(only) if *only != made.server)
+                    || !self.path.decider.allows(principal, scope, thing)
+                {
                     continue;
                 }
                 let at = (Arc::clone(&made.server), made.link);
@@ -164,7 +154,7 @@ impl Host {
             match self.tasks_at(&server, link).await {
                 Ok(pages) => {
                     answered += 1;
-                    self.keep_own((principal, scope), &server, &ids, &pages, &mut result);
+                    keep_own(&ids, &pages, &mut result);
                 }
                 Err(error) => {
                     tracing::warn!(%server, %error, "tasks could not be listed");
@@ -196,39 +186,6 @@ impl Host {
         pages
     }
 
-    /// Writes those tasks that are `ids` and that policy allows.
-    fn keep_own(
-        &self,
-        (principal, scope): (&Principal, &Scope),
-        server: &str,
-        ids: &HashSet<Arc<str>>,
-        pages: &[Bytes],
-        out: &mut Vec<u8>,
-    ) {
-        for task in pages
-            .iter()
-            .flat_map(|page| listing::read_member("tasks", page))
-        {
-            let id = object::field(&task, "taskId").map(|at| at.of(&task));
-            let Some(id) = id.and_then(object::string) else {
-                continue;
-            };
-            let thing = Thing {
-                kind: Kind::Task,
-                server,
-                name: &id,
-                arguments: None,
-            };
-            let allowed = self.path.decider.decide(principal, scope, thing).is_ok();
-            if allowed && ids.contains(id.as_ref()) {
-                if out.last() != Some(&b'[') {
-                    out.push(b',');
-                }
-                out.extend_from_slice(&task);
-            }
-        }
-    }
-
     /// Tells servers that the roots of a session's client changed, where a link is its own.
     pub fn roots_changed(&self, session: SessionKey) {
         for server in self.path.servers.load().values() {
@@ -236,9 +193,16 @@ impl Host {
         }
     }
 
+    /// Says who a session is from now on, because its contexts changed: what it is told outside
+    /// calls is decided for that principal.
+    pub fn session_narrowed(&self, session: SessionKey, principal: &Arc<Principal>) {
+        lock(&self.path.memory.askers).narrow(session, principal);
+    }
+
     /// Lets go of what was kept for a session that is over.
     pub fn session_ended(&self, session: SessionKey) {
         let memory = &self.path.memory;
+        lock(&memory.askers).end(session);
         lock(&memory.seen).end(session);
         lock(&memory.levels).end(session);
         let left = lock(&memory.subscriptions).end(session);
@@ -248,6 +212,23 @@ impl Host {
         }
         for server in servers.values() {
             server.session_ended(session);
+        }
+    }
+}
+
+/// Writes those tasks that are `ids`.
+fn keep_own(ids: &HashSet<Arc<str>>, pages: &[Bytes], out: &mut Vec<u8>) {
+    for task in pages
+        .iter()
+        .flat_map(|page| listing::read_member("tasks", page))
+    {
+        let id = object::field(&task, "taskId").map(|at| at.of(&task));
+        let id = id.and_then(object::string);
+        if id.is_some_and(|id| ids.contains(id.as_ref())) {
+            if out.last() != Some(&b'[') {
+                out.push(b',');
+            }
+            out.extend_from_slice(&task);
         }
     }
 }

@@ -25,6 +25,12 @@ impl Host {
         self.path.decider.set_guard(guard);
     }
 
+    /// Returns how often each sort of rule denied somebody something.
+    #[must_use]
+    pub fn denials(&self) -> Vec<(&'static str, u64)> {
+        self.path.decider.denials.counts()
+    }
+
     /// Returns a receiver that is told when policy or guard were replaced.
     #[must_use]
     pub fn policy_changes(&self) -> watch::Receiver<u64> {

@@ -1,6 +1,8 @@
 //! Has servers started that a list would show, and of which nothing is known yet.
 
-use bowline_core::call::Scope;
+use std::sync::Arc;
+
+use bowline_core::call::{Principal, Scope};
 
 use super::Host;
 
@@ -8,7 +10,18 @@ impl Host {
     /// Starts the servers that a list of `scope` would show and that nobody has ever seen, and
     /// waits for what they tell, but not long. Later lists find nothing to do here.
     pub async fn shown(&self, scope: &Scope) {
-        let names = self.path.catalog.unlisted.take(scope);
+        self.rouse(self.path.catalog.unlisted.take(scope, |_| true))
+            .await;
+    }
+
+    /// The same of those servers of which `principal` may see anything.
+    pub async fn shown_to(&self, principal: &Principal, scope: &Scope) {
+        let reaches = |server: &str| self.path.decider.reaches(principal, scope, server);
+        self.rouse(self.path.catalog.unlisted.take(scope, reaches))
+            .await;
+    }
+
+    async fn rouse(&self, names: Vec<Arc<str>>) {
         if names.is_empty() {
             return;
         }

@@ -1,27 +1,138 @@
-//! What one principal sees of the catalog.
+//! What one principal sees of the catalog, by the same decision as for its calls.
+
+use std::sync::Arc;
 
 use bowline_core::call::{Principal, Scope};
 use bowline_core::policy::Thing;
 
 use super::Host;
-use crate::catalog::{Item, ListKind, Listing};
+use super::views::{Key, Moment, View, What};
+use crate::catalog::{Catalog, Introduction, Item, ListKind, Listing, Offer};
+use crate::decide::Sight;
 
 impl Host {
-    /// Returns what `principal` sees in `scope`, as ready bytes.
+    /// Returns what `principal` sees in `scope`, as ready bytes. Whoever sees the same shares
+    /// them; with a guard, which may change its mind, each is built anew.
     #[must_use]
     pub fn view(&self, principal: &Principal, scope: &Scope, kind: ListKind) -> Listing {
         let catalog = self.catalog();
-        if self.path.decider.sees_all(principal, scope) {
+        let sight = self.path.decider.sight();
+        if sight.all(principal, scope) {
             return catalog.listing(scope, kind);
         }
-        catalog.filtered(scope, kind, |item: &Item| {
-            let thing = Thing {
-                kind: kind.subject(),
-                server: &item.route.server,
-                name: &item.route.name,
-                arguments: None,
-            };
-            self.path.decider.decide(principal, scope, thing).is_ok()
-        })
+        let build = || {
+            let sees = |item: &Item| sees(&sight, (principal, scope), kind, item);
+            View::List(catalog.filtered(scope, kind, sees))
+        };
+        match self.kept(
+            &catalog,
+            &sight,
+            (principal, scope),
+            What::List(kind),
+            build,
+        ) {
+            View::List(list) => list,
+            View::Introduction(_) => Listing::default(),
+        }
     }
+
+    /// Returns what the endpoint of `scope` says of itself to `principal`: in words of servers of
+    /// which it sees anything.
+    #[must_use]
+    pub fn introduction(&self, principal: &Principal, scope: &Scope) -> Introduction {
+        let catalog = self.catalog();
+        let sight = self.path.decider.sight();
+        let who = (principal, scope);
+        let own = if sight.all(principal, scope) {
+            introduce(&catalog, scope, |_| true)
+        } else {
+            let build = || {
+                let visible = |offer: &Offer| shows(&sight, who, offer);
+                View::Introduction(Arc::new(introduce(&catalog, scope, visible)))
+            };
+            match self.kept(&catalog, &sight, who, What::Introduction, build) {
+                View::Introduction(own) => Introduction::clone(&own),
+                View::List(_) => Introduction::unknown(),
+            }
+        };
+        let servers = self.path.servers.load();
+        // One that has told nothing yet may turn out to have anything.
+        let known = |name: &Arc<str>| {
+            catalog.offer(name).is_some() || !self.path.decider.reaches(principal, scope, name)
+        };
+        if scope.is_shared() && !servers.keys().all(known) {
+            return own.open();
+        }
+        own
+    }
+
+    /// Returns how many views were built and not found ready.
+    #[must_use]
+    pub fn views_built(&self) -> u64 {
+        self.views.built()
+    }
+
+    fn kept(
+        &self,
+        catalog: &Catalog,
+        sight: &Sight,
+        (principal, scope): (&Principal, &Scope),
+        what: What,
+        build: impl FnOnce() -> View,
+    ) -> View {
+        let Some(policy) = sight.version() else {
+            return build();
+        };
+        let of = Moment {
+            catalog: catalog.version,
+            policy,
+        };
+        let key = Key::new(sight.policy(), principal, scope, what);
+        if let Some(view) = self.views.get(of, &key) {
+            return view;
+        }
+        let view = build();
+        self.views.put(of, key, &view);
+        view
+    }
+}
+
+fn introduce(catalog: &Catalog, scope: &Scope, visible: impl Fn(&Offer) -> bool) -> Introduction {
+    match scope {
+        Scope::Server(server) => match catalog.offer(server) {
+            Some(offer) if visible(offer) => Introduction::of_one(&offer.initialize),
+            Some(_) | None => Introduction::unknown(),
+        },
+        Scope::All | Scope::Profile(_) => {
+            let offers = catalog.offers().filter(|offer| visible(offer));
+            let offers: Vec<_> = offers.collect();
+            if offers.len() == catalog.offers().count() {
+                return catalog.introduction().clone();
+            }
+            Introduction::of_all(offers.into_iter())
+        }
+    }
+}
+
+/// Whether anything of an offer is to be seen.
+fn shows(sight: &Sight, who: (&Principal, &Scope), offer: &Offer) -> bool {
+    ListKind::ALL.into_iter().any(|kind| {
+        let mut items = offer.shelf(kind).iter();
+        items.any(|item| sees(sight, who, kind, item))
+    })
+}
+
+fn sees(
+    sight: &Sight,
+    (principal, scope): (&Principal, &Scope),
+    kind: ListKind,
+    item: &Item,
+) -> bool {
+    let thing = Thing {
+        kind: kind.subject(),
+        server: &item.route.server,
+        name: &item.route.name,
+        arguments: None,
+    };
+    sight.of(principal, scope, thing)
 }

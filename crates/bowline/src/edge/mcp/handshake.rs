@@ -102,7 +102,10 @@ fn member<'a>(of: &'a [u8], key: &str) -> Option<&'a [u8]> {
 
 /// Writes the result of `initialize`. A single server is introduced by its own words.
 fn introduce(caller: Caller<'_>, revision: Revision) -> Vec<u8> {
-    let own = caller.edge.host.introduction(caller.scope);
+    let own = caller
+        .edge
+        .host
+        .introduction(caller.principal, caller.scope);
     let mut out = Vec::from(&b"{\"protocolVersion\":"[..]);
     write_string(&mut out, revision.as_str());
     out.extend_from_slice(b",\"capabilities\":");

@@ -30,7 +30,8 @@ pub(super) async fn answer(
     let params = message.params().unwrap_or_default();
     let cursor = object::field(params, "cursor").map(|at| at.of(params));
     caller.edge.host.settled().await;
-    caller.edge.host.shown(caller.scope).await;
+    let host = &caller.edge.host;
+    host.shown_to(caller.principal, caller.scope).await;
     let list = caller.edge.host.view(caller.principal, caller.scope, kind);
     session.knows(kind, list.fingerprint);
     if cursor.is_none() && list.result.len() <= PAGE_BYTES_MAX {
