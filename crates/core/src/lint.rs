@@ -110,6 +110,15 @@ impl Findings {
 
     /// Looks at one text of a tool of `server`; its name is one of them.
     pub fn piece(&mut self, server: &str, piece: Piece<'_>, names: &Names) {
+        self.key(piece);
+        if let Some(mention) = names.mentioned(server, piece.text) {
+            let detail = format!("names `{mention}`");
+            self.add(Code::CrossServer, piece.place, &detail);
+        }
+    }
+
+    /// Looks at the name of a member, which may be called like a tool without meaning it.
+    pub fn key(&mut self, piece: Piece<'_>) {
         let Piece { place, text } = piece;
         if let Some(letter) = letters::hidden(text) {
             self.add(Code::HiddenText, place, &code_point(letter));
@@ -120,10 +129,11 @@ impl Findings {
         if let Some(phrase) = phrases::find(text) {
             self.add(Code::Injection, place, phrase);
         }
-        if let Some(mention) = names.mentioned(server, text) {
-            let detail = format!("names `{mention}`");
-            self.add(Code::CrossServer, place, &detail);
-        }
+    }
+
+    /// Notes a text that cannot be read.
+    pub fn unreadable(&mut self, place: &str) {
+        self.add(Code::HiddenText, place, "half a character");
     }
 
     /// Returns what was found.

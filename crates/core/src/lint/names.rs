@@ -31,6 +31,11 @@ impl Names {
         self.servers = servers.into_iter().cloned().collect();
     }
 
+    /// Learns that there is one server more.
+    pub fn meet(&mut self, server: &Arc<str>) {
+        self.servers.insert(Arc::clone(server));
+    }
+
     /// Whether this tool is known.
     #[must_use]
     pub fn has(&self, server: &str, tool: &str) -> bool {
