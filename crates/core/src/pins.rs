@@ -13,6 +13,9 @@ use crate::lint::Finding;
 /// Tools of one server that are remembered, gone ones included.
 pub const TOOLS_MAX: usize = 2_048;
 
+/// Tools with longer names are not remembered.
+pub const NAME_BYTES_MAX: usize = 1_024;
+
 /// A definition longer than this is remembered by its hash alone.
 pub const DEFINITION_BYTES_MAX: usize = 128 * 1024;
 
@@ -160,7 +163,7 @@ impl Pins {
     #[must_use]
     pub fn is_news(&self, sight: &Sight) -> bool {
         let Some(pin) = self.pins.get(&sight.tool) else {
-            return self.pins.len() < TOOLS_MAX;
+            return self.pins.len() < TOOLS_MAX && sight.tool.len() <= NAME_BYTES_MAX;
         };
         let is_other = sight.hash != pin.approved.hash;
         match &pin.state {

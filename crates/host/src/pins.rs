@@ -11,6 +11,7 @@ use bowline_core::lint::{Findings, Names, codes};
 use bowline_core::pins::{Pin, Pins as Machine, Sight, State};
 use bowline_core::sync::lock;
 use foldhash::fast::RandomState;
+use serde::Serialize;
 use tokio::sync::Semaphore;
 
 use crate::catalog::{Item, Marks, Offer, Verdict};
@@ -84,23 +85,34 @@ impl Kept {
 }
 
 /// What `status` says of the pins of one server.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Summary {
+    /// What happens to tools that are not as they were approved.
+    #[serde(rename = "pin")]
+    pub mode: &'static str,
     /// Tools that are not as they were approved.
+    #[serde(rename = "pins_changed")]
     pub changed: usize,
     /// Tools that nobody looked at yet, and that are odd.
+    #[serde(rename = "pins_quarantined")]
     pub quarantined: usize,
     /// Why nobody can say what was approved.
+    #[serde(rename = "pins_error")]
     pub error: Option<Arc<str>>,
 }
 
 impl Summary {
     pub(crate) fn of(pins: &Pins, spec: &ServerSpec) -> Self {
+        let mode = spec.pin.as_str();
         if spec.pin == PinMode::Off {
-            return Self::default();
+            return Self {
+                mode,
+                ..Self::default()
+            };
         }
         let Kept { pins, trouble, .. } = pins.kept(&spec.name);
         Self {
+            mode,
             changed: pins.count(|state| matches!(state, State::Changed { .. })),
             quarantined: pins.count(|state| *state == State::Quarantined),
             error: trouble.map(|trouble| Arc::clone(trouble.reason())),

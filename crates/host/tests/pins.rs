@@ -198,7 +198,7 @@ async fn sec_26_hw15_a_change_back_and_forth_is_seen_and_stays_told() {
     change(&world, &host, &[tool("good")]).await;
     assert_eq!(listed(&host, &Scope::All), json!([]));
     refused(&host).await;
-    assert_eq!(host.status_of("s").unwrap().pins_changed, 1);
+    assert_eq!(host.status_of("s").unwrap().pins.changed, 1);
     host.shutdown().await;
 
     // Another life of the gateway knows it as well.
@@ -342,7 +342,7 @@ async fn pins_that_cannot_be_read_fail_closed_and_are_not_made_anew() {
             assert_eq!(list, json!([]));
             refused(&host).await;
         }
-        let reason = host.status_of("s").unwrap().pins_error.unwrap();
+        let reason = host.status_of("s").unwrap().pins.error.unwrap();
         assert!(reason.contains("it is torn"), "{reason}");
         assert!(
             store.kept.lock().unwrap().is_empty(),
@@ -352,7 +352,7 @@ async fn pins_that_cannot_be_read_fail_closed_and_are_not_made_anew() {
         assert!(matches!(one, Err(AcceptError::Unreadable { .. })));
         host.accept_pins("s", None).await.unwrap().unwrap();
         assert_eq!(listed(&host, &mine())[0], tool("good"));
-        assert_eq!(host.status_of("s").unwrap().pins_error, None);
+        assert_eq!(host.status_of("s").unwrap().pins.error, None);
         assert!(store.kept.lock().unwrap()["s"].get("t").unwrap().reviewed);
     }
 }
@@ -371,7 +371,8 @@ async fn pins_that_cannot_be_kept_fail_closed_until_they_can() {
         assert!(
             host.status_of("s")
                 .unwrap()
-                .pins_error
+                .pins
+                .error
                 .unwrap()
                 .contains("no room")
         );
@@ -390,7 +391,7 @@ async fn pins_that_cannot_be_kept_fail_closed_until_they_can() {
         *store.is_full.lock().unwrap() = false;
         change(&world, &host, &[tool("good")]).await;
         assert_eq!(listed(&host, &mine())[0], tool("good"));
-        assert_eq!(host.status_of("s").unwrap().pins_error, None);
+        assert_eq!(host.status_of("s").unwrap().pins.error, None);
     }
 }
 
@@ -470,7 +471,7 @@ async fn sec_28_odd_definitions_are_marked_and_under_block_wait_for_a_person() {
             let specs = vec![pinned("files", mode), pinned("s", mode)];
             let host = host(&world, &store, specs);
             assert!(reaches(&host, "s", "ready").await);
-            assert_eq!(host.status_of("s").unwrap().pins_quarantined, 1, "{text}");
+            assert_eq!(host.status_of("s").unwrap().pins.quarantined, 1, "{text}");
             match mode {
                 PinMode::Block => {
                     assert_eq!(listed(&host, &mine()), json!([]), "{text}");

@@ -146,6 +146,9 @@ fn tools_and_texts_are_bounded_and_nothing_is_pushed_out() {
     pins.make_room(|tool| tool == "t");
     assert_eq!(pins.iter().count(), 1);
 
+    pins.see(&[sight(&"n".repeat(NAME_BYTES_MAX + 1), "x")], 2);
+    assert_eq!(pins.iter().count(), 1);
+
     let long = "y".repeat(DEFINITION_BYTES_MAX + 1);
     pins.see(&[sight("long", &long)], 2);
     let pin = pins.get("long").unwrap();

@@ -43,14 +43,9 @@ pub struct ServerStatus {
     pub memory_bytes: Option<u64>,
     /// How many tools the catalog holds of it.
     pub tools: usize,
-    /// What happens to tools that are not as they were approved.
-    pub pin: &'static str,
-    /// Tools that are not as they were approved.
-    pub pins_changed: usize,
-    /// Tools that nobody looked at yet, and that are odd.
-    pub pins_quarantined: usize,
-    /// Why nobody can say what was approved.
-    pub pins_error: Option<Arc<str>>,
+    /// How its tools stand to their pins.
+    #[serde(flatten)]
+    pub pins: Summary,
     /// Where the catalog has them from: the link that serves, or the last one that did.
     pub manifest: &'static str,
     /// Callers that hold it: calls under way, and those that wait for it.
@@ -181,7 +176,6 @@ impl Supervisor {
             let breaker = lock(&shared.breaker);
             (breaker.circuit(now), breaker.failures(), breaker.rest(now))
         };
-        let pins = Summary::of(&shared.pins, spec);
         let in_flight =
             ready.as_ref().map_or(0, |ready| ready.link.in_flight()) + shared.own.in_flight();
         ServerStatus {
@@ -204,10 +198,7 @@ impl Supervisor {
             processes: None,
             memory_bytes: None,
             tools: offer.map_or(0, |offer| offer.tools.len()),
-            pin: spec.pin.as_str(),
-            pins_changed: pins.changed,
-            pins_quarantined: pins.quarantined,
-            pins_error: pins.error,
+            pins: Summary::of(&shared.pins, spec),
             manifest: match (offer, &state) {
                 (None, _) => "none",
                 (Some(_), State::Ready) => "live",
