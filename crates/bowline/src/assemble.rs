@@ -12,7 +12,6 @@ use bowline_core::breaker::BreakerPolicy;
 use bowline_core::redact::Redactor;
 use bowline_core::supervision::RestartPolicy;
 use bowline_host::dial::RealDial;
-use bowline_host::pins::Unkept;
 use bowline_host::ports::{Clock, SystemClock};
 use bowline_host::spec::{ChildSpec, Reach, RemoteSpec, ServerSpec};
 use bowline_host::tasks::Tasks;
@@ -30,6 +29,7 @@ use crate::edge::door::{Auth, Door};
 use crate::edge::session::Sessions;
 use crate::edge::{About, Edge, announce, listen};
 use crate::manifests::FileManifests;
+use crate::pins::FilePins;
 use crate::reload::{self, Reloader};
 use crate::state::{self, Lock, Run, State};
 use crate::telemetry::{Exporting, Secrets, Telemetry};
@@ -224,7 +224,7 @@ fn start_host(
         tasks,
         audience,
         manifests: Arc::new(FileManifests::open(state)?),
-        pins: Arc::new(Unkept),
+        pins: Arc::new(FilePins::open(state)?),
     };
     Ok(Host::start(specs, limits, ports))
 }

@@ -6,6 +6,7 @@ pub mod config;
 pub mod edge;
 pub mod fixture;
 pub mod manifests;
+pub mod pins;
 pub mod reload;
 pub mod state;
 pub mod telemetry;

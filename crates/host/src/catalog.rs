@@ -4,6 +4,7 @@
 pub(crate) mod introduction;
 mod kind;
 pub(crate) mod listing;
+mod mark;
 mod offer;
 mod unlisted;
 
@@ -20,7 +21,8 @@ use tokio::sync::watch;
 pub use introduction::Introduction;
 pub use kind::{ListKind, PerList};
 pub use listing::Listing;
-pub use offer::{Item, Offer, Pages, Shelf};
+pub use mark::Marks;
+pub use offer::{Item, Offer, Pages, Shelf, Verdict};
 
 use self::unlisted::Unlisted;
 
@@ -33,6 +35,8 @@ pub struct Catalog {
     offers: BTreeMap<Arc<str>, Arc<Offer>>,
     /// Every entry by its visible name.
     visible: PerList<Routes>,
+    /// Every tool that is not offered until a person accepts it, by its visible name.
+    withdrawn: Routes,
     /// The lists of all servers under the visible names.
     all: PerList<Listing>,
     /// What all servers together say of themselves.
@@ -46,6 +50,8 @@ type Routes = HashMap<Arc<str>, Arc<Route>, RandomState>;
 pub enum Found {
     /// This one.
     Route(Arc<Route>),
+    /// This one, but it is not offered until a person accepts it.
+    Withdrawn(Arc<Route>),
     /// The server of that name has not told what it offers yet.
     Unlisted(Arc<str>),
     /// Nothing of that name.
@@ -72,7 +78,7 @@ impl Catalog {
         match (scope, subject) {
             (_, Subject::Task { .. }) => Found::Nothing,
             (Scope::Server(server), Subject::Tool(tool)) => match self.offers.get(server) {
-                Some(offer) => found(offer.tools.route(tool)),
+                Some(offer) => found(offer.tools.route(tool), offer.tools.withdrawn(tool)),
                 None => Found::Unlisted(Arc::clone(server)),
             },
             // Whether it exists is for the server to say, in its own words.
@@ -92,6 +98,11 @@ impl Catalog {
     fn by_name(&self, kind: ListKind, visible: &Arc<str>) -> Found {
         if let Some(route) = self.visible.get(kind).get(visible) {
             return Found::Route(Arc::clone(route));
+        }
+        if kind == ListKind::Tools
+            && let Some(route) = self.withdrawn.get(visible)
+        {
+            return Found::Withdrawn(Arc::clone(route));
         }
         match name::server_of(visible) {
             Some(server) if !self.offers.contains_key(server) => Found::Unlisted(server.into()),
@@ -177,25 +188,32 @@ impl Catalog {
 
     fn build(version: u64, mut offers: BTreeMap<Arc<str>, Arc<Offer>>) -> Self {
         listing::resolve_collisions(&mut offers);
+        let route = |item: &Item| (Arc::clone(&item.visible), Arc::clone(&item.route));
         let visible = PerList::from(|kind| {
             let items = offers.values().flat_map(|offer| offer.shelf(kind));
-            let route = |item: &Item| (Arc::clone(&item.visible), Arc::clone(&item.route));
             items.map(route).collect()
         });
+        let withdrawn = offers.values().flat_map(|offer| &offer.tools.withdrawn);
+        let withdrawn = withdrawn.map(route).collect();
         let all = PerList::from(|kind| listing::merge(kind, offers.values()));
         let introduction = Introduction::of_all(offers.values());
         Self {
             version,
             offers,
             visible,
+            withdrawn,
             all,
             introduction,
         }
     }
 }
 
-fn found(route: Option<&Arc<Route>>) -> Found {
-    route.map_or(Found::Nothing, |route| Found::Route(Arc::clone(route)))
+fn found(offered: Option<&Arc<Route>>, withdrawn: Option<&Arc<Route>>) -> Found {
+    match (offered, withdrawn) {
+        (Some(route), _) => Found::Route(Arc::clone(route)),
+        (None, Some(route)) => Found::Withdrawn(Arc::clone(route)),
+        (None, None) => Found::Nothing,
+    }
 }
 
 /// The way to something that a server may have, whether it lists it or not.
@@ -238,14 +256,30 @@ impl CatalogStore {
         self.version.subscribe()
     }
 
-    /// Puts what a server offers into the catalog.
-    pub fn publish(&self, offer: Offer) {
+    /// Puts what a server offers into the catalog, as `judge` lets it be seen.
+    pub(crate) fn publish(&self, offer: &Offer, judge: impl FnOnce(&Offer) -> Offer) {
         self.unlisted.remove(&offer.server);
         self.change(|offers| {
+            let offer = judge(offer);
             let old = offers.get(&offer.server);
             let same = old.is_some_and(|old| old.is_like(&offer));
             if !same {
                 offers.insert(Arc::clone(&offer.server), Arc::new(offer));
+            }
+            !same
+        });
+    }
+
+    /// Judges what a server offers anew.
+    pub(crate) fn judge_again(&self, server: &str, judge: impl FnOnce(&Offer) -> Offer) {
+        self.change(|offers| {
+            let Some(old) = offers.get_mut(server) else {
+                return false;
+            };
+            let offer = judge(old);
+            let same = old.is_like(&offer);
+            if !same {
+                *old = Arc::new(offer);
             }
             !same
         });

@@ -52,6 +52,19 @@ pub enum What {
         /// The version of the catalog.
         version: u64,
     },
+    /// A tool is not as it was approved, was accepted, or the pins of a server are in trouble.
+    Pin {
+        /// The server.
+        server: Arc<str>,
+        /// The tool, by the server's own name; absent where it is about all of them.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        tool: Option<Arc<str>>,
+        /// How it stands.
+        state: &'static str,
+        /// Why, where something failed.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reason: Option<Arc<str>>,
+    },
     /// Another configuration is in force.
     Config {
         /// Servers that are new.
@@ -91,6 +104,7 @@ impl What {
             Self::State { .. } => "state",
             Self::Circuit { .. } => "circuit",
             Self::Catalog { .. } => "catalog",
+            Self::Pin { .. } => "pin",
             Self::Config { .. } => "config",
             Self::Denied { .. } => "denied",
             Self::ConfigRefused { .. } => "config_refused",

@@ -4,6 +4,7 @@ mod apply;
 mod discover;
 mod features;
 mod measure;
+mod pins;
 mod rules;
 mod shown;
 mod view;
@@ -130,11 +131,12 @@ impl Host {
             audience,
             memory: Arc::clone(&memory),
             manifests,
-            pins: Arc::new(Pins::open(pins)),
+            pins: Arc::new(Pins::open(pins, Arc::clone(&clock), events.clone())),
             answers: Arc::clone(&answers),
             events: events.clone(),
             starts: Arc::new(Semaphore::new(limits.starts_max)),
         };
+        around.pins.know(&specs);
         let wall = Arc::clone(&clock);
         let stamps = Stamps::new(move || wall.unix_ms());
         let servers: Servers = specs

@@ -1,7 +1,26 @@
 //! Which definitions of tools were approved, and what becomes of those that are others now.
 
-use std::fmt;
-use std::sync::Arc;
+mod accept;
+mod pieces;
+mod store;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use bowline_core::lint::{Findings, Names, codes};
+use bowline_core::pins::{Pin, Pins as Machine, Sight, State};
+use bowline_core::sync::lock;
+use foldhash::fast::RandomState;
+use serde::Serialize;
+use tokio::sync::Semaphore;
+
+use crate::catalog::{Item, Marks, Offer, Verdict};
+use crate::events::{Events, What};
+use crate::ports::Clock;
+use crate::spec::ServerSpec;
+
+pub use accept::AcceptError;
+pub use store::{PinStore, StoreError, Unkept};
 
 /// What happens to a tool whose definition is not the approved one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,25 +46,268 @@ impl PinMode {
     }
 }
 
-/// Keeps pins between lives of the gateway.
-pub trait PinStore: fmt::Debug + Send + Sync {}
+/// The mark of a tool that is not what was approved.
+const CHANGED: &str = "changed";
 
-/// Keeps pins for the life of the host only.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Unkept;
-
-impl PinStore for Unkept {}
+/// The mark of a tool of which nobody can say whether it is what was approved.
+const UNVERIFIED: &str = "unverified";
 
 /// The pins of all servers.
 #[derive(Debug)]
 pub struct Pins {
-    _store: Arc<dyn PinStore>,
+    store: Arc<dyn PinStore>,
+    clock: Arc<dyn Clock>,
+    events: Events,
+    servers: Mutex<HashMap<Arc<str>, Kept, RandomState>>,
+    /// Swapped whole, so that definitions are looked at without the lock.
+    names: Mutex<Arc<Names>>,
+}
+
+/// What is known of one server. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    /// Its pins.
+    pub pins: Arc<Machine>,
+    /// Why they cannot be relied on.
+    pub trouble: Option<Trouble>,
+    /// Whoever changes them holds it until they are saved.
+    turn: Arc<Semaphore>,
+}
+
+impl Kept {
+    fn new(pins: Machine, trouble: Option<Trouble>) -> Self {
+        Self {
+            pins: Arc::new(pins),
+            trouble,
+            turn: Arc::new(Semaphore::new(1)),
+        }
+    }
+}
+
+/// What `status` says of the pins of one server.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Summary {
+    /// What happens to tools that are not as they were approved.
+    #[serde(rename = "pin")]
+    pub mode: &'static str,
+    /// Tools that are not as they were approved.
+    #[serde(rename = "pins_changed")]
+    pub changed: usize,
+    /// Tools that nobody looked at yet, and that are odd.
+    #[serde(rename = "pins_quarantined")]
+    pub quarantined: usize,
+    /// Why nobody can say what was approved.
+    #[serde(rename = "pins_error")]
+    pub error: Option<Arc<str>>,
+}
+
+impl Summary {
+    pub(crate) fn of(pins: &Pins, spec: &ServerSpec) -> Self {
+        let mode = spec.pin.as_str();
+        if spec.pin == PinMode::Off {
+            return Self {
+                mode,
+                ..Self::default()
+            };
+        }
+        let Kept { pins, trouble, .. } = pins.kept(&spec.name);
+        Self {
+            mode,
+            changed: pins.count(|state| matches!(state, State::Changed { .. })),
+            quarantined: pins.count(|state| *state == State::Quarantined),
+            error: trouble.map(|trouble| Arc::clone(trouble.reason())),
+        }
+    }
+}
+
+/// Why pins cannot be relied on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// What was kept cannot be read: nobody knows what was approved.
+    Unreadable(Arc<str>),
+    /// What was seen cannot be kept: it would not be known after the next start.
+    Unsaved(Arc<str>),
+}
+
+impl Trouble {
+    /// Returns the word used in events and API.
+    #[must_use]
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Unreadable(_) => "unreadable",
+            Self::Unsaved(_) => "unsaved",
+        }
+    }
+
+    /// Says what is wrong.
+    #[must_use]
+    pub const fn reason(&self) -> &Arc<str> {
+        match self {
+            Self::Unreadable(reason) | Self::Unsaved(reason) => reason,
+        }
+    }
 }
 
 impl Pins {
-    /// Reads what was kept.
+    /// Knows of no server yet.
     #[must_use]
-    pub(crate) fn open(store: Arc<dyn PinStore>) -> Self {
-        Self { _store: store }
+    pub(crate) fn open(store: Arc<dyn PinStore>, clock: Arc<dyn Clock>, events: Events) -> Self {
+        Self {
+            store,
+            clock,
+            events,
+            servers: Mutex::default(),
+            names: Mutex::default(),
+        }
     }
+
+    /// Learns which servers there are, and reads what was kept of them.
+    pub(crate) fn know(&self, specs: &[ServerSpec]) {
+        let mut names = lock(&self.names);
+        Arc::make_mut(&mut names).know(specs.iter().map(|spec| &spec.name));
+        drop(names);
+        for spec in specs.iter().filter(|spec| spec.pin != PinMode::Off) {
+            let _read = self.kept(&spec.name);
+        }
+    }
+
+    /// Returns what is known of a server, reading what was kept where that is not done yet.
+    #[must_use]
+    pub fn kept(&self, server: &Arc<str>) -> Kept {
+        let mut servers = lock(&self.servers);
+        if let Some(kept) = servers.get(server) {
+            return kept.clone();
+        }
+        let kept = match self.store.load(server) {
+            Ok(pins) => Kept::new(pins.unwrap_or_default(), None),
+            Err(error) => {
+                let trouble = Trouble::Unreadable(error.to_string().into());
+                self.tell_trouble(server, &trouble);
+                Kept::new(Machine::default(), Some(trouble))
+            }
+        };
+        servers.insert(Arc::clone(server), kept.clone());
+        drop(servers);
+        let mut names = lock(&self.names);
+        Arc::make_mut(&mut names).meet(server);
+        for (tool, _) in kept.pins.iter() {
+            Arc::make_mut(&mut names).add(server, tool);
+        }
+        kept
+    }
+
+    /// Takes in what a server offers. What is new is saved before this returns.
+    pub(crate) async fn see(&self, spec: &ServerSpec, offer: &Offer) {
+        if spec.pin == PinMode::Off {
+            return;
+        }
+        let server = &spec.name;
+        let turn = self.kept(server).turn;
+        let Ok(_turn) = turn.acquire().await else {
+            return;
+        };
+        let Kept { pins, trouble, .. } = self.kept(server);
+        // Nothing is approved in place of what cannot be read but by a person.
+        if matches!(trouble, Some(Trouble::Unreadable(_))) {
+            return;
+        }
+        let sights = self.sights(server, offer);
+        if trouble.is_none() && !sights.iter().any(|sight| pins.is_news(sight)) {
+            return;
+        }
+        let mut next = Machine::clone(&pins);
+        let news = next.see(&sights, self.clock.unix_ms());
+        let saved = self.save(server, next).await;
+        for news in news {
+            tracing::warn!(%server, tool = ?news.tool, state = news.state, "a tool is not as approved");
+            self.tell(server, Some(&news.tool), news.state, None);
+        }
+        if let Err(trouble) = saved {
+            self.tell_trouble(server, &trouble);
+        }
+    }
+
+    /// Whether an offer holds what was not seen yet, or cannot be judged.
+    pub(crate) fn is_news(&self, spec: &ServerSpec, offer: &Offer) -> bool {
+        let kept = self.kept(&spec.name);
+        let is_pinned = |item: &Item| {
+            let pin = kept.pins.get(&item.route.name);
+            pin.is_some_and(|pin| pin.now().hash == item.route.definition)
+        };
+        kept.trouble.is_some() || !offer.tools.all().all(is_pinned)
+    }
+
+    /// Marks or withdraws tools that are not as they should be.
+    pub(crate) fn judge(&self, spec: &ServerSpec, offer: &Offer) -> Offer {
+        if spec.pin == PinMode::Off {
+            return offer.judged(|_| Verdict::Show(Marks::default()));
+        }
+        let kept = self.kept(&spec.name);
+        offer.judged(|item| verdict(spec.pin, &kept, item))
+    }
+
+    /// Returns the tools of an offer with what is odd about each.
+    fn sights(&self, server: &Arc<str>, offer: &Offer) -> Vec<Sight> {
+        let names = {
+            let mut names = lock(&self.names);
+            for item in offer.tools.all() {
+                if !names.has(server, &item.route.name) {
+                    Arc::make_mut(&mut names).add(server, &item.route.name);
+                }
+            }
+            Arc::clone(&names)
+        };
+        let sight = |item: &Item| {
+            let mut findings = Findings::default();
+            findings.name(server, &item.route.name, &names);
+            pieces::look(server, &item.written, &names, &mut findings);
+            Sight {
+                tool: Arc::clone(&item.route.name),
+                hash: item.route.definition,
+                definition: item.written.clone(),
+                findings: findings.into_vec(),
+            }
+        };
+        offer.tools.all().map(sight).collect()
+    }
+
+    fn tell(
+        &self,
+        server: &Arc<str>,
+        tool: Option<&Arc<str>>,
+        state: &'static str,
+        reason: Option<&Arc<str>>,
+    ) {
+        self.events.tell(What::Pin {
+            server: Arc::clone(server),
+            tool: tool.cloned(),
+            state,
+            reason: reason.cloned(),
+        });
+    }
+
+    fn tell_trouble(&self, server: &Arc<str>, trouble: &Trouble) {
+        let reason = trouble.reason();
+        tracing::error!(%server, %reason, "its pins cannot be relied on");
+        self.tell(server, None, trouble.as_str(), Some(reason));
+    }
+}
+
+/// Decides about one tool.
+fn verdict(mode: PinMode, kept: &Kept, item: &Item) -> Verdict {
+    let pin = kept.pins.get(&item.route.name);
+    let mark = match (&kept.trouble, pin) {
+        (Some(_), _) | (None, None) => Some(UNVERIFIED),
+        (None, Some(pin)) => is_changed(pin, item).then_some(CHANGED),
+    };
+    let lint = pin.map(|pin| codes(&pin.findings)).unwrap_or_default();
+    let is_odd = mark.is_some() || pin.is_some_and(|pin| pin.state != State::Approved);
+    match mode {
+        PinMode::Block if is_odd => Verdict::Withdraw,
+        PinMode::Block | PinMode::Warn | PinMode::Off => Verdict::Show(Marks { pin: mark, lint }),
+    }
+}
+
+fn is_changed(pin: &Pin, item: &Item) -> bool {
+    matches!(pin.state, State::Changed { .. }) || pin.approved.hash != item.route.definition
 }

@@ -124,6 +124,7 @@ struct Shared {
     /// How calls ended.
     load: Mutex<Load>,
     events: Events,
+    pins: Arc<Pins>,
     /// How often the server forgot us while a link was up, in all its lives.
     renewals: watch::Sender<u64>,
     /// Rung by a caller who needs a lazy server.
@@ -211,6 +212,7 @@ impl Supervisor {
             turns: Turns::new(&spec),
             load: Mutex::new(Load::new(around.clock.now())),
             events: around.events.clone(),
+            pins: Arc::clone(&around.pins),
             spec: Arc::new(spec),
             clock: Arc::clone(&around.clock),
             ready: ArcSwapOption::empty(),

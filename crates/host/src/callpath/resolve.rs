@@ -80,9 +80,11 @@ impl CallPath {
                 }
                 match self.look_up(ask)? {
                     Found::Route(route) => route,
+                    Found::Withdrawn(route) => return Err(self.withdrawn(ask, &route)),
                     Found::Nothing | Found::Unlisted(_) => return Err(unknown()),
                 }
             }
+            Found::Withdrawn(route) => return Err(self.withdrawn(ask, &route)),
             Found::Unlisted(name) => {
                 let server = servers
                     .get(&name)
@@ -99,6 +101,7 @@ impl CallPath {
                 }
                 match self.look_up(ask)? {
                     Found::Route(route) => route,
+                    Found::Withdrawn(route) => return Err(self.withdrawn(ask, &route)),
                     Found::Nothing | Found::Unlisted(_) => return Err(unknown()),
                 }
             }
@@ -147,6 +150,18 @@ impl CallPath {
                 server,
             }),
             Owner::Unknown => Err(unknown(ask.subject)),
+        }
+    }
+
+    /// Says why a tool that waits for a person is not called; who may not call it at all is not
+    /// told of it.
+    fn withdrawn(&self, ask: Ask<'_>, route: &Route) -> CallError {
+        match self.permit(ask, route) {
+            Err(denied) => denied,
+            Ok(()) => CallError::PinChanged {
+                server: Arc::clone(&route.server),
+                tool: Arc::clone(&route.name),
+            },
         }
     }
 

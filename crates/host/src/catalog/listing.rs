@@ -102,15 +102,17 @@ pub(super) fn resolve_collisions(offers: &mut BTreeMap<Arc<str>, Arc<Offer>>) {
 /// can, where one looks like the mangled form of the other.
 fn resolve_names(kind: ListKind, offer: &mut Arc<Offer>) {
     let mut seen = HashSet::new();
+    // What is withdrawn counts as well: the others keep their names when it comes back.
     if offer
         .shelf(kind)
-        .iter()
+        .all()
         .all(|item| seen.insert(&item.visible))
     {
         return;
     }
     let server = Arc::clone(&offer.server);
-    for item in &mut Arc::make_mut(offer).shelf_mut(kind).items {
+    let shelf = Arc::make_mut(offer).shelf_mut(kind);
+    for item in shelf.items.iter_mut().chain(&mut shelf.withdrawn) {
         item.visible = name::mangled(&server, &item.route.name).into();
     }
 }

@@ -1,6 +1,6 @@
 //! What one server offers: its definitions as it wrote them, and how to find them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use bowline_core::call::{Effect, Route};
@@ -16,6 +16,7 @@ use foldhash::fast::RandomState;
 use sha2::{Digest as _, Sha256};
 
 use super::listing::{self, Listing};
+use super::mark::{Marks, mark};
 use super::{ListKind, PerList};
 use crate::spec::ToolRule;
 
@@ -48,7 +49,20 @@ pub struct Shelf {
     pub listing: Listing,
     /// Definitions left out because they have no usable name, or one that is taken.
     pub withheld: usize,
+    /// Entries that are not offered until a person accepts them.
+    pub withdrawn: Vec<Item>,
     by_name: HashMap<Arc<str>, usize, RandomState>,
+    /// The one page that the list came in, where it can be shown as it is.
+    page: Option<Bytes>,
+}
+
+/// What becomes of one entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is offered, with these marks.
+    Show(Marks),
+    /// It is not offered, and calls of it are refused.
+    Withdraw,
 }
 
 /// One tool, prompt, resource or template.
@@ -58,12 +72,16 @@ pub struct Item {
     pub route: Arc<Route>,
     /// Its name or URI on `/mcp`.
     pub visible: Arc<str>,
-    /// Its definition, byte for byte.
+    /// Its definition, byte for byte but for our own marks.
     pub definition: Bytes,
     /// The URIs it stands for, where it is a template that can be read.
     pub template: Option<Template>,
+    /// Its definition as the server wrote it.
+    pub(crate) written: Bytes,
     /// Where in `definition` the value of its name or URI stands.
     name_at: Span,
+    /// Its place in the server's own order.
+    nth: usize,
 }
 
 impl Offer {
@@ -91,6 +109,15 @@ impl Offer {
         }
     }
 
+    /// Returns the same offer with every tool dealt with as `verdict` says.
+    #[must_use]
+    pub(crate) fn judged(&self, verdict: impl Fn(&Item) -> Verdict) -> Self {
+        Self {
+            tools: self.tools.judged(ListKind::Tools, verdict),
+            ..self.clone()
+        }
+    }
+
     /// Returns one of its lists.
     #[must_use]
     pub const fn shelf(&self, kind: ListKind) -> &Shelf {
@@ -109,7 +136,7 @@ impl Offer {
             of(self) == of(other)
         };
         let routes = |offer: &Self| -> Vec<_> {
-            let items = offer.tools.items.iter();
+            let items = offer.tools.items.iter().chain(&offer.tools.withdrawn);
             items.map(|item| Arc::clone(&item.route)).collect()
         };
         self.initialize == other.initialize
@@ -135,23 +162,43 @@ impl Shelf {
         rules: &BTreeMap<String, ToolRule>,
     ) -> Self {
         let mut items: Vec<Item> = Vec::new();
-        let mut by_name = HashMap::default();
+        let mut names = HashSet::new();
         let mut withheld = 0;
         for definition in pages.iter().flat_map(|page| listing::read(kind, page)) {
             match Item::read(kind, server, definition, rules) {
-                Some(item) if !by_name.contains_key(&item.route.name) => {
-                    by_name.insert(Arc::clone(&item.route.name), items.len());
-                    items.push(item);
-                }
                 // Two resources of one URI lead to the same place: no harm in showing both.
-                Some(item) if matches!(kind, ListKind::Resources | ListKind::Templates) => {
-                    items.push(item);
+                Some(item)
+                    if names.insert(Arc::clone(&item.route.name))
+                        || matches!(kind, ListKind::Resources | ListKind::Templates) =>
+                {
+                    let nth = items.len();
+                    items.push(Item { nth, ..item });
                 }
                 Some(_) | None => withheld += 1,
             }
         }
-        let listing = match pages {
-            [page] if withheld == 0 && listing::is_whole(kind, page) => Listing::of(page.clone()),
+        let page = match pages {
+            [page] if withheld == 0 && listing::is_whole(kind, page) => Some(page.clone()),
+            _ => None,
+        };
+        Self::of(kind, (items, Vec::new()), withheld, page)
+    }
+
+    fn of(
+        kind: ListKind,
+        (items, withdrawn): (Vec<Item>, Vec<Item>),
+        withheld: usize,
+        page: Option<Bytes>,
+    ) -> Self {
+        let mut by_name = HashMap::default();
+        for (at, item) in items.iter().enumerate() {
+            by_name.entry(Arc::clone(&item.route.name)).or_insert(at);
+        }
+        let is_as_written = |item: &Item| item.definition == item.written;
+        let listing = match &page {
+            Some(page) if withdrawn.is_empty() && items.iter().all(is_as_written) => {
+                Listing::of(page.clone())
+            }
             _ => listing::write(kind, &items, |item, out| {
                 out.extend_from_slice(&item.definition);
             }),
@@ -160,8 +207,36 @@ impl Shelf {
             items,
             listing,
             withheld,
+            withdrawn,
             by_name,
+            page,
         }
+    }
+
+    fn judged(&self, kind: ListKind, verdict: impl Fn(&Item) -> Verdict) -> Self {
+        let mut all: Vec<_> = self.all().cloned().collect();
+        all.sort_by_key(|item| item.nth);
+        let (mut items, mut withdrawn) = (Vec::with_capacity(all.len()), Vec::new());
+        for item in all {
+            match verdict(&item) {
+                Verdict::Show(marks) => items.push(item.marked(kind, &marks)),
+                Verdict::Withdraw => withdrawn.push(item),
+            }
+        }
+        let page = self.page.clone();
+        Self::of(kind, (items, withdrawn), self.withheld, page)
+    }
+
+    /// Returns its entries and those that are withdrawn.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Item> {
+        self.items.iter().chain(&self.withdrawn)
+    }
+
+    /// Returns the route of an entry with this name that is withdrawn.
+    pub(super) fn withdrawn(&self, name: &str) -> Option<&Arc<Route>> {
+        let mut withdrawn = self.withdrawn.iter();
+        let item = withdrawn.find(|item| *item.route.name == *name);
+        item.map(|item| &item.route)
     }
 
     /// Returns the route of the entry with this name of the server's own.
@@ -239,9 +314,22 @@ impl Item {
                 timeout: rule.timeout,
                 definition: digest(&definition),
             }),
+            written: definition.clone(),
             definition,
             name_at,
+            nth: 0,
         })
+    }
+
+    /// Returns the same entry with these marks and no others.
+    fn marked(self, kind: ListKind, marks: &Marks) -> Self {
+        let definition = mark(&self.written, marks);
+        let name_at = object::field(&definition, kind.id()).unwrap_or(self.name_at);
+        Self {
+            definition,
+            name_at,
+            ..self
+        }
     }
 
     /// Writes the definition under its visible name, every other byte unchanged.

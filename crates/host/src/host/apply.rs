@@ -75,6 +75,7 @@ impl Host {
         if self.path.closing.load(Ordering::Relaxed) {
             return applied;
         }
+        self.around.pins.know(&specs);
         let old = self.path.servers.load_full();
         let mut new = Servers::with_capacity_and_hasher(specs.len(), old.hasher().clone());
         let mut fresh = Vec::new();

@@ -81,12 +81,10 @@ impl Actor {
 
     /// Shows what is known of the server before it is up.
     pub(super) fn begin(&self) {
-        match &self.manifest {
-            Some(kept) => self.offer(&kept.initialize, &kept.pages),
-            None if self.shared.spec.lazy => {
-                self.around.catalog.unlisted.add(&self.shared.spec.name);
-            }
-            None => {}
+        let kept = self.manifest.as_ref();
+        let is_shown = kept.is_some_and(|kept| self.offer_kept(&kept.initialize, &kept.pages));
+        if !is_shown && self.shared.spec.lazy {
+            self.around.catalog.unlisted.add(&self.shared.spec.name);
         }
         let first = self.shared.state.borrow().clone();
         self.announce(&first);

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::{State, Supervisor, lock};
 use crate::catalog::Offer;
+use crate::pins::Summary;
 use crate::spec::{ChildLimits, Reach, ServerSpec};
 
 /// One server's line in `status`.
@@ -42,6 +43,9 @@ pub struct ServerStatus {
     pub memory_bytes: Option<u64>,
     /// How many tools the catalog holds of it.
     pub tools: usize,
+    /// How its tools stand to their pins.
+    #[serde(flatten)]
+    pub pins: Summary,
     /// Where the catalog has them from: the link that serves, or the last one that did.
     pub manifest: &'static str,
     /// Callers that hold it: calls under way, and those that wait for it.
@@ -194,6 +198,7 @@ impl Supervisor {
             processes: None,
             memory_bytes: None,
             tools: offer.map_or(0, |offer| offer.tools.len()),
+            pins: Summary::of(&shared.pins, spec),
             manifest: match (offer, &state) {
                 (None, _) => "none",
                 (Some(_), State::Ready) => "live",

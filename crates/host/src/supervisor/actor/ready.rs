@@ -50,11 +50,11 @@ impl Actor {
                 },
                 listed = relists.tools.next(&link, shared.clock.as_ref()) => {
                     self.learn(&mut relists.tools, &listed);
-                    self.publish(&link, listed);
+                    self.publish(&link, listed).await;
                 }
                 listed = relists.others.next(&link, shared.clock.as_ref()) => {
                     self.learn(&mut relists.others, &listed);
-                    self.publish(&link, listed);
+                    self.publish(&link, listed).await;
                 }
                 seen = vigil.next(&link, &shared, &memory) => match seen {
                     Seen::Idle => {

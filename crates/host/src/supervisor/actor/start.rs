@@ -17,6 +17,7 @@ use super::super::{Command, Dialled, Order, Ready, Shared, State, Surroundings, 
 use super::{Actor, Phase, Relists};
 use crate::catalog::{ListKind, Offer, Pages};
 use crate::manifest::Manifest;
+use crate::pins::PinMode;
 
 impl Actor {
     pub(super) async fn starting(&mut self) -> Phase {
@@ -56,7 +57,7 @@ impl Actor {
             Ok(Ok((dialled, lists))) => {
                 let mut relists = Relists::default();
                 self.learn(&mut relists.others, &lists);
-                self.publish(&dialled.0, lists);
+                self.publish(&dialled.0, lists).await;
                 self.recovery.served();
                 self.shared.ready.store(Some(Arc::new(Ready {
                     generation,
@@ -86,7 +87,7 @@ impl Actor {
     }
 
     /// Shows and keeps what was listed. A list that could not be had leaves the old one in place.
-    pub(super) fn publish(&mut self, link: &Arc<dyn Link>, lists: Vec<Listed>) {
+    pub(super) async fn publish(&mut self, link: &Arc<dyn Link>, lists: Vec<Listed>) {
         let server = &self.shared.spec.name;
         let mut pages = Pages::default();
         for (kind, listed) in lists {
@@ -100,16 +101,41 @@ impl Actor {
             }
         }
         let initialize = &link.server().initialize;
-        self.offer(initialize, &pages);
+        self.offer(initialize, &pages).await;
         self.keep(initialize, &pages);
     }
 
-    /// Puts what the server said into the catalog.
-    pub(super) fn offer(&self, initialize: &Bytes, pages: &Pages) {
+    /// Puts what the server said into the catalog, once it is known for good what of it was
+    /// never seen before.
+    async fn offer(&self, initialize: &Bytes, pages: &Pages) {
+        let offer = self.read(initialize, pages);
         // The name may be its successor's by now.
-        if self.shared.is_retired() {
-            return;
+        if !self.shared.is_retired() {
+            self.around.pins.see(&self.shared.spec, &offer).await;
+            self.show(&offer);
         }
+    }
+
+    /// Shows what the server said when it last served; `false` where that must not be shown
+    /// before it says it again.
+    pub(super) fn offer_kept(&self, initialize: &Bytes, pages: &Pages) -> bool {
+        let offer = self.read(initialize, pages);
+        let spec = &self.shared.spec;
+        if spec.pin == PinMode::Block && self.around.pins.is_news(spec, &offer) {
+            return false;
+        }
+        self.show(&offer);
+        true
+    }
+
+    fn show(&self, offer: &Offer) {
+        if !self.shared.is_retired() {
+            let judge = |offer: &_| self.around.pins.judge(&self.shared.spec, offer);
+            self.around.catalog.publish(offer, judge);
+        }
+    }
+
+    fn read(&self, initialize: &Bytes, pages: &Pages) -> Offer {
         let server = &self.shared.spec.name;
         let before = self.around.catalog.current();
         let before = before.offer(server).map(AsRef::as_ref);
@@ -121,7 +147,7 @@ impl Actor {
                 tracing::warn!(%server, list, withheld, "definitions without a usable name");
             }
         }
-        self.around.catalog.publish(offer);
+        offer
     }
 
     /// Keeps what the server said for the next life of the gateway, unless it is kept already.

@@ -1,0 +1,131 @@
+//! Which definitions of tools were approved, kept in files of the state directory.
+
+mod record;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use bowline_core::name;
+use bowline_core::pins::Pins;
+use bowline_core::sync::lock;
+use bowline_host::pins::{PinStore, StoreError};
+use bowline_link::BoxFuture;
+
+use self::record::Sealed;
+use crate::state::{self, State, file};
+
+/// The largest file that is written or read.
+const PINS_BYTES_MAX: u64 = 32 * 1024 * 1024;
+
+/// Keeps the pins of each server in `pins/NAME.json` of the state directory.
+#[derive(Clone, Debug)]
+pub struct FilePins(Arc<Store>);
+
+#[derive(Debug)]
+struct Store {
+    directory: PathBuf,
+    /// Who writes, and how often which server was told to be written.
+    writing: Mutex<HashMap<String, u64>>,
+    /// How often it was told to write at all.
+    orders: Mutex<u64>,
+}
+
+impl FilePins {
+    /// Opens the directory inside `state`, making it when it is missing.
+    ///
+    /// # Errors
+    /// When it belongs to somebody else, is open to others, or is none.
+    pub fn open(state: &State) -> Result<Self, state::Error> {
+        Ok(Self(Arc::new(Store {
+            directory: state.directory("pins")?,
+            writing: Mutex::default(),
+            orders: Mutex::default(),
+        })))
+    }
+}
+
+impl PinStore for FilePins {
+    fn load(&self, server: &str) -> Result<Option<Pins>, StoreError> {
+        let path = self
+            .0
+            .path(server)
+            .ok_or_else(|| unreadable(&"an odd name"))?;
+        let bytes = file::read_private(&path, PINS_BYTES_MAX);
+        let Some(bytes) = bytes.map_err(|error| unreadable(&chain(&error)))? else {
+            return Ok(None);
+        };
+        let pins = Sealed::read(&bytes).and_then(|record| record.pins(server));
+        pins.map(Some)
+            .ok_or_else(|| unreadable(&format!("{} is not what was written", path.display())))
+    }
+
+    fn save<'a>(
+        &'a self,
+        server: &'a str,
+        pins: Arc<Pins>,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
+        let order = {
+            let mut orders = lock(&self.0.orders);
+            *orders += 1;
+            *orders
+        };
+        Box::pin(async move {
+            let (store, server) = (Arc::clone(&self.0), server.to_owned());
+            let written = tokio::task::spawn_blocking(move || store.write(&server, &pins, order));
+            match written.await {
+                Ok(written) => written.map_err(|reason| StoreError::Unsaved(reason.into())),
+                Err(_) => Err(StoreError::Unsaved("it is going down".into())),
+            }
+        })
+    }
+}
+
+impl Store {
+    /// Returns the file of a server; none where its name could lead elsewhere.
+    fn path(&self, server: &str) -> Option<PathBuf> {
+        name::is_server(server).then(|| self.directory.join(format!("{server}.json")))
+    }
+
+    fn write(&self, server: &str, pins: &Pins, order: u64) -> Result<(), String> {
+        let path = self.path(server).ok_or("an odd name")?;
+        let bytes = Sealed::new(server, pins).ok_or("it cannot be written down")?;
+        if bytes.len() as u64 > PINS_BYTES_MAX {
+            return Err("it is too much".to_owned());
+        }
+        let mut writing = lock(&self.writing);
+        let last = writing.entry(server.to_owned()).or_default();
+        // One that waited longer than its owner must not undo what came after it.
+        if *last > order {
+            return Ok(());
+        }
+        file::replace(&path, &bytes).map_err(|error| chain(&error))?;
+        sync(&self.directory).map_err(|error| error.to_string())?;
+        *last = order;
+        Ok(())
+    }
+}
+
+/// Makes a rename in a directory last.
+fn sync(directory: &Path) -> std::io::Result<()> {
+    File::open(directory)?.sync_all()
+}
+
+fn unreadable(reason: &impl ToString) -> StoreError {
+    StoreError::Unreadable(reason.to_string().into())
+}
+
+/// Says what failed and why.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}

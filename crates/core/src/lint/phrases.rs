@@ -1,0 +1,66 @@
+//! Words that are meant for a model behind the back of its user.
+
+use super::letters;
+
+/// In lower case, with single spaces.
+const PHRASES: [&str; 42] = [
+    "<important>",
+    "</important>",
+    "<system>",
+    "</system>",
+    "<secret>",
+    "<hidden>",
+    "<instructions>",
+    "[inst]",
+    "<|im_start|>",
+    "<|system|>",
+    "do not tell the user",
+    "don't tell the user",
+    "do not inform the user",
+    "don't inform the user",
+    "do not mention this to the user",
+    "do not show this to the user",
+    "don't show this to the user",
+    "do not let the user know",
+    "never tell the user",
+    "without telling the user",
+    "without informing the user",
+    "hide this from the user",
+    "keep this secret from the user",
+    "ignore previous instructions",
+    "ignore all previous instructions",
+    "ignore the previous instructions",
+    "ignore prior instructions",
+    "ignore all prior instructions",
+    "ignore your instructions",
+    "disregard previous instructions",
+    "disregard all previous instructions",
+    "disregard the above",
+    "forget previous instructions",
+    "override your instructions",
+    "reveal your system prompt",
+    "before using any other tool",
+    "~/.ssh",
+    "id_rsa",
+    "id_ed25519",
+    ".aws/credentials",
+    ".cursor/mcp.json",
+    "/etc/shadow",
+];
+
+/// Returns the first phrase that is in a text, however it is spaced, written or interspersed.
+pub(super) fn find(text: &str) -> Option<&'static str> {
+    let mut flat = String::with_capacity(text.len());
+    for letter in text.chars().filter(|letter| !letters::is_hidden(*letter)) {
+        match letter {
+            '’' | '‘' => flat.push('\''),
+            letter if letter.is_whitespace() || letter.is_control() => {
+                if !flat.ends_with(' ') {
+                    flat.push(' ');
+                }
+            }
+            letter => flat.push(letter.to_ascii_lowercase()),
+        }
+    }
+    PHRASES.into_iter().find(|phrase| flat.contains(phrase))
+}
