@@ -219,7 +219,8 @@ impl Pins {
         let news = next.see(&sights, self.clock.unix_ms());
         let saved = self.save(server, next).await;
         for news in news {
-            tracing::warn!(%server, tool = ?news.tool, state = news.state, "a tool is not as approved");
+            let (tool, state) = (&news.tool, news.state);
+            tracing::warn!(%server, ?tool, state, "a tool is not as approved");
             self.tell(server, Some(&news.tool), news.state, None);
         }
         if let Err(trouble) = saved {

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use bowline_core::breaker::Circuit;
 use bowline_core::error::CallError;
-use bowline_core::time::millis;
+use bowline_core::time::{Now, millis};
 use bowline_link::Processes;
 use serde::Serialize;
 
@@ -161,6 +162,19 @@ impl ServerStatus {
     }
 }
 
+/// When the next start is due, where one is.
+const fn due(state: &State, now: Now) -> Option<Duration> {
+    match state {
+        State::Backoff { until, .. } => Some(now.until(*until)),
+        State::Idle
+        | State::Stopped
+        | State::Starting
+        | State::Ready
+        | State::Ejected { .. }
+        | State::Draining => None,
+    }
+}
+
 impl Supervisor {
     /// Returns what a person can see now; `offer` is what the catalog holds of the server. What
     /// it takes to see more than what we know ourselves is left out.
@@ -226,15 +240,7 @@ impl Supervisor {
             },
             ejected: matches!(state, State::Ejected { .. }),
             cache_entries: 0,
-            retry_after_ms: match state {
-                State::Backoff { until, .. } => Some(millis(now.until(until))),
-                State::Idle
-                | State::Stopped
-                | State::Starting
-                | State::Ready
-                | State::Ejected { .. }
-                | State::Draining => rest.map(millis),
-            },
+            retry_after_ms: due(&state, now).or(rest).map(millis),
             last_error: self.last_error(),
             limits: Limits::of(spec),
         }
