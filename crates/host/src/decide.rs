@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use bowline_core::budget::Allowance;
 use bowline_core::call::{Body, Principal, Reply, Route, Scope};
 use bowline_core::error::CallError;
 use bowline_core::policy::{Policy, Thing};
 use tokio::sync::watch;
 
+use crate::callpath::charge::Ceiling;
 use crate::guard::{Guard, Verdict};
 
 /// Holds the policy and the guard, both swapped whole.
@@ -77,8 +77,15 @@ impl Decider {
         }
     }
 
-    pub(crate) fn allowance(&self, principal: &Principal) -> Allowance {
-        self.policy.load().allowance(principal)
+    /// Returns what a principal may spend, and in which role.
+    pub(crate) fn ceiling(&self, principal: &Principal) -> Ceiling {
+        let policy = self.policy.load();
+        let allowance = policy.allowance(principal);
+        let role = match allowance.is_unlimited() {
+            true => None,
+            false => policy.role(principal).cloned(),
+        };
+        Ceiling { role, allowance }
     }
 
     pub(crate) fn policy(&self) -> Arc<Policy> {
