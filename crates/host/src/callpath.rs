@@ -81,8 +81,8 @@ impl CallPath {
         // Budget: one unit for each call, whatever becomes of it; calls in flight of one
         // principal, given back on drop.
         if charge == Charge::Due {
-            let allowance = self.decider.allowance(&call.principal);
-            self.purse.charge(call, allowance, started.now())?;
+            let ceiling = self.decider.ceiling(&call.principal);
+            self.purse.charge(call, &ceiling, started.now())?;
         }
         let seat = self.seats.take(&call.principal)?;
 

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use bowline_core::budget::Allowance;
 use bowline_core::call::{Body, Principal, Reply, Route, Scope};
 use bowline_core::error::CallError;
 use bowline_core::policy::{Policy, Thing};
 use tokio::sync::watch;
 
+use crate::callpath::charge::Ceiling;
 use crate::denials::Denials;
 use crate::guard::{Guard, Verdict};
 
@@ -115,8 +115,16 @@ impl Decider {
         }
     }
 
-    pub(crate) fn allowance(&self, principal: &Principal) -> Allowance {
-        self.force.load().policy.allowance(principal)
+    /// Returns what a principal may spend, and in which role.
+    pub(crate) fn ceiling(&self, principal: &Principal) -> Ceiling {
+        let force = self.force.load();
+        let policy = &force.policy;
+        let allowance = policy.allowance(principal);
+        let role = match allowance.is_unlimited() {
+            true => None,
+            false => policy.role(principal).cloned(),
+        };
+        Ceiling { role, allowance }
     }
 
     pub(crate) fn policy(&self) -> Arc<Policy> {
