@@ -33,6 +33,7 @@ use crate::manifests::FileManifests;
 use crate::reload::{self, Reloader};
 use crate::state::{self, Lock, Run, State};
 use crate::telemetry::{Exporting, Secrets, Telemetry};
+use crate::tokens::Tokens;
 
 /// Variables every child gets, where the gateway has them: enough to find programs and speak the
 /// user's language, and nothing that is a credential.
@@ -106,9 +107,11 @@ impl Gateway {
         }
         let lock = state.lock()?;
         let token = state.token()?;
-        let sessions = Arc::new(Sessions::new(&state.session_key()?));
-        let listeners = bind(config.addresses()).await?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
+        let tokens = Arc::new(Tokens::open(&state, Arc::clone(&clock))?);
+        let sessions = Sessions::new(&state.session_key()?).keep_contexts(&state)?;
+        let sessions = Arc::new(sessions);
+        let listeners = bind(config.addresses()).await?;
         let url = url_of(&listeners);
         let run = Run {
             v: 1,
@@ -137,7 +140,7 @@ impl Gateway {
             config: config.path.as_ref().map(|path| path.display().to_string()),
         };
         let reloader = Reloader::new(&config, env, Box::new(translate));
-        let door = Door::new(auth, token.expose());
+        let door = Door::new(auth, token.expose()).with_tokens(tokens);
         let edge = Edge::new(door, sessions, host, about, reloader, telemetry.traced());
         let (stop, stopped) = watch::channel(false);
         let tasks = edge.host.tasks();

@@ -18,6 +18,7 @@ mod signature;
 mod status;
 mod stdio;
 mod table;
+mod token;
 mod up;
 
 #[cfg(test)]
@@ -133,6 +134,7 @@ pub fn run(command: &Command, context: &mut Context) -> Result<Exit, Failure> {
         Command::Stop { server } => power::run(server, power::Turn::Stop, context),
         Command::Restart { server } => power::run(server, power::Turn::Restart, context),
         Command::Reload { server } => reload::run(server.as_deref(), context),
+        Command::Token { command } => token::run(command, context),
         Command::Version => version(context),
         // Both are run before anything is set up for a command.
         Command::Fixture(_) | Command::Reaper(_) => Err(Failure::usage("run it as a program")),

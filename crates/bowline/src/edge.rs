@@ -7,6 +7,7 @@ pub mod connection;
 pub mod door;
 pub mod errors;
 pub mod guard;
+pub mod hold;
 pub mod listen;
 pub mod mcp;
 pub mod metrics;
@@ -26,9 +27,11 @@ use bowline_host::Host;
 use tokio::sync::Semaphore;
 
 use crate::edge::door::Door;
+use crate::edge::hold::Holds;
 use crate::edge::session::{Session, Sessions, Terms};
 use crate::reload::Reloader;
 use crate::telemetry::{SpanCounts, Tracer};
+use crate::tokens::Issued;
 
 /// What people may want to know about this gateway.
 #[derive(Clone, Debug)]
@@ -55,6 +58,8 @@ pub struct Edge {
     pub door: Door,
     /// Who is here.
     pub sessions: Arc<Sessions>,
+    /// Which connections proved themselves with which token.
+    pub holds: Holds,
     /// What is done.
     pub host: Host,
     /// What the gateway says of itself.
@@ -85,6 +90,7 @@ impl Edge {
             watchers: Arc::new(Semaphore::new(api::events::WATCHERS_MAX)),
             door,
             sessions,
+            holds: Holds::default(),
             host,
             about,
             reloader,
@@ -106,6 +112,17 @@ impl Edge {
     fn end_session(&self, id: &str) {
         if let Some(session) = self.sessions.end(id) {
             self.forget(session.key);
+        }
+    }
+
+    /// Ends everything that was opened with tokens that count no more: their sessions, with the
+    /// calls and streams of these, and the connections that they came in by.
+    fn dismiss(&self, tokens: &[Arc<Issued>]) {
+        for token in tokens {
+            for id in self.sessions.of(token.id()) {
+                self.end_session(&id);
+            }
+            self.holds.close(token);
         }
     }
 

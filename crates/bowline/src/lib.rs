@@ -9,3 +9,4 @@ pub mod manifests;
 pub mod reload;
 pub mod state;
 pub mod telemetry;
+pub mod tokens;

@@ -101,6 +101,19 @@ pub enum Error {
     /// A file that we wrote does not hold what we wrote.
     #[error("`{0}` does not hold what it should")]
     Malformed(PathBuf),
+    /// A file that must be believed whole cannot be.
+    #[error("`{path}` does not hold what it should: {reason}")]
+    Corrupt {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+        /// The way out, and what it costs.
+        fix: String,
+    },
+    /// A record cannot be put into words.
+    #[error("a record cannot be written as JSON")]
+    Unwritable(#[source] serde_json::Error),
     /// The kernel gives no random bytes.
     #[error("no random bytes from the system: {0}")]
     Random(getrandom::Error),
@@ -123,6 +136,7 @@ impl Error {
                 Some(format!("chmod {wanted:o} {}", path.display()))
             }
             Self::Malformed(path) => Some(format!("rm {}", path.display())),
+            Self::Corrupt { fix, .. } => Some(fix.clone()),
             _ => None,
         }
     }
@@ -189,6 +203,24 @@ impl State {
         self.join("token")
     }
 
+    /// The file of all other tokens.
+    #[must_use]
+    pub fn tokens_file(&self) -> PathBuf {
+        self.join("tokens.json")
+    }
+
+    /// The file of the key that seals session ids.
+    #[must_use]
+    pub fn session_key_file(&self) -> PathBuf {
+        self.join("session.key")
+    }
+
+    /// The file of what sessions are narrowed by.
+    #[must_use]
+    pub fn contexts_file(&self) -> PathBuf {
+        self.join("contexts.json")
+    }
+
     /// The owner's token, made at the first start.
     pub fn token(&self) -> Result<Token, Error> {
         let path = self.token_file();
@@ -200,7 +232,7 @@ impl State {
 
     /// The key that seals session ids, made at the first start.
     pub fn session_key(&self) -> Result<[u8; 32], Error> {
-        let path = self.join("session.key");
+        let path = self.session_key_file();
         file::create_once(&path, || Ok(random::<32>()?.to_vec()))?;
         let bytes = file::read_private(&path, 33)?.ok_or_else(|| missing(&path))?;
         <[u8; 32]>::try_from(bytes).map_err(|_bytes| Error::Malformed(path))
@@ -247,14 +279,7 @@ impl State {
 
     /// Says where the gateway is. Readers see the old record or the new one, never a part.
     pub fn write_run(&self, run: &Run) -> Result<(), Error> {
-        let path = self.join("run.json");
-        let mut text = serde_json::to_vec(run).map_err(|source| Error::Io {
-            action: "write",
-            path: path.clone(),
-            source: source.into(),
-        })?;
-        text.push(b'\n');
-        file::replace(&path, &text)
+        file::replace(&self.join("run.json"), &json(run)?)
     }
 
     /// Takes the record back at a clean stop.
@@ -366,12 +391,38 @@ fn is_alive(pid: u32) -> bool {
     })
 }
 
-fn random<const N: usize>() -> Result<[u8; N], Error> {
+/// Writes a record as one line of JSON.
+pub(crate) fn json(record: &impl Serialize) -> Result<Vec<u8>, Error> {
+    let mut text = serde_json::to_vec(record).map_err(Error::Unwritable)?;
+    text.push(b'\n');
+    Ok(text)
+}
+
+pub(crate) fn random<const N: usize>() -> Result<[u8; N], Error> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).map_err(Error::Random)?;
     Ok(bytes)
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Reads what [`hex`] wrote of so many bytes.
+pub(crate) fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+    if pairs.len() != N || !rest.is_empty() {
+        return None;
+    }
+    let mut bytes = [0; N];
+    for (to, pair) in bytes.iter_mut().zip(pairs) {
+        let digit = |byte: u8| match byte {
+            b'0'..=b'9' => Some(byte - b'0'),
+            b'a'..=b'f' => Some(byte - b'a' + 10),
+            _ => None,
+        };
+        let [high, low] = *pair;
+        *to = (digit(high)? << 4) | digit(low)?;
+    }
+    Some(bytes)
 }

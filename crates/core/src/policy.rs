@@ -228,6 +228,17 @@ impl Policy {
         self.assigned.get(principal)
     }
 
+    /// Returns what those may do who have no role that is defined.
+    #[must_use]
+    pub const fn otherwise(&self) -> Otherwise {
+        self.otherwise
+    }
+
+    /// Returns the names of all contexts.
+    pub fn contexts(&self) -> impl Iterator<Item = Arc<str>> {
+        self.contexts.keys().cloned()
+    }
+
     /// Whether a context of that name is defined.
     #[must_use]
     pub fn has_context(&self, name: &str) -> bool {

@@ -27,6 +27,8 @@ Fix
   stop      stop a server
   restart   stop and start a server
   reload    apply the config file, or start a server anew once its calls ended
+Share
+  token     make, list and revoke tokens of principals
 Dev
   fixture   a test MCP server
   version   print the version";
@@ -138,6 +140,12 @@ pub enum Command {
         /// Only this server, as it is configured now
         server: Option<String>,
     },
+    /// Make, list and revoke tokens of principals
+    Token {
+        /// What to do with them
+        #[command(subcommand)]
+        command: TokenCommand,
+    },
     /// Be a test MCP server
     Fixture(crate::fixture::Args),
     /// Print the version
@@ -145,6 +153,44 @@ pub enum Command {
     /// Reap the children of one server
     #[command(name = "__reaper", hide = true)]
     Reaper(Passed),
+}
+
+/// What to do with tokens.
+#[derive(Debug, Subcommand)]
+pub enum TokenCommand {
+    /// Make a token; it is shown once
+    Create(NewToken),
+    /// List tokens, without their secrets
+    Ls,
+    /// Revoke a token, or all of a principal, and end what they opened
+    Revoke {
+        /// ID of a token or name of a principal
+        #[arg(value_name = "ID|PRINCIPAL")]
+        token: String,
+    },
+}
+
+/// Options of `token create`.
+#[derive(Args, Clone, Debug)]
+pub struct NewToken {
+    /// Whom it proves
+    #[arg(long, value_name = "NAME")]
+    pub principal: String,
+    /// What that principal may do; needed unless the config gives it a role
+    #[arg(long, value_name = "ROLE")]
+    pub role: Option<String>,
+    /// How long it lives, such as 12h or 30d
+    #[arg(long, value_name = "DURATION", value_parser = life)]
+    pub expires: Option<Duration>,
+    /// Narrow it by this rule of the config; may stand several times
+    #[arg(long, value_name = "NAME")]
+    pub context: Vec<String>,
+}
+
+fn life(text: &str) -> Result<Duration, &'static str> {
+    duration::parse(text)
+        .filter(|life| life.as_secs() > 0)
+        .ok_or("expected a duration of at least a second, such as 90s, 12h or 30d")
 }
 
 /// Options of `up`.

@@ -84,6 +84,11 @@ impl Client {
         self.send(Method::POST, path, body, deadline)
     }
 
+    /// Has something taken away; the answer is JSON as it came.
+    pub(crate) fn delete(&self, path: &str, deadline: Duration) -> Result<Bytes, Failure> {
+        self.send(Method::DELETE, path, Bytes::new(), deadline)
+    }
+
     fn send(
         &self,
         method: Method,

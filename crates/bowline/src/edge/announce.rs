@@ -1,4 +1,5 @@
-//! Tells listening sessions when what they see has changed, and lets quiet sessions go.
+//! Tells listening sessions when what they see has changed, and lets quiet sessions and expired
+//! tokens go.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,25 +17,59 @@ const SWEEP: Duration = Duration::from_secs(60);
 /// Changes that follow each other this closely are told as one.
 const SETTLE: Duration = Duration::from_millis(20);
 
+/// The wall clock may be set, so the next token to expire is looked for this often at least.
+const EXPIRY_LOOK: Duration = Duration::from_secs(60);
+
 /// Runs until told to stop.
 pub async fn run(edge: Arc<Edge>, mut stop: watch::Receiver<bool>) {
+    tokio::select! {
+        () = announce(&edge) => {}
+        () = expire(&edge) => {}
+        () = sweep(&edge) => {}
+        _ = stop.changed() => {}
+    }
+}
+
+/// Tells of changes: of what there is, and of who may see it.
+async fn announce(edge: &Edge) {
     let mut changes = edge.host.catalog_changes();
+    let mut rules = edge.host.policy_changes();
+    loop {
+        let changed = tokio::select! {
+            changed = changes.changed() => changed,
+            changed = rules.changed() => changed,
+        };
+        if changed.is_err() {
+            return std::future::pending().await;
+        }
+        settled(edge).await;
+        changes.borrow_and_update();
+        rules.borrow_and_update();
+        tell(edge);
+    }
+}
+
+async fn sweep(edge: &Edge) {
     let mut sweep = tokio::time::interval(SWEEP);
     loop {
-        tokio::select! {
-            changed = changes.changed() => {
-                if changed.is_err() {
-                    return;
-                }
-                tokio::select! {
-                    () = settled(&edge) => {}
-                    _ = stop.changed() => return,
-                }
-                changes.borrow_and_update();
-                tell(&edge);
-            }
-            _ = sweep.tick() => edge.sweep_sessions(),
-            _ = stop.changed() => return,
+        sweep.tick().await;
+        edge.sweep_sessions();
+    }
+}
+
+/// Ends what was opened with tokens when their time has come.
+async fn expire(edge: &Edge) {
+    let Some(tokens) = edge.door.tokens() else {
+        return std::future::pending().await;
+    };
+    loop {
+        edge.dismiss(&tokens.expire());
+        match tokens.next_end() {
+            None => tokens.changed().await,
+            Some(wait) => tokio::select! {
+                () = tokens.changed() => {}
+                () = tokio::time::sleep(wait.min(EXPIRY_LOOK)) => {}
+            },
         }
     }
 }
@@ -48,12 +83,12 @@ async fn settled(edge: &Edge) {
 
 /// Tells a session that has just begun to listen of changes that it could not hear before.
 pub(super) fn catch_up(edge: &Edge, session: &Session) {
-    session.announce(&lists(edge, &session.principal, &session.scope));
+    session.announce(&lists(edge, &session.asker(), &session.scope));
 }
 
 /// Notes that a session begins with the lists as they are.
 pub(super) fn knows(edge: &Edge, session: &Session) {
-    session.knows_all(lists(edge, &session.principal, &session.scope));
+    session.knows_all(lists(edge, &session.asker(), &session.scope));
 }
 
 fn lists(edge: &Edge, principal: &Principal, scope: &Scope) -> Lists {
@@ -65,10 +100,11 @@ fn lists(edge: &Edge, principal: &Principal, scope: &Scope) -> Lists {
 fn tell(edge: &Edge) {
     let mut views: HashMap<(Arc<Principal>, Scope), Lists> = HashMap::new();
     for session in edge.sessions.all() {
-        let key = (Arc::clone(&session.principal), session.scope.clone());
+        let asker = session.asker();
+        let key = (Arc::clone(&asker), session.scope.clone());
         let lists = views
             .entry(key)
-            .or_insert_with(|| lists(edge, &session.principal, &session.scope));
+            .or_insert_with(|| lists(edge, &asker, &session.scope));
         session.announce(lists);
     }
 }

@@ -6,6 +6,8 @@ pub(super) mod events;
 mod logs;
 mod reload;
 mod servers;
+mod sessions;
+mod tokens;
 
 use std::sync::{Arc, Weak};
 
@@ -13,19 +15,24 @@ use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post, put};
 use bowline_core::call::{Principal, Role};
 use bowline_core::error::CallError;
+use bowline_core::policy::Policy;
+use bowline_wire::scan::{self, Keys};
 use http::Request;
 use http::request::Parts;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
+use serde::Deserialize;
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
 use super::body::{Answer, EdgeBody};
 use super::mcp::{bounded_body, is_json};
 use super::{Edge, errors};
+use crate::state;
+use crate::tokens::CONTEXTS_MAX;
 
 /// How many suggestions an error carries.
 const SUGGESTIONS_MAX: usize = 3;
@@ -81,6 +88,10 @@ pub(super) fn router(edge: Weak<Edge>) -> Router {
         .route("/api/v1/call", post(call::call))
         .route("/api/v1/logs", get(logs::logs))
         .route("/api/v1/reload", post(reload::reload))
+        .route("/api/v1/sessions", get(sessions::list))
+        .route("/api/v1/sessions/{id}/context", put(sessions::narrow))
+        .route("/api/v1/tokens", get(tokens::list).post(tokens::create))
+        .route("/api/v1/tokens/{id}", delete(tokens::revoke))
         .fallback(nothing)
         .with_state(edge)
 }
@@ -100,6 +111,42 @@ pub(super) struct Failure(StatusCode, Value);
 impl Failure {
     fn plain(status: StatusCode, code: &str, message: &str) -> Self {
         Self(status, json!({"error": {"code": code, "message": message}}))
+    }
+
+    /// The same, with names that may have been meant.
+    fn named(status: StatusCode, code: &str, message: &str, near: Vec<String>) -> Self {
+        let mut failure = Self::plain(status, code, message);
+        if !near.is_empty() {
+            failure.add("suggestions", near.into());
+        }
+        failure
+    }
+
+    /// Tells that something could not be kept.
+    fn state(error: &state::Error) -> Self {
+        let mut message = error.to_string();
+        if let Some(source) = std::error::Error::source(error) {
+            message = format!("{message}: {source}");
+        }
+        let mut failure = Self::plain(StatusCode::INTERNAL_SERVER_ERROR, "state", &message);
+        if let Some(fix) = error.fix() {
+            failure.add("hint", fix.into());
+        }
+        failure
+    }
+
+    fn add(&mut self, key: &str, value: Value) {
+        if let Some(Value::Object(error)) = self.1.get_mut("error") {
+            error.insert(key.to_owned(), value);
+        }
+    }
+
+    /// Says what a failure means, before it says what failed.
+    fn because(mut self, meaning: &str) -> Self {
+        if let Some(Value::String(message)) = self.1.pointer_mut("/error/message") {
+            *message = format!("{meaning}: {message}");
+        }
+        self
     }
 
     /// Tells a failed call, with the names that come close to one that does not exist.
@@ -136,6 +183,28 @@ fn alive(edge: &Weak<Edge>) -> Result<Arc<Edge>, Failure> {
             "the gateway is shutting down",
         )
     })
+}
+
+/// Reads what is asked, as strictly as at the MCP endpoints.
+fn read_body<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Failure> {
+    let invalid = |message: String| Failure::plain(StatusCode::BAD_REQUEST, "invalid", &message);
+    scan::check(body, Keys::Unique).map_err(|fault| invalid(fault.to_string()))?;
+    serde_json::from_slice(body).map_err(|error| invalid(error.to_string()))
+}
+
+/// Refuses contexts that are not defined: they would hide everything.
+fn contexts_of(policy: &Policy, names: Vec<String>) -> Result<Vec<String>, Failure> {
+    let status = StatusCode::UNPROCESSABLE_ENTITY;
+    if names.len() > CONTEXTS_MAX {
+        let message = format!("at most {CONTEXTS_MAX} contexts can be named");
+        return Err(Failure::plain(status, "too_many_contexts", &message));
+    }
+    let Some(unknown) = names.iter().find(|name| !policy.has_context(name)) else {
+        return Ok(names);
+    };
+    let message = format!("no context `{unknown}` is defined");
+    let near = nearest(unknown, policy.contexts());
+    Err(Failure::named(status, "context_not_found", &message, near))
 }
 
 /// Returns the names that are most like `asked`, best first.

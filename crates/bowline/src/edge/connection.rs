@@ -24,6 +24,7 @@ use super::Edge;
 use super::body::{Answer, EdgeBody};
 use super::door::Local;
 use super::guard::{Guarded, Pulse};
+use super::hold::Hold;
 use super::listen::answer;
 use super::stream::Guard;
 use super::unread::Unread;
@@ -78,8 +79,23 @@ impl Drop for Open {
 
 impl Guard for Open {}
 
-/// Serves a connection to its end.
-pub async fn keep(edge: Arc<Edge>, stream: TcpStream, mut stop: watch::Receiver<bool>) {
+/// Serves a connection to its end, or to that of the token it was proved with.
+pub async fn keep(edge: Arc<Edge>, stream: TcpStream, stop: watch::Receiver<bool>) {
+    let held = edge.holds.begin();
+    tokio::select! {
+        // First, so that streams whose session was ended are ended in order.
+        biased;
+        () = attend(&edge, held.hold(), stream, stop) => {}
+        () = held.hold().closed() => {}
+    }
+}
+
+async fn attend(
+    edge: &Arc<Edge>,
+    hold: &Arc<Hold>,
+    stream: TcpStream,
+    mut stop: watch::Receiver<bool>,
+) {
     // Without it small answers wait for acknowledgements.
     let _ = stream.set_nodelay(true);
     let Ok(local) = stream.local_addr() else {
@@ -88,7 +104,8 @@ pub async fn keep(edge: Arc<Edge>, stream: TcpStream, mut stop: watch::Receiver<
     let mut stream = Guarded::new(Unread::new(stream));
     let pulse = stream.pulse();
     let keeper = Keeper {
-        edge,
+        edge: Arc::clone(edge),
+        hold: Arc::clone(hold),
         local: Arc::new(Local::new(local)),
         pulse,
         work: Arc::default(),
@@ -135,6 +152,7 @@ enum Next {
 #[derive(Debug)]
 struct Keeper {
     edge: Arc<Edge>,
+    hold: Arc<Hold>,
     local: Arc<Local>,
     pulse: Arc<Pulse>,
     work: Arc<Work>,
@@ -161,9 +179,10 @@ impl Keeper {
     async fn serve(&self, stream: Stream, stop: &mut watch::Receiver<bool>) -> Option<Stream> {
         let service = service_fn(|request| {
             let (edge, local) = (Arc::clone(&self.edge), Arc::clone(&self.local));
+            let hold = Arc::clone(&self.hold);
             let open = Open::new(&self.work);
             async move {
-                let answer = answer(&edge, request, &local).await;
+                let answer = answer(&edge, request, (&local, &hold)).await;
                 Ok::<_, Infallible>(held(answer, open))
             }
         });

@@ -11,6 +11,7 @@ use subtle::ConstantTimeEq as _;
 use thiserror::Error;
 
 use super::route::Place;
+use crate::tokens::{Issued, Tokens};
 
 /// Why a request was turned away.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
@@ -22,7 +23,9 @@ pub enum Refused {
     #[error("requests of web pages are taken from this gateway's own origin only")]
     Origin,
     /// There is no credential, or not the right one.
-    #[error("a bearer token is required; it is in the token file of the state directory")]
+    #[error(
+        "a valid bearer token is required; the owner's is in the token file of the state directory"
+    )]
     Unauthorized,
     /// A credential stands where it is logged.
     #[error("credentials belong into the Authorization header, not into the query")]
@@ -48,6 +51,26 @@ pub struct Door {
     token: Token,
     owner: Arc<Principal>,
     anonymous: Arc<Principal>,
+    /// The tokens of everybody else; nobody else has one where absent.
+    tokens: Option<Arc<Tokens>>,
+}
+
+/// Who makes a request, and what proved it.
+#[derive(Clone, Debug)]
+pub struct Proven {
+    /// Who.
+    pub principal: Arc<Principal>,
+    /// The token that proved it, which may be revoked; absent for the owner and for nobody.
+    pub token: Option<Arc<Issued>>,
+}
+
+impl Proven {
+    fn by_itself(principal: &Arc<Principal>) -> Self {
+        Self {
+            principal: Arc::clone(principal),
+            token: None,
+        }
+    }
 }
 
 /// A secret that does not show itself.
@@ -118,7 +141,23 @@ impl Door {
             token: Token(token.as_bytes().to_vec()),
             owner: Arc::new(Principal::new("owner", Role::Owner)),
             anonymous: Arc::new(Principal::new("anonymous-local", Role::AnonymousLocal)),
+            tokens: None,
         }
+    }
+
+    /// Lets those in as well who have one of these tokens.
+    #[must_use]
+    pub fn with_tokens(self, tokens: Arc<Tokens>) -> Self {
+        Self {
+            tokens: Some(tokens),
+            ..self
+        }
+    }
+
+    /// Returns the tokens of everybody but the owner.
+    #[must_use]
+    pub const fn tokens(&self) -> Option<&Arc<Tokens>> {
+        self.tokens.as_ref()
     }
 
     /// Whether callers must prove who they are.
@@ -148,28 +187,36 @@ impl Door {
         if ours { Ok(()) } else { Err(Refused::Origin) }
     }
 
-    /// Says who makes a request for `place`.
-    pub fn identify(&self, parts: &Parts, place: &Place) -> Result<Arc<Principal>, Refused> {
+    /// Says who makes a request for `place`. What a request says of itself counts for nothing.
+    pub fn identify(&self, parts: &Parts, place: &Place) -> Result<Proven, Refused> {
         if parts.uri.query().is_some_and(holds_credential) {
             return Err(Refused::Query);
         }
         if parts.headers.contains_key(header::AUTHORIZATION) {
             // A wrong credential never falls back to another identity.
-            let right = only(&parts.headers, header::AUTHORIZATION)
+            return only(&parts.headers, header::AUTHORIZATION)
                 .and_then(bearer)
-                .is_some_and(|token| self.token.is(token.as_bytes()));
-            return if right {
-                Ok(Arc::clone(&self.owner))
-            } else {
-                Err(Refused::Unauthorized)
-            };
+                .and_then(|token| self.holder(token))
+                .ok_or(Refused::Unauthorized);
         }
         match (place, self.auth) {
             (Place::Mcp(_) | Place::Sse(_) | Place::Messages(_), Auth::NotForMcp)
-            | (Place::Livez | Place::Readyz, _) => Ok(Arc::clone(&self.anonymous)),
+            | (Place::Livez | Place::Readyz, _) => Ok(Proven::by_itself(&self.anonymous)),
             (Place::Mcp(_) | Place::Sse(_) | Place::Messages(_), Auth::Required)
             | (Place::Api | Place::Metrics, _) => Err(Refused::Unauthorized),
         }
+    }
+
+    /// Returns whom a token was given to.
+    fn holder(&self, token: &str) -> Option<Proven> {
+        if self.token.is(token.as_bytes()) {
+            return Some(Proven::by_itself(&self.owner));
+        }
+        let issued = self.tokens.as_ref()?.find(token)?;
+        Some(Proven {
+            principal: Arc::clone(&issued.principal),
+            token: Some(issued),
+        })
     }
 }
 

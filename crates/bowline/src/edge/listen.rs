@@ -11,6 +11,7 @@ use tokio::sync::{Semaphore, watch};
 use super::body::{self, Answer};
 use super::door::{Local, Refused};
 use super::errors::UNAUTHORIZED;
+use super::hold::Hold;
 use super::mcp::Endpoint;
 use super::route::{Place, place};
 use super::{Edge, api, connection, mcp, metrics, ready};
@@ -47,8 +48,12 @@ pub async fn serve(edge: Arc<Edge>, listener: TcpListener, mut stop: watch::Rece
     }
 }
 
-/// Answers one request.
-pub(super) async fn answer(edge: &Arc<Edge>, request: Request<Incoming>, local: &Local) -> Answer {
+/// Answers one request of a connection that came in at `local`.
+pub(super) async fn answer(
+    edge: &Arc<Edge>,
+    request: Request<Incoming>,
+    (local, hold): (&Local, &Arc<Hold>),
+) -> Answer {
     let (parts, incoming) = request.into_parts();
     if let Err(refused) = edge.door.check_address(&parts, local) {
         return refusal(refused);
@@ -56,7 +61,11 @@ pub(super) async fn answer(edge: &Arc<Edge>, request: Request<Incoming>, local: 
     let Some(place) = place(parts.uri.path()) else {
         return body::text(StatusCode::NOT_FOUND, "there is nothing here\n");
     };
-    let principal = match edge.door.identify(&parts, &place) {
+    let proven = edge.door.identify(&parts, &place).and_then(|proven| {
+        edge.holds.prove(hold, proven.token.as_ref())?;
+        Ok(proven.principal)
+    });
+    let principal = match proven {
         Ok(principal) => principal,
         Err(refused) => return refusal(refused),
     };

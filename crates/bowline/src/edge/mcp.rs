@@ -37,6 +37,16 @@ struct Caller<'a> {
     parts: &'a Parts,
 }
 
+impl<'a> Caller<'a> {
+    /// Returns the same caller as its session knows it: narrowed by what was set for the session.
+    const fn narrowed(self, asker: &'a Arc<Principal>) -> Self {
+        Self {
+            principal: asker,
+            ..self
+        }
+    }
+}
+
 /// Reads a body within bounds, or returns the answer that refuses it.
 pub(super) async fn bounded_body(
     headers: &http::HeaderMap,
@@ -87,16 +97,23 @@ pub async fn answer(
     }
 }
 
-/// Refuses an endpoint of a server that is not there.
+/// Refuses an endpoint of a server or a profile that is not there.
 fn refuse_scope(caller: Caller<'_>) -> Option<Answer> {
-    let Scope::Server(server) = caller.scope else {
-        return None;
-    };
-    let error = caller.edge.host.server(server).err()?;
-    Some(body::json(
-        StatusCode::NOT_FOUND,
-        errors::answer(b"null", &error),
-    ))
+    let host = &caller.edge.host;
+    match caller.scope {
+        Scope::All => None,
+        Scope::Server(server) => {
+            let error = host.server(server).err()?;
+            let text = errors::answer(b"null", &error);
+            Some(body::json(StatusCode::NOT_FOUND, text))
+        }
+        Scope::Profile(profile) if host.policy().has_profile(profile) => None,
+        Scope::Profile(profile) => {
+            let message = format!("there is no profile `{profile}`");
+            let status = StatusCode::NOT_FOUND;
+            Some(failure(status, None, code::INVALID_PARAMS, &message))
+        }
+    }
 }
 
 fn not_allowed(allowed: &'static str) -> Answer {
@@ -128,7 +145,10 @@ async fn post(caller: Caller<'_>, incoming: Incoming) -> Answer {
             Box::pin(handshake::open(caller, &message)).await
         }
         (Kind::Request, _) => match session(caller) {
-            Ok(session) => request(caller, &session, &message).await,
+            Ok(session) => {
+                let asker = session.asker();
+                request(caller.narrowed(&asker), &session, &message).await
+            }
             Err(status) => no_session(status, message.id()),
         },
         (Kind::Notification | Kind::Answer, _) => match session(caller) {

@@ -33,7 +33,16 @@ pub fn place(path: &str) -> Option<Place> {
         "/readyz" => Some(Place::Readyz),
         _ if path.starts_with("/api/v1/") => Some(Place::Api),
         _ => match path.strip_prefix("/servers/") {
-            None => endpoint(path.strip_prefix('/')?, Scope::All),
+            None => {
+                let path = path.strip_prefix('/')?;
+                match path.split_once('/') {
+                    None => endpoint(path, Scope::All),
+                    Some((kind, profile)) => {
+                        let scope = Scope::Profile(Arc::from(profile));
+                        endpoint(kind, scope).filter(|_| name::is_server(profile))
+                    }
+                }
+            }
             Some(rest) => {
                 let (server, rest) = rest.split_once('/')?;
                 let scope = Scope::Server(Arc::from(server));
@@ -70,12 +79,22 @@ mod tests {
             place("/servers/files/messages"),
             Some(Place::Messages(Scope::Server("files".into())))
         );
+        let profile = || Scope::Profile("day".into());
+        assert_eq!(place("/mcp/day"), Some(Place::Mcp(profile())));
+        assert_eq!(place("/sse/day"), Some(Place::Sse(profile())));
+        assert_eq!(place("/messages/day"), Some(Place::Messages(profile())));
         for path in [
             "/",
             "/mcp/",
             "//mcp",
             "/MCP",
             "/mcp/../api/v1/servers",
+            "/mcp/day/",
+            "/mcp/Day",
+            "/mcp/..",
+            "/mcp/day/mcp",
+            "/servers/files/mcp/day",
+            "/livez/day",
             "/servers//mcp",
             "/servers/../mcp",
             "/servers/a/b/mcp",

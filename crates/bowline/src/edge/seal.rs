@@ -22,6 +22,8 @@ const USE: &[u8] = b"bowline session 1";
 pub struct Sealed {
     /// The principal it was given to.
     pub principal: String,
+    /// The credential that opened it; empty for the owner token.
+    pub credential: String,
     /// The endpoint it belongs to.
     pub scope: Scope,
     /// The revision agreed on.
@@ -81,7 +83,8 @@ impl Seal {
     }
 }
 
-/// Time, scope, revision, principal and abilities as lines: none of them holds a line break.
+/// Time, scope, revision, principal, abilities and credential as lines: none of them holds a line
+/// break.
 fn encode(sealed: &Sealed) -> Vec<u8> {
     let scope = match &sealed.scope {
         Scope::All => String::new(),
@@ -90,17 +93,18 @@ fn encode(sealed: &Sealed) -> Vec<u8> {
         Scope::Profile(profile) => format!("/{profile}"),
     };
     format!(
-        "{}\n{scope}\n{}\n{}\n{}",
+        "{}\n{scope}\n{}\n{}\n{}\n{}",
         sealed.issued_s,
         sealed.revision,
         sealed.principal,
-        sealed.abilities.bits()
+        sealed.abilities.bits(),
+        sealed.credential,
     )
     .into_bytes()
 }
 
 fn decode(text: &[u8]) -> Option<Sealed> {
-    let mut lines = std::str::from_utf8(text).ok()?.splitn(5, '\n');
+    let mut lines = std::str::from_utf8(text).ok()?.splitn(6, '\n');
     let issued_s = lines.next()?.parse().ok()?;
     let scope = match lines.next()? {
         "" => Scope::All,
@@ -116,8 +120,11 @@ fn decode(text: &[u8]) -> Option<Sealed> {
         Some(bits) => Abilities::from_bits(bits.parse().ok()?),
         None => Abilities::default(),
     };
+    // Those of before there were tokens end here.
+    let credential = lines.next().unwrap_or_default().to_owned();
     Some(Sealed {
         principal,
+        credential,
         scope,
         revision,
         issued_s,
@@ -133,7 +140,8 @@ mod tests {
 
     fn sealed() -> Sealed {
         Sealed {
-            principal: "owner".to_owned(),
+            principal: "ann".to_owned(),
+            credential: "0123456789abcdef".to_owned(),
             scope: Scope::Server("files".into()),
             revision: Revision::V2025_11_25,
             issued_s: 7,
@@ -142,12 +150,20 @@ mod tests {
     }
 
     #[test]
-    fn an_id_of_before_abilities_were_sealed_opens_with_none() {
-        let old = Sealed {
+    fn an_id_of_before_abilities_or_tokens_were_sealed_opens_with_none() {
+        let older = Sealed {
             abilities: Abilities::default(),
+            credential: String::new(),
             ..sealed()
         };
-        assert_eq!(decode(b"7\nfiles\n2025-11-25\nowner"), Some(old));
+        let old = Sealed {
+            credential: String::new(),
+            ..sealed()
+        };
+        let bits = old.abilities.bits();
+        assert_eq!(decode(b"7\nfiles\n2025-11-25\nann"), Some(older));
+        let text = format!("7\nfiles\n2025-11-25\nann\n{bits}");
+        assert_eq!(decode(text.as_bytes()), Some(old));
         assert_eq!(decode(b"7\nfiles\n2025-11-25\nowner\nx"), None);
     }
 

@@ -2,6 +2,7 @@
 
 mod end;
 mod inflight;
+mod narrow;
 mod questions;
 mod streams;
 mod table;
@@ -11,7 +12,8 @@ mod tests;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use bowline_core::call::{Principal, Scope};
+use arc_swap::ArcSwap;
+use bowline_core::call::{Contexts, Principal, Scope};
 use bowline_core::caller::{Abilities, Question, QuestionId, SessionKey};
 use bowline_core::level::Level;
 use bowline_core::sync::lock;
@@ -28,6 +30,7 @@ use streams::Streams;
 
 pub use end::{CallEnd, Home};
 pub use inflight::{Cancelled, InFlight};
+pub use narrow::{NARROWED_MAX, NarrowError};
 pub use table::{AGE_MAX, IDLE, SESSIONS_MAX, STREAMS_MAX, Seat, Sessions};
 
 /// Marks the names of streams that sessions listen on; those of calls do not have it.
@@ -104,12 +107,18 @@ pub struct Terms {
 pub struct Session {
     /// Tells it from every other session of this process.
     pub key: SessionKey,
-    /// Who opened it.
+    /// Who opened it, as the credential says.
     pub principal: Arc<Principal>,
     /// The endpoint it belongs to.
     pub scope: Scope,
     /// The revision agreed on.
     pub revision: Revision,
+    /// When it was opened, in seconds since 1970.
+    pub issued_s: u64,
+    /// The same principal, narrowed by what was set for this session.
+    asker: ArcSwap<Principal>,
+    /// What was set.
+    contexts: Mutex<Contexts>,
     /// Its calls under way, so that they can be cancelled.
     pub in_flight: InFlight,
     /// What servers want to know from its caller.
@@ -136,9 +145,12 @@ impl Session {
     fn new(id: &str, key: SessionKey, terms: Terms, shared: &Arc<Shared>, at: Beginning) -> Self {
         Self {
             key,
+            asker: ArcSwap::new(Arc::clone(&terms.principal)),
+            contexts: Mutex::default(),
             principal: terms.principal,
             scope: terms.scope,
             revision: terms.revision,
+            issued_s: at.issued_s,
             in_flight: InFlight::default(),
             questions: Questions::default(),
             shared: Arc::clone(shared),
@@ -153,6 +165,44 @@ impl Session {
             quiet: AtomicBool::new(false),
             closed: AtomicBool::new(false),
         }
+    }
+
+    /// Returns who asks in it: its principal, narrowed by what was set for it.
+    #[must_use]
+    pub fn asker(&self) -> Arc<Principal> {
+        self.asker.load_full()
+    }
+
+    /// Returns what was set to narrow it.
+    #[must_use]
+    pub fn contexts(&self) -> Contexts {
+        lock(&self.contexts).clone()
+    }
+
+    /// Narrows it by these rules from now on, and by no others.
+    fn narrow(&self, contexts: &Contexts) {
+        let mut own = lock(&self.contexts);
+        *own = contexts.clone();
+        let narrowed = self.principal.narrowed(contexts);
+        self.asker.store(Arc::new(narrowed));
+    }
+
+    /// Whether it was opened by this principal with this credential. Another credential of the
+    /// same principal may allow less, and may be revoked alone.
+    fn is_of(&self, principal: &Principal) -> bool {
+        self.principal.name == principal.name && self.principal.credential == principal.credential
+    }
+
+    /// Returns how many of its streams are open, the one it listens on included.
+    #[must_use]
+    pub fn stream_count(&self) -> usize {
+        usize::from(self.is_listening()) + self.streams.open_count()
+    }
+
+    /// Returns when it was last used.
+    #[must_use]
+    pub fn used(&self) -> Now {
+        Now(self.used_ms.load(Ordering::Relaxed))
     }
 
     /// Returns what its client can be asked for.
@@ -359,6 +409,7 @@ impl Session {
 struct Beginning {
     now: Now,
     unix_ms: u64,
+    issued_s: u64,
 }
 
 /// Names the stream a session listens on: the same after a restart, another for each session.

@@ -72,14 +72,22 @@ pub(super) fn create_once(
     }
 }
 
-/// Replaces the file in one step.
+/// Replaces the file in one step, which lasts once this has returned.
 pub(crate) fn replace(path: &Path, content: &[u8]) -> Result<(), Error> {
     let draft = Draft::write(path, content)?;
-    std::fs::rename(&draft.path, path).map_err(|source| Error::Io {
+    let failed = |source| Error::Io {
         action: "replace",
         path: path.to_owned(),
         source,
-    })
+    };
+    std::fs::rename(&draft.path, path).map_err(failed)?;
+    // Until the directory is written too, a power cut may bring the old file back.
+    match path.parent() {
+        Some(directory) => File::open(directory)
+            .and_then(|directory| directory.sync_all())
+            .map_err(failed),
+        None => Ok(()),
+    }
 }
 
 /// A finished file under a name of its own, gone when it is not needed.

@@ -38,6 +38,8 @@ pub(super) async fn answer(caller: Caller<'_>, text: Bytes) -> Answer {
         Ok(_) | Err(StatusCode::BAD_REQUEST) => return read::refused(&text, Refusal::Batch),
         Err(status) => return no_session(status, None),
     };
+    let asker = session.asker();
+    let caller = caller.narrowed(&asker);
     let invalid = |message| failure(StatusCode::OK, None, code::INVALID_REQUEST, message);
     let items: Vec<_> = object::items(&text)
         .take(MESSAGES_MAX + 1)

@@ -87,7 +87,8 @@ pub(super) async fn messages(caller: Caller<'_>, incoming: Incoming) -> Answer {
         Err(refusal) => return read::refused(&text, refusal),
     };
     if message.kind() == Kind::Request {
-        request(caller, &session, &message).await;
+        let asker = session.asker();
+        request(caller.narrowed(&asker), &session, &message).await;
     } else {
         heard(caller, &session, &message);
     }

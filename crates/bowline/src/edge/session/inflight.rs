@@ -58,6 +58,12 @@ impl InFlight {
         }
     }
 
+    /// Returns how many calls are under way.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.lock().len()
+    }
+
     /// Whether no call is under way.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -99,6 +99,14 @@ impl Streams {
         }
     }
 
+    /// Returns how many streams somebody reads.
+    #[must_use]
+    pub(super) fn open_count(&self) -> usize {
+        let state = self.state();
+        let entries = state.entries.iter();
+        entries.filter(|entry| entry.end.line().is_read()).count()
+    }
+
     /// Whether there is no stream to come back to.
     #[must_use]
     pub(super) fn is_empty(&self) -> bool {

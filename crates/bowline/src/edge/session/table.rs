@@ -14,6 +14,7 @@ use bytes::Bytes;
 use foldhash::fast::RandomState;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::narrow::{Narrowed, Narrowings};
 use super::{Beginning, Session, Shared, Terms};
 use crate::edge::seal::{Seal, Sealed};
 use crate::edge::stream::{Guard, Kept};
@@ -43,6 +44,8 @@ pub struct Sessions {
     next_key: AtomicU64,
     shared: Arc<Shared>,
     table: Mutex<Table>,
+    /// Where what narrows sessions is kept.
+    pub(super) narrowings: Narrowings,
     /// One for each stream that may be open.
     seats: Arc<Semaphore>,
 }
@@ -54,8 +57,8 @@ pub struct Seat(#[expect(dead_code, reason = "its drop is what counts")] OwnedSe
 impl Guard for Seat {}
 
 #[derive(Debug, Default)]
-struct Table {
-    live: HashMap<Arc<str>, Arc<Session>, RandomState>,
+pub(super) struct Table {
+    pub(super) live: HashMap<Arc<str>, Arc<Session>, RandomState>,
     /// The ids of the same sessions.
     ids: HashMap<SessionKey, Arc<str>, RandomState>,
     ended: HashSet<Arc<str>>,
@@ -63,6 +66,8 @@ struct Table {
     ended_order: VecDeque<Arc<str>>,
     /// Sessions that had to go and that the host was not told of yet.
     gone: Vec<SessionKey>,
+    /// What sessions are narrowed by, in memory or not.
+    pub(super) narrowed: Narrowed,
 }
 
 impl Table {
@@ -93,6 +98,7 @@ impl Sessions {
                 kept: Kept::default(),
             }),
             table: Mutex::default(),
+            narrowings: Narrowings::default(),
             seats: Arc::new(Semaphore::new(STREAMS_MAX)),
         }
     }
@@ -105,21 +111,23 @@ impl Sessions {
 
     /// Opens a session and returns it with its id.
     pub fn open(&self, terms: Terms, clock: &dyn Clock) -> Option<(Arc<str>, Arc<Session>)> {
+        let issued_s = clock.unix_ms() / 1_000;
         let id: Arc<str> = self
             .seal
             .seal(&Sealed {
                 principal: terms.principal.name.as_ref().to_owned(),
+                credential: terms.principal.credential.as_ref().to_owned(),
                 scope: terms.scope.clone(),
                 revision: terms.revision,
-                issued_s: clock.unix_ms() / 1_000,
+                issued_s,
                 abilities: terms.abilities,
             })?
             .into();
-        let session = self.begin(&id, terms, clock);
+        let session = self.begin(&id, terms, issued_s, clock);
         Some((id, session))
     }
 
-    /// Returns the session of `id`, if it belongs to this principal and endpoint; a session this
+    /// Returns the session of `id`, if it belongs to this credential and endpoint; a session this
     /// process has not seen yet comes to life from its id.
     #[must_use]
     pub fn find(
@@ -134,7 +142,7 @@ impl Sessions {
             Some(session) => session,
             None => self.revive(id, principal, clock)?,
         };
-        if session.principal.name != principal.name || session.scope != *scope {
+        if !session.is_of(principal) || session.scope != *scope {
             return None;
         }
         session.used_ms.store(clock.now().0, Ordering::Relaxed);
@@ -189,6 +197,26 @@ impl Sessions {
         }
     }
 
+    /// Returns the ids of the sessions that were opened with this credential.
+    #[must_use]
+    pub fn of(&self, credential: &str) -> Vec<Arc<str>> {
+        let table = self.table();
+        let own = table
+            .live
+            .iter()
+            .filter(|(_, session)| *session.principal.credential == *credential);
+        own.map(|(id, _)| Arc::clone(id)).collect()
+    }
+
+    /// Returns every session in memory, with its id.
+    #[must_use]
+    pub fn named(&self) -> Vec<(Arc<str>, Arc<Session>)> {
+        let table = self.table();
+        let all = table.live.iter();
+        all.map(|(id, session)| (Arc::clone(id), Arc::clone(session)))
+            .collect()
+    }
+
     /// Returns every session in memory.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<Session>> {
@@ -221,10 +249,8 @@ impl Sessions {
         principal: &Arc<Principal>,
         clock: &dyn Clock,
     ) -> Option<Arc<Session>> {
-        let sealed = self.seal.open(id)?;
-        let age_s = (clock.unix_ms() / 1_000).saturating_sub(sealed.issued_s);
-        let ended = self.table().ended.contains(id);
-        if ended || age_s > AGE_MAX.as_secs() || *sealed.principal != *principal.name {
+        let sealed = self.unseal(id, clock)?;
+        if *sealed.principal != *principal.name || *sealed.credential != *principal.credential {
             return None;
         }
         // What it knew of the lists is not known any more: the next change is news to it.
@@ -234,14 +260,23 @@ impl Sessions {
             revision: sealed.revision,
             abilities: sealed.abilities,
         };
-        Some(self.begin(&id.into(), terms, clock))
+        Some(self.begin(&id.into(), terms, sealed.issued_s, clock))
     }
 
-    fn begin(&self, id: &Arc<str>, terms: Terms, clock: &dyn Clock) -> Arc<Session> {
+    /// Returns what an id says, if its session may still be used.
+    pub(super) fn unseal(&self, id: &str, clock: &dyn Clock) -> Option<Sealed> {
+        let sealed = self.seal.open(id)?;
+        let age_s = (clock.unix_ms() / 1_000).saturating_sub(sealed.issued_s);
+        let ended = self.table().ended.contains(id);
+        (!ended && age_s <= AGE_MAX.as_secs()).then_some(sealed)
+    }
+
+    fn begin(&self, id: &Arc<str>, terms: Terms, issued_s: u64, clock: &dyn Clock) -> Arc<Session> {
         let key = SessionKey(self.next_key.fetch_add(1, Ordering::Relaxed));
         let at = Beginning {
             now: clock.now(),
             unix_ms: clock.unix_ms(),
+            issued_s,
         };
         let session = Arc::new(Session::new(id, key, terms, &self.shared, at));
         let (session, pushed_out) = self.table().insert(Arc::clone(id), session);
@@ -251,7 +286,7 @@ impl Sessions {
         session
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    pub(super) fn table(&self) -> MutexGuard<'_, Table> {
         lock(&self.table)
     }
 }
@@ -280,6 +315,10 @@ impl Table {
             && self.gone.len() < GONE_MAX
         {
             self.gone.push(session.key);
+        }
+        // Under the same lock as what is set: a session that comes back is never wider.
+        if let Some(contexts) = self.narrowed.of(&id) {
+            session.narrow(contexts);
         }
         self.ids.insert(session.key, Arc::clone(&id));
         self.live.insert(id, Arc::clone(&session));

@@ -1,0 +1,143 @@
+//! `token`: makes, lists and revokes the credentials of principals.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::json;
+
+use super::api;
+use super::args::{NewToken, TokenCommand};
+use super::client::{Client, QUICK, encode};
+use super::failure::{Exit, Failure};
+use super::out::{Format, Out};
+use super::table::{count, duration, table};
+use super::{Context, clean};
+
+const PATH: &str = "/api/v1/tokens";
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Token {
+    id: String,
+    token: String,
+    principal: String,
+    role: Option<String>,
+    contexts: Vec<String>,
+    created_at_ms: u64,
+    expires_at_ms: Option<u64>,
+    state: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Listed {
+    now_ms: u64,
+    tokens: Vec<Token>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Revoked {
+    revoked: Vec<Token>,
+}
+
+pub(super) fn run(command: &TokenCommand, context: &mut Context) -> Result<Exit, Failure> {
+    let client = Client::new(context)?;
+    let out = &mut context.out;
+    match command {
+        TokenCommand::Create(new) => create(&client, new, out),
+        TokenCommand::Ls => list(&client, out),
+        TokenCommand::Revoke { token } => revoke(&client, token, out),
+    }?;
+    Ok(Exit::Ok)
+}
+
+fn create(client: &Client, new: &NewToken, out: &mut Out) -> Result<(), Failure> {
+    let asked = json!({
+        "principal": new.principal,
+        "role": new.role,
+        "expires_s": new.expires.map(|life| life.as_secs()),
+        "contexts": new.context,
+    });
+    let body = Bytes::from(asked.to_string());
+    let body = client.post(PATH, body, QUICK).map_err(api::did_you_mean)?;
+    if out.format() == Format::Json {
+        return Ok(out.raw(&body)?);
+    }
+    let made: Token = api::read(&body)?;
+    // The token alone on stdout, so that it can be sent to a file.
+    out.line(&clean::line(&made.token))?;
+    let role = made.role.as_deref().unwrap_or("as the config says");
+    let lines = [
+        format!("principal  {}", made.principal),
+        format!("role       {role}"),
+        format!("expires    {}", life(new.expires)),
+        "keep it now: it is not shown again; the gateway has its hash only (tokens.json)".into(),
+        format!("revoke it: bowline token revoke {}", made.id),
+    ];
+    for line in lines {
+        out.note(&format!("  {}", clean::line(&line)));
+    }
+    Ok(())
+}
+
+fn life(expires: Option<Duration>) -> String {
+    match expires {
+        None => "never".to_owned(),
+        Some(life) => format!("in {}", duration(bowline_core::time::millis(life))),
+    }
+}
+
+fn list(client: &Client, out: &mut Out) -> Result<(), Failure> {
+    let body = client.get(PATH, QUICK)?;
+    if out.format() == Format::Json {
+        return Ok(out.raw(&body)?);
+    }
+    let listed: Listed = api::read(&body)?;
+    if listed.tokens.is_empty() {
+        out.note("no tokens but the owner's; make one: bowline token create");
+        return Ok(());
+    }
+    let rows: Vec<_> = listed
+        .tokens
+        .iter()
+        .map(|one| row(one, listed.now_ms))
+        .collect();
+    let head = ["ID", "PRINCIPAL", "ROLE", "CONTEXTS", "AGE", "EXPIRES"];
+    Ok(out.line(&table(head, &rows))?)
+}
+
+fn row(token: &Token, now_ms: u64) -> [String; 6] {
+    let expires = match token.expires_at_ms {
+        None => "never".to_owned(),
+        Some(_) if token.state == "expired" => "expired".to_owned(),
+        Some(end) => format!("in {}", duration(end.saturating_sub(now_ms))),
+    };
+    [
+        token.id.clone(),
+        token.principal.clone(),
+        token.role.clone().unwrap_or_else(|| "-".to_owned()),
+        token.contexts.join(","),
+        duration(now_ms.saturating_sub(token.created_at_ms)),
+        expires,
+    ]
+}
+
+fn revoke(client: &Client, token: &str, out: &mut Out) -> Result<(), Failure> {
+    let path = format!("{PATH}/{}", encode(token));
+    let body = client.delete(&path, QUICK).map_err(api::did_you_mean)?;
+    if out.format() == Format::Json {
+        return Ok(out.raw(&body)?);
+    }
+    let Revoked { revoked } = api::read(&body)?;
+    for one in &revoked {
+        let line = format!("revoked {} of {}", one.id, one.principal);
+        out.line(&clean::line(&line))?;
+    }
+    out.note(&format!(
+        "{}: its connections, sessions and calls were ended",
+        count(revoked.len() as u64, "token")
+    ));
+    Ok(())
+}

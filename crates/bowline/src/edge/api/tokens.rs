@@ -1,0 +1,198 @@
+//! `/api/v1/tokens`: who has a credential, and who no longer has.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use bowline_core::call::Contexts;
+use bowline_core::policy::{Otherwise, Policy};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{Failure, Shared, alive, contexts_of, nearest, read_body};
+use crate::edge::Edge;
+use crate::tokens::{CreateError, Issued, LIFE_MAX, NAME_BYTES_MAX, Tokens, Wanted, is_principal};
+
+/// What is asked of `POST /api/v1/tokens`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Asked {
+    principal: String,
+    role: Option<String>,
+    expires_s: Option<u64>,
+    #[serde(default)]
+    contexts: Vec<String>,
+}
+
+/// `POST /api/v1/tokens`: the one answer that shows a token.
+pub(super) async fn create(State(edge): Shared, body: Bytes) -> Result<Json<Value>, Failure> {
+    let edge = alive(&edge)?;
+    let tokens = Arc::clone(tokens(&edge)?);
+    let wanted = wanted(&edge.host.policy(), read_body(&body)?)?;
+    let made = tokio::task::spawn_blocking(move || tokens.create(&wanted)).await;
+    let (text, token) = made.map_err(|_| broken())?.map_err(|error| match error {
+        CreateError::TooMany => {
+            Failure::plain(StatusCode::CONFLICT, "too_many_tokens", &error.to_string())
+        }
+        CreateError::State(error) => Failure::state(&error),
+    })?;
+    tracing::info!(token = %token.id(), principal = %token.principal.name, "token created");
+    let mut answer = shown(&token, edge.host.clock().unix_ms());
+    if let Some(shown) = answer.as_object_mut() {
+        shown.insert("v".to_owned(), 1.into());
+        shown.insert("token".to_owned(), text.into());
+        shown.remove("state");
+    }
+    Ok(Json(answer))
+}
+
+/// `GET /api/v1/tokens`: neither secrets nor their hashes.
+pub(super) async fn list(State(edge): Shared) -> Result<Json<Value>, Failure> {
+    let edge = alive(&edge)?;
+    let now = edge.host.clock().unix_ms();
+    let all = tokens(&edge)?.all();
+    let shown: Vec<_> = all.iter().map(|token| shown(token, now)).collect();
+    Ok(Json(json!({"v": 1, "now_ms": now, "tokens": shown})))
+}
+
+/// `DELETE /api/v1/tokens/{id}`: by its id, or all of a principal by the principal's name.
+pub(super) async fn revoke(
+    State(edge): Shared,
+    Path(which): Path<String>,
+) -> Result<Json<Value>, Failure> {
+    let edge = alive(&edge)?;
+    let tokens = Arc::clone(tokens(&edge)?);
+    let revoked = tokens.revoke(&which);
+    if revoked.is_empty() {
+        return Err(unknown(&tokens, &which));
+    }
+    // First of all nobody uses it any more; that this lasts comes after.
+    edge.dismiss(&revoked);
+    for token in &revoked {
+        tracing::info!(token = %token.id(), principal = %token.principal.name, "token revoked");
+    }
+    let saved = tokio::task::spawn_blocking(move || tokens.save()).await;
+    saved.map_err(|_| broken())?.map_err(|error| {
+        let why = Failure::state(&error);
+        why.because("revoked for now, but it would count again after a restart")
+    })?;
+    let now = edge.host.clock().unix_ms();
+    let shown: Vec<_> = revoked.iter().map(|token| shown(token, now)).collect();
+    Ok(Json(json!({"v": 1, "revoked": shown})))
+}
+
+fn tokens(edge: &Edge) -> Result<&Arc<Tokens>, Failure> {
+    edge.door.tokens().ok_or_else(|| {
+        let message = "this gateway keeps no tokens";
+        Failure::plain(StatusCode::CONFLICT, "no_tokens", message)
+    })
+}
+
+fn broken() -> Failure {
+    let message = "the request was given up; look at the log of the gateway";
+    Failure::plain(StatusCode::INTERNAL_SERVER_ERROR, "internal", message)
+}
+
+fn unknown(tokens: &Tokens, which: &str) -> Failure {
+    let all = tokens.all();
+    let names = all.iter().map(|token| Arc::clone(&token.principal.name));
+    let mut near = nearest(which, names);
+    near.dedup();
+    let message = format!("no token has the id `{which}`, and no principal of that name has one");
+    Failure::named(StatusCode::NOT_FOUND, "token_not_found", &message, near)
+}
+
+/// Judges what is asked for by the policy in force.
+fn wanted(policy: &Policy, asked: Asked) -> Result<Wanted, Failure> {
+    let refused =
+        |code, message: &str| Failure::plain(StatusCode::UNPROCESSABLE_ENTITY, code, message);
+    if !is_principal(&asked.principal) {
+        let message = "a principal is named by 1 to 64 of a-z, 0-9, `.`, `_` and `-`, beginning \
+                       with a letter or a digit; `owner` and `anonymous-local` are taken";
+        return Err(refused("invalid_principal", message));
+    }
+    let life = match asked.expires_s.map(Duration::from_secs) {
+        Some(life) if life.is_zero() || life > LIFE_MAX => {
+            let message = "expires_s is the seconds from now, at least 1 and at most ten years";
+            return Err(refused("invalid_expiry", message));
+        }
+        life => life,
+    };
+    Ok(Wanted {
+        role: role_of(policy, &asked)?,
+        contexts: Contexts::new(contexts_of(policy, asked.contexts)?),
+        principal: asked.principal.into(),
+        life,
+    })
+}
+
+/// Returns the role a token is made with; none where the policy gives the principal one, or lets
+/// those without a role do everything.
+fn role_of(policy: &Policy, asked: &Asked) -> Result<Option<Arc<str>>, Failure> {
+    let unprocessable = StatusCode::UNPROCESSABLE_ENTITY;
+    let assigned = policy.assigned(&asked.principal);
+    let Some(role) = asked.role.as_deref() else {
+        if assigned.is_some() || policy.otherwise() == Otherwise::Allow {
+            return Ok(None);
+        }
+        let message = format!(
+            "a role is needed: the config gives none to principal `{}`",
+            asked.principal
+        );
+        let roles = policy.roles();
+        let near = roles.iter().take(super::SUGGESTIONS_MAX);
+        let near = near.map(|role| role.as_ref().to_owned()).collect();
+        return Err(Failure::named(
+            unprocessable,
+            "role_required",
+            &message,
+            near,
+        ));
+    };
+    if let Some(assigned) = assigned.filter(|assigned| ***assigned != *role) {
+        let message = format!(
+            "the config gives principal `{}` the role `{assigned}`, which counts instead of `{role}`",
+            asked.principal
+        );
+        let near = vec![assigned.as_ref().to_owned()];
+        return Err(Failure::named(
+            unprocessable,
+            "role_assigned",
+            &message,
+            near,
+        ));
+    }
+    let named = !role.is_empty() && role.len() <= NAME_BYTES_MAX;
+    // Where the default is to allow, a role that is not defined may do everything, and says who.
+    if !named || (!policy.has_role(role) && policy.otherwise() == Otherwise::Deny) {
+        let message = format!("no role `{role}` is defined");
+        let near = nearest(role, policy.roles());
+        return Err(Failure::named(
+            unprocessable,
+            "role_not_found",
+            &message,
+            near,
+        ));
+    }
+    Ok(Some(role.into()))
+}
+
+fn shown(token: &Issued, now_ms: u64) -> Value {
+    let state = match (token.is_expired(now_ms), token.is_over()) {
+        (true, _) => "expired",
+        (false, true) => "revoked",
+        (false, false) => "active",
+    };
+    json!({
+        "id": token.id(),
+        "principal": token.principal.name,
+        "role": token.role(),
+        "contexts": token.principal.contexts.names(),
+        "created_at_ms": token.created_ms,
+        "expires_at_ms": token.expires_ms,
+        "state": state,
+    })
+}

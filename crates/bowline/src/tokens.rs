@@ -1,0 +1,299 @@
+//! Tokens of principals: shown once, kept as hashes, gone at once when they are revoked.
+
+mod record;
+mod text;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use bowline_core::call::{Contexts, Principal, Role};
+use bowline_core::sync::lock;
+use bowline_core::time::millis;
+use bowline_host::ports::Clock;
+use foldhash::fast::RandomState;
+use subtle::ConstantTimeEq as _;
+use thiserror::Error;
+use tokio::sync::Notify;
+
+use crate::state::{self, State, file};
+
+/// Tokens that are kept, expired ones included.
+pub const TOKENS_MAX: usize = 10_000;
+
+/// Characters of a principal's name.
+pub const PRINCIPAL_CHARS_MAX: usize = 64;
+
+/// Bytes of the name of a role or a context.
+pub const NAME_BYTES_MAX: usize = 128;
+
+/// Contexts of one token.
+pub const CONTEXTS_MAX: usize = 32;
+
+/// The longest life that can be asked for.
+pub const LIFE_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3_600);
+
+/// How long people are shown a token that has expired.
+const EXPIRED_SHOWN: Duration = Duration::from_secs(30 * 24 * 3_600);
+
+/// Names of principals that are not made by a token.
+const RESERVED: [&str; 2] = ["owner", "anonymous-local"];
+
+/// Whether a token can be given to a principal of this name: `[a-z0-9][a-z0-9._-]{0,63}`, and not
+/// one of those that the gateway itself gives out.
+#[must_use]
+pub fn is_principal(name: &str) -> bool {
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    name.len() <= PRINCIPAL_CHARS_MAX
+        && name.starts_with(plain)
+        && name
+            .chars()
+            .all(|c| plain(c) || matches!(c, '.' | '_' | '-'))
+        && !RESERVED.contains(&name)
+}
+
+/// A token that was given out. It knows the hash of its secret, not the secret.
+#[derive(Debug)]
+pub struct Issued {
+    /// Whom it proves, with its id as `credential`.
+    pub principal: Arc<Principal>,
+    /// When it was made, in milliseconds since 1970.
+    pub created_ms: u64,
+    /// When it ends.
+    pub expires_ms: Option<u64>,
+    hash: [u8; 32],
+    /// Whether it is over, and what it opened was told to end.
+    over: AtomicBool,
+}
+
+impl Issued {
+    /// Returns the public part of its text.
+    #[must_use]
+    pub fn id(&self) -> &Arc<str> {
+        &self.principal.credential
+    }
+
+    /// Returns the role it was made with.
+    #[must_use]
+    pub fn role(&self) -> Option<&Arc<str>> {
+        match &self.principal.role {
+            Role::Named(role) => Some(role),
+            Role::Owner | Role::AnonymousLocal | Role::None => None,
+        }
+    }
+
+    /// Whether it was revoked, or was seen to have expired.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+
+    /// Whether it has reached its end.
+    #[must_use]
+    pub fn is_expired(&self, unix_ms: u64) -> bool {
+        self.expires_ms.is_some_and(|end| unix_ms >= end)
+    }
+
+    /// Ends it; `false` when it had ended before.
+    fn end(&self) -> bool {
+        !self.over.swap(true, Ordering::AcqRel)
+    }
+
+    /// Whether it expired so long ago that nobody wants to know.
+    fn is_forgotten(&self, unix_ms: u64) -> bool {
+        self.is_expired(unix_ms.saturating_sub(millis(EXPIRED_SHOWN)))
+    }
+}
+
+/// What a token is made for.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// Whom it proves.
+    pub principal: Arc<str>,
+    /// What that principal is; nothing where the policy says so.
+    pub role: Option<Arc<str>>,
+    /// What it is narrowed by.
+    pub contexts: Contexts,
+    /// How long it lives; for ever where nothing is said.
+    pub life: Option<Duration>,
+}
+
+/// Why no token was made.
+#[derive(Debug, Error)]
+pub enum CreateError {
+    /// There are as many as there may be.
+    #[error("there are {TOKENS_MAX} tokens already; revoke some first")]
+    TooMany,
+    /// It could not be kept.
+    #[error(transparent)]
+    State(#[from] state::Error),
+}
+
+type Table = HashMap<Arc<str>, Arc<Issued>, RandomState>;
+
+/// All tokens but the owner's.
+#[derive(Debug)]
+pub struct Tokens {
+    path: PathBuf,
+    clock: Arc<dyn Clock>,
+    table: ArcSwap<Table>,
+    /// Lets one write the file at a time.
+    writing: Mutex<()>,
+    /// Told when there is another next token to expire.
+    changed: Notify,
+}
+
+impl Tokens {
+    /// Reads the tokens of a state directory.
+    ///
+    /// # Errors
+    /// When the file cannot be read, is open to others or does not hold what it should: whoever
+    /// lost the list of tokens does not know whom to let in.
+    pub fn open(state: &State, clock: Arc<dyn Clock>) -> Result<Self, state::Error> {
+        let path = state.tokens_file();
+        let table = record::read(&path)?;
+        let now = clock.unix_ms();
+        let table = table.into_iter().filter(|one| !one.is_forgotten(now));
+        let table: Table = table
+            .map(|one| (Arc::clone(one.id()), Arc::new(one)))
+            .collect();
+        Ok(Self {
+            path,
+            clock,
+            table: ArcSwap::from_pointee(table),
+            writing: Mutex::default(),
+            changed: Notify::new(),
+        })
+    }
+
+    /// Returns the token of this text, if it was given out and still counts.
+    #[must_use]
+    pub fn find(&self, text: &str) -> Option<Arc<Issued>> {
+        let (id, secret) = text::split(text)?;
+        let table = self.table.load();
+        let token = table.get(id)?;
+        let right = bool::from(text::hash(secret).ct_eq(&token.hash));
+        let good = right && !token.is_over();
+        // The wall clock is read for those that end only.
+        let good = good && (token.expires_ms.is_none() || !token.is_expired(self.clock.unix_ms()));
+        good.then(|| Arc::clone(token))
+    }
+
+    /// Makes a token, keeps its hash, and returns its text, which nobody can read again.
+    ///
+    /// # Errors
+    /// When there are too many, or it cannot be kept; then there is no token.
+    pub fn create(&self, wanted: &Wanted) -> Result<(String, Arc<Issued>), CreateError> {
+        let _one = lock(&self.writing);
+        let now = self.clock.unix_ms();
+        let mut table = Table::clone(&self.table.load());
+        table.retain(|_, token| !token.is_forgotten(now));
+        if table.len() >= TOKENS_MAX {
+            table.retain(|_, token| !token.is_expired(now));
+        }
+        if table.len() >= TOKENS_MAX {
+            return Err(CreateError::TooMany);
+        }
+        let made = text::make(|id| table.contains_key(id))?;
+        let principal = Principal {
+            name: Arc::clone(&wanted.principal),
+            role: wanted.role.clone().map_or(Role::None, Role::Named),
+            contexts: wanted.contexts.clone(),
+            credential: made.id,
+        };
+        let token = Arc::new(Issued {
+            principal: Arc::new(principal),
+            created_ms: now,
+            expires_ms: wanted.life.map(|life| now.saturating_add(millis(life))),
+            hash: made.hash,
+            over: AtomicBool::new(false),
+        });
+        table.insert(Arc::clone(token.id()), Arc::clone(&token));
+        // What is not kept would not be there after a restart, so it is not there now.
+        file::replace(&self.path, &record::write(table.values())?)?;
+        // A token may have been revoked meanwhile, and must not come back with the others.
+        self.table.rcu(|current| {
+            let mut current = Table::clone(current);
+            current.retain(|id, _| table.contains_key(id));
+            current.insert(Arc::clone(token.id()), Arc::clone(&token));
+            current
+        });
+        self.changed.notify_one();
+        Ok((made.text, token))
+    }
+
+    /// Ends the token with this id, or all of the principal of this name, and returns them. They
+    /// count no more from here on; [`save`](Self::save) makes it last.
+    pub fn revoke(&self, which: &str) -> Vec<Arc<Issued>> {
+        let meant: Vec<_> = {
+            let table = self.table.load();
+            match table.get(which) {
+                Some(token) => vec![Arc::clone(token)],
+                None => {
+                    let all = table.values();
+                    all.filter(|token| *token.principal.name == *which)
+                        .cloned()
+                        .collect()
+                }
+            }
+        };
+        for token in &meant {
+            token.end();
+        }
+        self.table.rcu(|current| {
+            let mut current = Table::clone(current);
+            for token in &meant {
+                current.remove(token.id());
+            }
+            current
+        });
+        meant
+    }
+
+    /// Writes down which tokens there are.
+    ///
+    /// # Errors
+    /// When the file cannot be written: what was revoked would count again after a restart.
+    pub fn save(&self) -> Result<(), state::Error> {
+        let _one = lock(&self.writing);
+        file::replace(&self.path, &record::write(self.table.load().values())?)
+    }
+
+    /// Returns all tokens, the oldest first.
+    #[must_use]
+    pub fn all(&self) -> Vec<Arc<Issued>> {
+        let mut all: Vec<_> = self.table.load().values().cloned().collect();
+        all.sort_by(|a, b| (a.created_ms, a.id()).cmp(&(b.created_ms, b.id())));
+        all
+    }
+
+    /// Ends the tokens whose time has come, and returns them.
+    pub fn expire(&self) -> Vec<Arc<Issued>> {
+        let now = self.clock.unix_ms();
+        let table = self.table.load();
+        let expired = table.values().filter(|token| token.is_expired(now));
+        expired.filter(|token| token.end()).cloned().collect()
+    }
+
+    /// Returns how long it is until the next token expires.
+    #[must_use]
+    pub fn next_end(&self) -> Option<Duration> {
+        let table = self.table.load();
+        let living = table.values().filter(|token| !token.is_over());
+        let end = living.filter_map(|token| token.expires_ms).min()?;
+        Some(Duration::from_millis(
+            end.saturating_sub(self.clock.unix_ms()),
+        ))
+    }
+
+    /// Waits until there may be another next token to expire.
+    pub async fn changed(&self) {
+        self.changed.notified().await;
+    }
+}

@@ -1,0 +1,114 @@
+//! `tokens.json`: read whole and believed whole, or not at all.
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use bowline_core::call::{Contexts, Principal, Role};
+use serde::{Deserialize, Serialize};
+
+use super::{CONTEXTS_MAX, Issued, NAME_BYTES_MAX, TOKENS_MAX, is_principal, text};
+use crate::state::{self, file};
+
+/// The largest file: as many tokens as there may be, with long names.
+const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
+
+/// Version of the file.
+const VERSION: u32 = 1;
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Record {
+    v: u32,
+    tokens: Vec<One>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct One {
+    id: String,
+    principal: String,
+    role: Option<String>,
+    contexts: Vec<String>,
+    created_at_ms: u64,
+    expires_at_ms: Option<u64>,
+    secret_sha256: String,
+}
+
+/// Reads the file; no file means that no token was made yet.
+pub(super) fn read(path: &Path) -> Result<Vec<Issued>, state::Error> {
+    let Some(bytes) = file::read_private(path, FILE_BYTES_MAX)? else {
+        return Ok(Vec::new());
+    };
+    let corrupt = |reason: String| state::Error::Corrupt {
+        path: path.to_owned(),
+        reason,
+        fix: format!(
+            "restore it from a backup, or `rm {}` and make every token anew",
+            path.display()
+        ),
+    };
+    let record: Record =
+        serde_json::from_slice(&bytes).map_err(|error| corrupt(error.to_string()))?;
+    if record.v != VERSION {
+        return Err(corrupt(format!("its version is {}", record.v)));
+    }
+    if record.tokens.len() > TOKENS_MAX {
+        return Err(corrupt(format!("it holds more than {TOKENS_MAX} tokens")));
+    }
+    let mut seen = HashSet::new();
+    let tokens = record.tokens.into_iter().enumerate().map(|(at, one)| {
+        let token = issued(one).filter(|token| seen.insert(Arc::clone(token.id())));
+        token.ok_or_else(|| corrupt(format!("token number {} is not valid", at + 1)))
+    });
+    tokens.collect()
+}
+
+/// Writes tokens as the content of the file.
+pub(super) fn write<'a>(
+    tokens: impl Iterator<Item = &'a Arc<Issued>>,
+) -> Result<Vec<u8>, state::Error> {
+    let mut tokens: Vec<_> = tokens.map(|token| one(token)).collect();
+    tokens.sort_by(|a, b| (a.created_at_ms, &a.id).cmp(&(b.created_at_ms, &b.id)));
+    let record = Record { v: VERSION, tokens };
+    state::json(&record)
+}
+
+fn one(token: &Issued) -> One {
+    let owned = |name: &Arc<str>| name.as_ref().to_owned();
+    One {
+        id: owned(token.id()),
+        principal: owned(&token.principal.name),
+        role: token.role().map(owned),
+        contexts: token.principal.contexts.names().iter().map(owned).collect(),
+        created_at_ms: token.created_ms,
+        expires_at_ms: token.expires_ms,
+        secret_sha256: state::hex(&token.hash),
+    }
+}
+
+fn issued(one: One) -> Option<Issued> {
+    let named = |name: &str| !name.is_empty() && name.len() <= NAME_BYTES_MAX;
+    let good = text::is_id(&one.id)
+        && is_principal(&one.principal)
+        && one.role.as_deref().is_none_or(named)
+        && one.contexts.len() <= CONTEXTS_MAX
+        && one.contexts.iter().all(|name| named(name));
+    if !good {
+        return None;
+    }
+    let principal = Principal {
+        name: one.principal.into(),
+        role: one.role.map_or(Role::None, |role| Role::Named(role.into())),
+        contexts: Contexts::new(one.contexts),
+        credential: one.id.into(),
+    };
+    Some(Issued {
+        principal: Arc::new(principal),
+        created_ms: one.created_at_ms,
+        expires_ms: one.expires_at_ms,
+        hash: state::unhex(&one.secret_sha256)?,
+        over: AtomicBool::new(false),
+    })
+}
