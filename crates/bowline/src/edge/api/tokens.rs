@@ -154,7 +154,8 @@ fn role_of(policy: &Policy, asked: &Asked) -> Result<Option<Arc<str>>, Failure> 
     };
     if let Some(assigned) = assigned.filter(|assigned| ***assigned != *role) {
         let message = format!(
-            "the config gives principal `{}` the role `{assigned}`, which counts instead of `{role}`",
+            "the config gives principal `{}` the role `{assigned}`, which would count instead of \
+             `{role}`",
             asked.principal
         );
         let near = vec![assigned.as_ref().to_owned()];

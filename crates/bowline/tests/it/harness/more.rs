@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Gateway, Http, Session};
+use super::{Gateway, Http, Response, Session};
 
 impl Session {
     /// Where this session posts.
@@ -19,6 +19,14 @@ impl Session {
             token: self.token.clone(),
             next: self.next,
         }
+    }
+
+    /// The names of the tools that it is shown.
+    pub(crate) fn tools(&mut self) -> Vec<String> {
+        let list = self.request("tools/list", &json!({}));
+        let tools = list["result"]["tools"].as_array().unwrap();
+        let names = tools.iter().map(|tool| tool["name"].as_str().unwrap());
+        names.map(str::to_owned).collect()
     }
 
     /// Ends the session.
@@ -73,6 +81,32 @@ impl Gateway {
         let servers = servers["servers"].as_array().unwrap();
         let found = servers.iter().find(|status| status["name"] == server);
         found.unwrap().clone()
+    }
+
+    /// Sends the API something, with the owner's token.
+    pub(crate) fn ask_api(&self, method: &str, path: &str, body: &Value) -> Response {
+        let token = format!("Bearer {}", self.token);
+        let headers = [
+            ("Authorization", &token[..]),
+            ("Content-Type", "application/json"),
+        ];
+        let mut http = Http::connect(self.address);
+        http.send(method, path, &headers, body.to_string().as_bytes());
+        http.read()
+    }
+
+    /// Makes a token and returns its id and its text.
+    pub(crate) fn token_of(&self, wanted: &Value) -> (String, String) {
+        let made = self.ask_api("POST", "/api/v1/tokens", wanted);
+        assert_eq!(made.status, 200, "{}", made.text());
+        let made = made.json();
+        let text = |key: &str| made[key].as_str().unwrap().to_owned();
+        (text("id"), text("token"))
+    }
+
+    /// Opens a session with a token of somebody's own.
+    pub(crate) fn session_as(&self, token: &str, path: &str) -> Session {
+        Session::open(self.address, path, Some(token))
     }
 
     /// Orders a server to start, stop or restart.
