@@ -13,6 +13,7 @@ pub mod mcp;
 pub mod metrics;
 pub mod ready;
 pub mod route;
+mod run;
 pub mod seal;
 pub mod session;
 pub mod stream;
@@ -20,9 +21,12 @@ mod trace;
 pub mod unread;
 pub mod watcher;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
+use bowline_core::call::Principal;
 use bowline_core::caller::SessionKey;
+use bowline_core::run::{Run, Runs};
+use bowline_core::sync::lock;
 use bowline_host::Host;
 use tokio::sync::Semaphore;
 
@@ -60,6 +64,8 @@ pub struct Edge {
     pub sessions: Arc<Sessions>,
     /// Which connections proved themselves with which token.
     pub holds: Holds,
+    /// The runs that callers said their calls belong to.
+    runs: Mutex<Runs>,
     /// What is done.
     pub host: Host,
     /// What the gateway says of itself.
@@ -91,11 +97,18 @@ impl Edge {
             door,
             sessions,
             holds: Holds::default(),
+            runs: Mutex::default(),
             host,
             about,
             reloader,
             traces,
         })
+    }
+
+    /// Returns the run that a call of this principal belongs to.
+    fn run_of(&self, principal: &Principal, run: &run::Named<'_>) -> Arc<Run> {
+        let now = self.host.clock().now();
+        lock(&self.runs).enter(&principal.name, &run.id, run.calls, now)
     }
 
     /// Opens a session that knows the lists as they are.

@@ -131,6 +131,36 @@ pub const fn status(error: &CallError) -> StatusCode {
     }
 }
 
+/// A call was one too many for its principal, which HTTP can say as well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooMuch {
+    /// When it may be made; never where absent.
+    pub after: Option<Duration>,
+}
+
+impl TooMuch {
+    /// Returns how an error of a single request is told by HTTP, where it is one of these.
+    #[must_use]
+    pub const fn of(error: &CallError) -> Option<Self> {
+        match error {
+            CallError::TooFast { after, .. } => Some(Self {
+                after: Some(*after),
+            }),
+            CallError::BudgetSpent { after, .. } => Some(Self { after: *after }),
+            _ => None,
+        }
+    }
+
+    /// Returns the seconds to wait: whole ones, none too few, and never none.
+    #[must_use]
+    pub fn seconds(self) -> Option<u64> {
+        self.after.map(|after| {
+            let begun = u64::from(after.subsec_nanos() > 0);
+            after.as_secs().saturating_add(begun).max(1)
+        })
+    }
+}
+
 /// Returns what to do next, in one sentence.
 #[must_use]
 pub fn advice(error: &CallError) -> String {
@@ -319,6 +349,31 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+
+    #[test]
+    fn the_wait_is_told_in_whole_seconds_that_are_enough() {
+        for (millis, seconds) in [(0, 1), (1, 1), (1_000, 1), (1_001, 2), (59_999, 60)] {
+            let error = CallError::TooFast {
+                principal: Arc::from("ann"),
+                after: Duration::from_millis(millis),
+            };
+            let wait = TooMuch::of(&error).unwrap().seconds();
+            assert_eq!(wait, Some(seconds), "{millis}");
+        }
+        let error = CallError::BudgetSpent {
+            principal: Arc::from("ann"),
+            limit: "run",
+            allowed: 1,
+            spent: 1,
+            after: None,
+        };
+        assert_eq!(
+            TooMuch::of(&error).unwrap().seconds(),
+            None,
+            "no wait helps"
+        );
+        assert_eq!(TooMuch::of(&CallError::ShuttingDown), None);
+    }
 
     #[test]
     fn an_unknown_outcome_says_so_to_model_and_program() {

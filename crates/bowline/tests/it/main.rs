@@ -44,3 +44,4 @@ mod storm;
 mod streams;
 mod telemetry;
 mod tokens;
+mod too_much;

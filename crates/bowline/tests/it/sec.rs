@@ -1,8 +1,10 @@
 //! Attacks on the front door, by their numbers; every one over a socket, against the binary.
 
 mod address;
+mod claims;
 mod credentials;
 mod crossing;
+mod flood;
 mod framing;
 mod json;
 mod limits;

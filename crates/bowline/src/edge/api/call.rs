@@ -17,7 +17,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::{Failure, Shared, alive};
-use crate::edge::{Edge, trace};
+use crate::edge::{Edge, run, trace};
 
 /// What is asked.
 #[derive(Debug, Deserialize)]
@@ -56,11 +56,20 @@ pub(super) async fn call(
     edge.host
         .server(asked.server)
         .map_err(|error| Failure::call(&edge, &error, None))?;
+    let run = run::read(&headers, None).map_err(|run::Malformed| {
+        Failure::plain(StatusCode::BAD_REQUEST, "invalid", run::MALFORMED)
+    })?;
+    let owner = Arc::new(Principal::new("owner", Role::Owner));
+    let run = run.map(|run| edge.run_of(&owner, &run));
     let clock = edge.host.clock();
     let started = clock.instant(clock.now());
+    let call = Call {
+        run,
+        ..to_call(&edge, owner, &asked, &headers)
+    };
     let reply = edge
         .host
-        .call(to_call(&edge, &asked, &headers))
+        .call(call)
         .await
         .map_err(|error| Failure::call(&edge, &error, Some(asked.server)))?;
     let result = result_of(&reply, asked.server)?;
@@ -74,7 +83,7 @@ pub(super) async fn call(
     }))
 }
 
-fn to_call(edge: &Edge, asked: &Asked<'_>, headers: &HeaderMap) -> Call {
+fn to_call(edge: &Edge, principal: Arc<Principal>, asked: &Asked<'_>, headers: &HeaderMap) -> Call {
     let mut params = Vec::from(&b"{\"name\":"[..]);
     let start = params.len();
     write_string(&mut params, &asked.tool);
@@ -83,7 +92,7 @@ fn to_call(edge: &Edge, asked: &Asked<'_>, headers: &HeaderMap) -> Call {
     params.extend_from_slice(asked.arguments.map_or(b"{}", |raw| raw.get().as_bytes()));
     params.push(b'}');
     Call {
-        principal: Arc::new(Principal::new("owner", Role::Owner)),
+        principal,
         scope: Scope::Server(asked.server.into()),
         subject: Subject::Tool(asked.tool.as_str().into()),
         params: params.into(),

@@ -11,7 +11,7 @@ use bowline_wire::{Kind, Message, object};
 use bytes::Bytes;
 use http::StatusCode;
 
-use super::call::{self, Ask, Running};
+use super::call::{self, Ask, Outcome, Running};
 use super::{Caller, failure, headers, heard, local, no_session, read, refuse_unknown, session};
 use crate::edge::body::{self, Answer, REVISION};
 use crate::edge::session::{CallEnd, Session};
@@ -122,13 +122,14 @@ async fn part(
 }
 
 /// Waits for all answers, side by side, and writes them as one array.
-async fn all(mut parts: Vec<Part>) -> Bytes {
+async fn all(mut parts: Vec<Part>) -> Outcome {
     poll_fn(|cx| {
         let mut waits = false;
         for part in &mut parts {
             if let Part::Runs(running) = part {
                 match running.as_mut().poll(cx) {
-                    Poll::Ready(answer) => *part = Part::Done(answer),
+                    // One of many is refused in its own answer only.
+                    Poll::Ready(outcome) => *part = Part::Done(outcome.answer),
                     Poll::Pending => waits = true,
                 }
             }
@@ -150,5 +151,5 @@ async fn all(mut parts: Vec<Part>) -> Bytes {
         }
     }
     out.push(b']');
-    out.into()
+    Bytes::from(out).into()
 }

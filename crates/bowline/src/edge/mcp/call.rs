@@ -13,12 +13,13 @@ use bowline_core::error::{CallError, Execution};
 use bowline_wire::mcp::{code, method};
 use bowline_wire::{Message, Span, object};
 use bytes::Bytes;
-use http::StatusCode;
+use http::{HeaderValue, StatusCode, header};
 
 use super::{Caller, error};
 use crate::edge::Edge;
 use crate::edge::body::{self, Answer};
-use crate::edge::errors;
+use crate::edge::errors::{self, TooMuch};
+use crate::edge::run;
 use crate::edge::session::{CallEnd, Cancelled, Session};
 use crate::edge::stream::Source as _;
 use crate::edge::trace;
@@ -28,7 +29,25 @@ use crate::edge::trace;
 const STREAM_AFTER: Duration = Duration::from_secs(5);
 
 /// A call under way that owns all it needs, so that it can move into a task.
-pub(super) type Running = Pin<Box<dyn Future<Output = Bytes> + Send>>;
+pub(super) type Running = Pin<Box<dyn Future<Output = Outcome> + Send>>;
+
+/// What came of a call.
+#[derive(Clone, Debug)]
+pub(super) struct Outcome {
+    /// The whole JSON-RPC answer.
+    pub(super) answer: Bytes,
+    /// Set where the call was one too many.
+    pub(super) too_much: Option<TooMuch>,
+}
+
+impl From<Bytes> for Outcome {
+    fn from(answer: Bytes) -> Self {
+        Self {
+            answer,
+            too_much: None,
+        }
+    }
+}
 
 /// The requests that a server answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,11 +105,14 @@ pub(super) fn begin(
     let Some(asked) = read_params(&params, ask) else {
         return Err(invalid(ask.missing()));
     };
+    let meta = asked.meta.map(|at| at.of(&params));
+    let run = run::read(&caller.parts.headers, meta);
+    let run = run.map_err(|run::Malformed| invalid(run::MALFORMED))?;
+    let run = run.map(|run| caller.edge.run_of(caller.principal, &run));
     let Some(cancelled) = session.in_flight.enter(&id) else {
         let text = "a request with this id is under way in this session";
         return Err(error(Some(&id), code::INVALID_REQUEST, text));
     };
-    let meta = asked.meta.map(|at| at.of(&params));
     let said = trace::read(&caller.parts.headers, meta);
     let trace = caller.edge.traces.tracer.place(said);
     let call = Call {
@@ -105,13 +127,13 @@ pub(super) fn begin(
         deadline: None,
         caller: Some(end),
         trace,
-        run: None,
+        run,
     };
-    Ok(Box::pin(run(Arc::clone(caller.edge), call, cancelled)))
+    Ok(Box::pin(carry(Arc::clone(caller.edge), call, cancelled)))
 }
 
 /// Runs a call to its one end.
-async fn run(edge: Arc<Edge>, call: Call, mut cancelled: Cancelled) -> Bytes {
+async fn carry(edge: Arc<Edge>, call: Call, mut cancelled: Cancelled) -> Outcome {
     let outcome = tokio::select! {
         biased;
         outcome = edge.host.call(&call) => outcome,
@@ -122,11 +144,27 @@ async fn run(edge: Arc<Edge>, call: Call, mut cancelled: Cancelled) -> Bytes {
     written(&call.id, outcome)
 }
 
-fn written(id: &[u8], outcome: Result<Reply, CallError>) -> Bytes {
+fn written(id: &[u8], outcome: Result<Reply, CallError>) -> Outcome {
     match outcome {
-        Ok(reply) => reply.answer,
-        Err(error) => errors::answer(id, &error),
+        Ok(reply) => reply.answer.into(),
+        Err(error) => Outcome {
+            answer: errors::answer(id, &error),
+            too_much: TooMuch::of(&error),
+        },
     }
+}
+
+/// Answers a single request, which HTTP may say is one too many.
+fn alone(outcome: Outcome) -> Answer {
+    let Some(too_much) = outcome.too_much else {
+        return body::json(StatusCode::OK, outcome.answer);
+    };
+    let mut answer = body::json(StatusCode::TOO_MANY_REQUESTS, outcome.answer);
+    if let Some(seconds) = too_much.seconds() {
+        let wait = HeaderValue::from(seconds);
+        answer.headers_mut().insert(header::RETRY_AFTER, wait);
+    }
+    answer
 }
 
 /// Answers with plain JSON if the answer comes first, with a stream if anything else does.
@@ -136,7 +174,7 @@ pub(super) async fn answer(
     end: Option<Arc<CallEnd>>,
 ) -> Answer {
     let Some(end) = end else {
-        return body::json(StatusCode::OK, running.await);
+        return alone(running.await);
     };
     // No timer of its own: the keeper of the connection looks at what is under way now and then.
     let clock = edge.host.clock();
@@ -152,8 +190,8 @@ pub(super) async fn answer(
     })
     .await;
     match answer {
-        Some(answer) if end.line().is_empty() => body::json(StatusCode::OK, answer),
-        Some(answer) => {
+        Some(outcome) if end.line().is_empty() => alone(outcome),
+        Some(Outcome { answer, .. }) => {
             // What came just before the answer is still told before it.
             let events = end.open();
             end.finish(answer, edge.host.clock().now());
@@ -163,7 +201,7 @@ pub(super) async fn answer(
             let events = end.open();
             let clock = Arc::clone(edge.host.clock());
             edge.host.tasks().spawn("call stream", async move {
-                let answer = running.await;
+                let answer = running.await.answer;
                 end.finish(answer, clock.now());
             });
             body::events(events)

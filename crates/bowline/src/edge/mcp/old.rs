@@ -121,7 +121,7 @@ async fn request(caller: Caller<'_>, session: &Arc<Session>, message: &Message) 
 fn later(edge: &Edge, session: &Arc<Session>, running: Running) {
     let session = Arc::clone(session);
     edge.host.tasks().spawn("old call", async move {
-        session.answer_at_home(running.await);
+        session.answer_at_home(running.await.answer);
     });
 }
 
