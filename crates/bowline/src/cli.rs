@@ -11,6 +11,7 @@ mod failure;
 mod logs;
 mod ls;
 mod out;
+mod pin;
 mod power;
 mod pretty;
 mod reload;
@@ -135,6 +136,7 @@ pub fn run(command: &Command, context: &mut Context) -> Result<Exit, Failure> {
         Command::Restart { server } => power::run(server, power::Turn::Restart, context),
         Command::Reload { server } => reload::run(server.as_deref(), context),
         Command::Token { command } => token::run(command, context),
+        Command::Pin { command } => pin::run(command, context),
         Command::Version => version(context),
         // Both are run before anything is set up for a command.
         Command::Fixture(_) | Command::Reaper(_) => Err(Failure::usage("run it as a program")),

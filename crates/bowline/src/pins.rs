@@ -1,5 +1,6 @@
 //! Which definitions of tools were approved, kept in files of the state directory.
 
+pub(crate) mod diff;
 mod record;
 #[cfg(test)]
 mod tests;
@@ -16,6 +17,7 @@ use bowline_host::pins::{PinStore, StoreError};
 use bowline_link::BoxFuture;
 
 use self::record::Sealed;
+pub(crate) use self::record::read_hash;
 use crate::state::{self, State, file};
 
 /// The largest file that is written or read.
@@ -92,7 +94,7 @@ impl Store {
 
     fn write(&self, server: &str, pins: &Pins, order: u64) -> Result<(), String> {
         let path = self.path(server).ok_or("an odd name")?;
-        let bytes = Sealed::new(server, pins).ok_or("it cannot be written down")?;
+        let bytes = Sealed::write(server, pins).ok_or("it cannot be written down")?;
         if bytes.len() as u64 > PINS_BYTES_MAX {
             return Err("it is too much".to_owned());
         }

@@ -146,6 +146,12 @@ pub enum Command {
         #[command(subcommand)]
         command: TokenCommand,
     },
+    /// Look at tools whose definitions changed, and accept them
+    Pin {
+        /// What to do
+        #[command(subcommand)]
+        command: Pin,
+    },
     /// Be a test MCP server
     Fixture(crate::fixture::Args),
     /// Print the version
@@ -191,6 +197,29 @@ fn life(text: &str) -> Result<Duration, &'static str> {
     duration::parse(text)
         .filter(|life| life.as_secs() > 0)
         .ok_or("expected a duration of at least a second, such as 90s, 12h or 30d")
+}
+
+/// What to do with pins.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Pin {
+    /// List servers with their pins, or the pins of one
+    Ls {
+        /// Only this server, tool by tool
+        server: Option<String>,
+    },
+    /// Show what changed in a tool, or in every tool of a server that waits for you
+    Diff {
+        /// SERVER or SERVER.TOOL
+        target: Target,
+    },
+    /// Approve a tool as it is now, or all of a server
+    Accept {
+        /// SERVER or SERVER.TOOL
+        target: Target,
+        /// Only if it still has this hash; the hash of before takes the last approval back
+        #[arg(long, value_name = "HASH")]
+        hash: Option<String>,
+    },
 }
 
 /// Options of `up`.

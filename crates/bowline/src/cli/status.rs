@@ -156,6 +156,7 @@ fn note(server: &Server) -> String {
     if let Some(why) = &server.isolated_because {
         notes.push(format!("not shared: {why}"));
     }
+    notes.extend(pins(server));
     if server.is_failing() {
         notes.extend(last_error(server));
     }
@@ -172,6 +173,23 @@ fn breaker(server: &Server) -> Option<String> {
         ("half_open", _) => Some(format!("breaker: {failures}, the next call is a probe")),
         _ => None,
     }
+}
+
+/// How its tools stand to their pins, unless all are as they were approved.
+fn pins(server: &Server) -> Option<String> {
+    let name = &server.name;
+    if let Some(error) = &server.pins_error {
+        return Some(format!("{error}; see: bowline pin ls {name}"));
+    }
+    let mut parts = Vec::new();
+    if server.pins_changed > 0 {
+        parts.push(format!("{} changed", count(server.pins_changed, "tool")));
+    }
+    if server.pins_quarantined > 0 {
+        parts.push(format!("{} odd", count(server.pins_quarantined, "tool")));
+    }
+    let waiting = parts.join(", ");
+    (!parts.is_empty()).then(|| format!("{waiting}; see: bowline pin diff {name}"))
 }
 
 /// What it failed with, and when.

@@ -4,6 +4,7 @@ mod call;
 mod discover;
 pub(super) mod events;
 mod logs;
+mod pins;
 mod reload;
 mod servers;
 mod sessions;
@@ -92,6 +93,9 @@ pub(super) fn router(edge: Weak<Edge>) -> Router {
         .route("/api/v1/sessions/{id}/context", put(sessions::narrow))
         .route("/api/v1/tokens", get(tokens::list).post(tokens::create))
         .route("/api/v1/tokens/{id}", delete(tokens::revoke))
+        .route("/api/v1/pins", get(pins::list))
+        .route("/api/v1/pins/accept", post(pins::accept))
+        .route("/api/v1/pins/{server}/{tool}/diff", get(pins::diff))
         .fallback(nothing)
         .with_state(edge)
 }

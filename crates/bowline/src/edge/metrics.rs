@@ -40,6 +40,9 @@ mod name {
     pub(super) const SERVER_MEMORY: &str = "bowline_server_memory_bytes";
     pub(super) const IN_FLIGHT: &str = "bowline_server_in_flight";
     pub(super) const QUEUED: &str = "bowline_server_queued";
+    pub(super) const PINS_CHANGED: &str = "bowline_pins_changed";
+    pub(super) const PINS_QUARANTINED: &str = "bowline_pins_quarantined";
+    pub(super) const PINS_FAILED: &str = "bowline_pins_failed";
     pub(super) const CIRCUIT_OPEN: &str = "bowline_circuit_open";
     pub(super) const CALLS: &str = "bowline_calls";
     pub(super) const DURATION: &str = "bowline_call_duration_seconds";
@@ -169,6 +172,22 @@ impl Scrape {
         out.memory(servers)
     }
 
+    fn pins(&self, out: &mut Out<'_>) -> fmt::Result {
+        let servers = &self.servers;
+        let help = "Tools whose definition is not the approved one";
+        out.gauges(name::PINS_CHANGED, help, servers, |server| {
+            count(server.status.pins.changed)
+        })?;
+        let help = "Tools that are odd and that nobody accepted yet";
+        out.gauges(name::PINS_QUARANTINED, help, servers, |server| {
+            count(server.status.pins.quarantined)
+        })?;
+        let help = "Whether pins of the server cannot be read or kept";
+        out.gauges(name::PINS_FAILED, help, servers, |server| {
+            u64::from(server.status.pins.error.is_some())
+        })
+    }
+
     fn calls(&self, out: &mut Out<'_>) -> fmt::Result {
         let servers = &self.servers;
         out.gauges(name::IN_FLIGHT, "Calls under way", servers, |server| {
@@ -192,6 +211,7 @@ impl Collector for Scrape {
         let mut out = Out(encoder);
         self.gateway(&mut out)?;
         self.lives(&mut out)?;
+        self.pins(&mut out)?;
         self.calls(&mut out)?;
         match self.spans {
             Some((sent, dropped)) => out.spans(sent, dropped),

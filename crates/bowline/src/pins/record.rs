@@ -66,7 +66,7 @@ struct Found {
 
 impl Sealed {
     /// Writes a whole file.
-    pub(super) fn new(server: &str, pins: &Pins) -> Option<Vec<u8>> {
+    pub(super) fn write(server: &str, pins: &Pins) -> Option<Vec<u8>> {
         let content = Content {
             server: server.to_owned(),
             tools: pins

@@ -233,11 +233,7 @@ impl Supervisor {
             isolation: spec.isolation.as_str(),
             own_links: shared.own.len(),
             isolated_because: shared.is_interactive().then_some(INTERACTIVE),
-            circuit: match circuit {
-                Circuit::Closed => "closed",
-                Circuit::Open => "open",
-                Circuit::HalfOpen => "half_open",
-            },
+            circuit: word(circuit),
             ejected: matches!(state, State::Ejected { .. }),
             cache_entries: 0,
             retry_after_ms: due(&state, now).or(rest).map(millis),
@@ -297,5 +293,13 @@ impl Supervisor {
     fn shown(&self) -> String {
         let spec = &self.shared.spec;
         spec.secrets.clean(&spec.reach.shown()).into_owned()
+    }
+}
+
+const fn word(circuit: Circuit) -> &'static str {
+    match circuit {
+        Circuit::Closed => "closed",
+        Circuit::Open => "open",
+        Circuit::HalfOpen => "half_open",
     }
 }

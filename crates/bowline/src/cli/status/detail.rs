@@ -7,7 +7,7 @@ use super::super::failure::{Exit, Failure};
 use super::super::out::{Format, Out};
 use super::super::power;
 use super::super::table::{count, duration, micros, percent, size};
-use super::{breaker, help, last_error, marked};
+use super::{breaker, help, last_error, marked, pins};
 
 pub(super) fn run(client: &Client, server: &str, out: &mut Out) -> Result<Exit, Failure> {
     let path = format!("/api/v1/servers/{}", encode(server));
@@ -34,6 +34,9 @@ fn lines(server: &Server) -> Vec<String> {
     let mut say = |name: &str, text: String| lines.push(format!("  {name:<10}  {text}"));
     say("reached by", server.command.clone());
     say("tools", tools(server));
+    if let Some(pins) = pins(server) {
+        say("pins", pins);
+    }
     say("calls", calls(server));
     if server.processes.is_some() {
         say("uses", uses(server));
