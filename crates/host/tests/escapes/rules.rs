@@ -1,0 +1,195 @@
+//! Random rules, as a person would write them down.
+
+use bowline_core::call::{Contexts, Kind, Principal, Role, Scope};
+use bowline_core::policy::{Enabled, Otherwise, Pattern, Policy, ProfileRules, RoleRules};
+use fastrand::Rng;
+
+/// Rules as they are written.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Written {
+    pub(crate) default_allows: bool,
+    /// Name, allow, deny.
+    pub(crate) roles: Vec<(String, Vec<String>, Vec<String>)>,
+    /// Principals and their roles.
+    pub(crate) assigned: Vec<(String, String)>,
+    /// Name, hide.
+    pub(crate) contexts: Vec<(String, Vec<String>)>,
+    /// Name, allow, deny.
+    pub(crate) profiles: Vec<(String, Vec<String>, Vec<String>)>,
+    /// The default and the items of the allowlist document.
+    pub(crate) switched: Option<(bool, Vec<Switch>)>,
+}
+
+/// An item of the allowlist document.
+type Switch = (Kind, &'static str, String, bool);
+
+const SERVERS: [&str; 8] = ["a", "a", "b", "files", "down", "*", "f*", "nothere"];
+
+const NAMES: [&str; 20] = [
+    "*",
+    "*",
+    "read_*",
+    "read_a",
+    "read_*e",
+    "write",
+    "*_a",
+    "job",
+    "get",
+    "p1",
+    "p*",
+    "x:1",
+    "x:*",
+    "file:///srv/*",
+    "file:///secret/*",
+    "t:*",
+    "odd*",
+    "*e*",
+    "seen:*",
+    "shows",
+];
+
+/// What the allowlist document may name.
+const ITEMS: [(Kind, &str, &str); 10] = [
+    (Kind::Tool, "a", "read_a"),
+    (Kind::Tool, "a", "job"),
+    (Kind::Tool, "b", "get"),
+    (Kind::Tool, "b", "read_a"),
+    (Kind::Tool, "files", "read_file"),
+    (Kind::Prompt, "a", "p1"),
+    (Kind::Prompt, "b", "p1"),
+    (Kind::Resource, "a", "x:1"),
+    (Kind::Resource, "files", "file:///secret/a"),
+    (Kind::Resource, "files", "file:///srv/a"),
+];
+
+fn pattern(rng: &mut Rng) -> String {
+    let kind = ["", "", "", "tool:", "prompt:", "resource:", "resource:"];
+    let kind = rng.choice(kind).unwrap();
+    let server = rng.choice(SERVERS).unwrap();
+    if rng.u8(..12) == 0 {
+        return format!("{kind}{server}");
+    }
+    format!("{kind}{server}.{}", rng.choice(NAMES).unwrap())
+}
+
+fn patterns(rng: &mut Rng, least: usize, most: usize) -> Vec<String> {
+    (0..rng.usize(least..=most)).map(|_| pattern(rng)).collect()
+}
+
+impl Written {
+    pub(crate) fn random(rng: &mut Rng) -> Self {
+        let mut rules = Self {
+            default_allows: rng.bool(),
+            ..Self::default()
+        };
+        for nth in 0..4 {
+            let (allow, deny) = (patterns(rng, 0, 7), patterns(rng, 0, 2));
+            rules.roles.push((format!("r{nth}"), allow, deny));
+        }
+        let role = *rng.choice(&["r0", "r1", "undefined"]).unwrap();
+        rules.assigned.push(("bound".to_owned(), role.to_owned()));
+        for nth in 0..2 {
+            rules
+                .contexts
+                .push((format!("c{nth}"), patterns(rng, 0, 3)));
+            let (mut allow, deny) = (patterns(rng, 1, 9), patterns(rng, 0, 2));
+            if rng.u8(..3) == 0 {
+                allow.extend(["*.*", "prompt:*.*", "resource:*.*"].map(str::to_owned));
+            }
+            rules.profiles.push((format!("p{nth}"), allow, deny));
+        }
+        if rng.u8(..4) == 0 {
+            let items = (0..rng.usize(..6)).map(|_| {
+                let (kind, server, name) = *rng.choice(&ITEMS).unwrap();
+                (kind, server, name.to_owned(), rng.bool())
+            });
+            let items = items.collect();
+            rules.switched = Some((rng.u8(..5) > 0, items));
+        }
+        rules
+    }
+
+    /// The same in the words of the product.
+    pub(crate) fn policy(&self) -> Policy {
+        let read = |texts: &[String]| -> Vec<Pattern> {
+            let parse = |text: &String| Pattern::parse(text).unwrap();
+            texts.iter().map(parse).collect()
+        };
+        let otherwise = match self.default_allows {
+            true => Otherwise::Allow,
+            false => Otherwise::Deny,
+        };
+        let mut policy = Policy::new(otherwise);
+        for (name, allow, deny) in &self.roles {
+            let rules = RoleRules {
+                allow: read(allow),
+                deny: read(deny),
+                ..RoleRules::default()
+            };
+            policy = policy.with_role(name, rules);
+        }
+        for (who, role) in &self.assigned {
+            policy = policy.with_principal(who, role);
+        }
+        for (name, hide) in &self.contexts {
+            policy = policy.with_context(name, read(hide));
+        }
+        for (name, allow, deny) in &self.profiles {
+            let rules = ProfileRules {
+                allow: read(allow),
+                deny: read(deny),
+            };
+            policy = policy.with_profile(name, rules);
+        }
+        if let Some((default, items)) = &self.switched {
+            let enabled = items.iter().fold(Enabled::new(*default), |all, item| {
+                all.with(item.0, item.1, &item.2, item.3)
+            });
+            policy = policy.with_enabled(enabled);
+        }
+        policy
+    }
+}
+
+/// Somebody, narrowed by the contexts of a token and of a session.
+pub(crate) fn somebody(rng: &mut Rng) -> Principal {
+    let role = match rng.u8(..12) {
+        0 => Role::Owner,
+        1 => Role::AnonymousLocal,
+        2 => Role::None,
+        3 => Role::Named("undefined".into()),
+        nth => Role::Named(format!("r{}", nth % 4).into()),
+    };
+    let name = if rng.u8(..6) == 0 { "bound" } else { "p" };
+    let token = contexts(rng);
+    let mut who = Principal::new(name, role);
+    who.contexts = token;
+    who.narrowed(&contexts(rng))
+}
+
+/// Few contexts, and hardly ever one that is not defined: it hides everything.
+pub(crate) fn contexts(rng: &mut Rng) -> Contexts {
+    let names = ["c0", "c1"].into_iter().filter(|_| rng.u8(..6) == 0);
+    let mut names: Vec<&str> = names.collect();
+    if rng.u8(..60) == 0 {
+        names.push("gone");
+    }
+    Contexts::new(names)
+}
+
+/// An endpoint where a thing of `server` can be asked for.
+pub(crate) fn endpoint(rng: &mut Rng, server: &str) -> Scope {
+    match rng.u8(..10) {
+        0..4 => Scope::All,
+        4..7 => Scope::Server(server.into()),
+        nth => {
+            let gone = rng.u8(..20) == 0;
+            let name = if gone {
+                "gone".to_owned()
+            } else {
+                format!("p{}", nth % 2)
+            };
+            Scope::Profile(name.into())
+        }
+    }
+}
