@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use bowline_core::cache::CacheLimits;
 use bowline_core::call::{Call, Reply};
 use bowline_core::error::CallError;
 use bowline_core::seats::SeatsView;
@@ -58,6 +59,8 @@ pub struct HostLimits {
     pub first_list_wait: Duration,
     /// How long a stop of all servers may take.
     pub stop_wait: Duration,
+    /// How much is kept of what servers answered.
+    pub cache: CacheLimits,
 }
 
 impl Default for HostLimits {
@@ -67,6 +70,7 @@ impl Default for HostLimits {
             starts_max: 16,
             first_list_wait: Duration::from_millis(1_500),
             stop_wait: Duration::from_secs(6),
+            cache: CacheLimits::default(),
         }
     }
 }
