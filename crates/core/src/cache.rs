@@ -91,13 +91,22 @@ pub struct Hit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlightId(u64);
 
+/// A flight that others may follow, for the one who leads it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lead {
+    /// Its name.
+    pub id: FlightId,
+    /// What is asked for.
+    pub key: Key,
+}
+
 /// What came of asking for an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entered {
     /// There is one.
     Hit(Hit),
     /// Nobody asks the server yet: this call does, and others may wait for its answer.
-    Lead(FlightId),
+    Lead(Lead),
     /// That call asks the server already.
     Follow(FlightId),
     /// The server must be asked, and nobody can wait for this call's answer.
@@ -273,13 +282,14 @@ impl Cache {
             kind: about.kind,
         };
         self.flights.insert(key, flight);
-        Entered::Lead(id)
+        Entered::Lead(Lead { id, key })
     }
 
     /// Notes that a flight is over; whoever comes next leads.
-    pub fn end(&mut self, key: &Key, id: FlightId) {
-        if self.flights.get(key).is_some_and(|flight| flight.id == id) {
-            self.flights.remove(key);
+    pub fn end(&mut self, lead: Lead) {
+        let flight = self.flights.get(&lead.key);
+        if flight.is_some_and(|flight| flight.id == lead.id) {
+            self.flights.remove(&lead.key);
         }
     }
 

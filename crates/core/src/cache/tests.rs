@@ -186,16 +186,19 @@ fn the_first_leads_the_others_follow_and_the_next_leads_when_it_is_gone() {
     let Entered::Lead(first) = do_it.enter(&mut cache, 1, 1) else {
         panic!("nobody asks yet");
     };
-    assert_eq!(do_it.enter(&mut cache, 1, 1), Entered::Follow(first));
+    assert_eq!(do_it.enter(&mut cache, 1, 1), Entered::Follow(first.id));
     assert!(matches!(do_it.enter(&mut cache, 2, 1), Entered::Lead(_)));
-    let key = do_it.keys(1, "").public.unwrap();
-    cache.end(&key, first);
+    cache.end(first);
     let Entered::Lead(second) = do_it.enter(&mut cache, 1, 1) else {
         panic!("the first is gone");
     };
-    cache.end(&key, first);
+    cache.end(first);
     let follow = do_it.enter(&mut cache, 1, 1);
-    assert_eq!(follow, Entered::Follow(second), "an old end ends nothing");
+    assert_eq!(
+        follow,
+        Entered::Follow(second.id),
+        "an old end ends nothing"
+    );
 }
 
 #[test]
@@ -234,14 +237,14 @@ fn a_call_that_began_before_a_purge_leaves_nothing_after_it() {
     let (mut cache, do_it) = (cache(8, 8), Calls::tool("do"));
     assert!(do_it.keep(&mut cache, 0, 99, 0));
     let begun = cache.era();
-    let Entered::Lead(id) = do_it.enter(&mut cache, 1, 1) else {
+    let Entered::Lead(lead) = do_it.enter(&mut cache, 1, 1) else {
         panic!("nobody asks yet");
     };
     cache.purge(&do_it.server, Stale::All);
     assert!(!do_it.hits(&mut cache, 0, 1));
     let again = do_it.enter(&mut cache, 1, 1);
     assert!(matches!(again, Entered::Lead(_)), "nobody follows the old");
-    cache.end(&do_it.keys(1, "").public.unwrap(), id);
+    cache.end(lead);
     let late = Landing {
         era: begun,
         ..do_it.landing(1, 99)
