@@ -7,6 +7,7 @@ pub mod askers;
 pub mod backoff;
 pub mod breaker;
 pub mod budget;
+pub mod cache;
 pub mod call;
 pub mod caller;
 pub mod error;

@@ -23,7 +23,7 @@ use bowline_link::{LinkError, Rename, Request};
 use foldhash::fast::RandomState;
 use tracing::Instrument as _;
 
-use crate::callpath::cached::{Answers, Entered};
+use crate::callpath::cached::{Answers, Ask, Begun, Entered};
 use crate::callpath::charge::Purse;
 use crate::callpath::checked::Checker;
 use crate::callpath::seat::SeatTable;
@@ -71,6 +71,7 @@ impl CallPath {
             return Err(CallError::ShuttingDown);
         }
         let started = self.clock.moment();
+        let begun = self.answers.begin(started.now());
 
         // Catalog: which thing of which server. Waits for a server that is still starting.
         let (route, server) = self.resolve(call.into(), started.now()).await?;
@@ -88,23 +89,24 @@ impl CallPath {
 
         // Cache and outbox lane stand here, outside the breaker: a fresh answer needs no server,
         // and an open breaker must queue the writes that the outbox exists for.
-        let flight = match self
+        let way = Way::new(call, &route, &server, started.now());
+        let mut flight = match self
             .answers
-            .enter(call, (&route, &server), started.now())
-            .await
+            .enter(way.ask(call, begun), way.deadline)
+            .await?
         {
-            Entered::Hit(reply) => return Ok(reply),
+            Entered::Hit(reply) => return self.given_again(call, &route, reply),
             Entered::Live(flight) => flight,
         };
 
         // Load: from here on the call is counted at its server, also when its caller goes away.
         let span = telling::span(call, &route);
         let mut tally = server.tally(started, span.clone());
-        let way = Way::new(call, &route, &server, started.now());
         let outcome = self.admitted(call, way, &mut tally);
         let outcome = outcome.instrument(span.clone()).await;
 
         let ended = self.clock.moment();
+        flight.back();
         tally.end(&outcome, ended);
         telling::failure(&span, way, outcome.as_ref().err());
 
@@ -123,6 +125,16 @@ impl CallPath {
         // where its server says that it stays good.
         self.memory.learn(call, (&route, link), &reply, ended.now());
         flight.land(&reply, ended.now());
+        Ok(reply)
+    }
+
+    /// Gives out an answer that was kept. The guard may have changed since it came, and this
+    /// session may see for the first time what it links to.
+    fn given_again(&self, call: &Call, route: &Route, reply: Reply) -> Result<Reply, CallError> {
+        telling::given_again(call, route);
+        self.decider.accept(route, &reply)?;
+        let from = (route, LinkKey::SHARED);
+        self.memory.learn(call, from, &reply, self.clock.now());
         Ok(reply)
     }
 
@@ -260,6 +272,16 @@ impl<'a> Way<'a> {
             server,
             started,
             deadline: call.deadline.map_or(limit, |asked| asked.min(limit)),
+        }
+    }
+
+    const fn ask(self, call: &'a Call, begun: Begun) -> Ask<'a> {
+        let Self { route, server, .. } = self;
+        Ask {
+            call,
+            route,
+            server,
+            begun,
         }
     }
 

@@ -3,6 +3,7 @@
 
 pub(crate) mod introduction;
 mod kind;
+mod last;
 pub(crate) mod listing;
 mod mark;
 mod offer;
@@ -24,6 +25,7 @@ pub use listing::Listing;
 pub use mark::Marks;
 pub use offer::{Item, Offer, Pages, Shelf, Verdict};
 
+use self::last::LastOffers;
 use self::unlisted::Unlisted;
 
 /// The snapshot: all that every server offers, ready to be listed and resolved.
@@ -230,6 +232,8 @@ pub struct CatalogStore {
     version: watch::Sender<u64>,
     /// Servers that have never told, and wait to be needed.
     pub(crate) unlisted: Unlisted,
+    /// What those offered that are ejected.
+    pub(crate) last: LastOffers,
 }
 
 impl Default for CatalogStore {
@@ -239,6 +243,7 @@ impl Default for CatalogStore {
             writing: Mutex::default(),
             version: watch::Sender::new(0),
             unlisted: Unlisted::default(),
+            last: LastOffers::default(),
         }
     }
 }
@@ -259,6 +264,7 @@ impl CatalogStore {
     /// Puts what a server offers into the catalog, as `judge` lets it be seen.
     pub(crate) fn publish(&self, offer: &Offer, judge: impl FnOnce(&Offer) -> Offer) {
         self.unlisted.remove(&offer.server);
+        self.last.remove(&offer.server);
         self.change(|offers| {
             let offer = judge(offer);
             let old = offers.get(&offer.server);
@@ -272,6 +278,10 @@ impl CatalogStore {
 
     /// Judges what a server offers anew.
     pub(crate) fn judge_again(&self, server: &str, judge: impl FnOnce(&Offer) -> Offer) {
+        if let Some(last) = self.last.of(server) {
+            self.last.put(&Arc::new(judge(&last)));
+            return;
+        }
         self.change(|offers| {
             let Some(old) = offers.get_mut(server) else {
                 return false;
@@ -285,13 +295,26 @@ impl CatalogStore {
         });
     }
 
+    /// Takes what a server offers out of the catalog, and remembers it until it is listed again
+    /// or withdrawn.
+    pub fn eject(&self, server: &str) {
+        if let Some(offer) = self.current.load().offer(server) {
+            self.last.put(offer);
+        }
+        self.change(|offers| offers.remove(server).is_some());
+    }
+
     /// Takes what a server offers out of the catalog.
     pub fn withdraw(&self, server: &str) {
+        self.last.remove(server);
         self.change(|offers| offers.remove(server).is_some());
     }
 
     /// Takes what several servers offer out of the catalog, as one change.
     pub fn withdraw_all(&self, servers: &[Arc<str>]) {
+        for server in servers {
+            self.last.remove(server);
+        }
         self.change(|offers| {
             let before = offers.len();
             offers.retain(|server, _| !servers.contains(server));

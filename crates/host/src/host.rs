@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use bowline_core::cache::{CacheLimits, CacheView};
 use bowline_core::call::{Call, Reply};
 use bowline_core::error::CallError;
 use bowline_core::seats::SeatsView;
@@ -28,7 +29,7 @@ use crate::callpath::charge::Purse;
 use crate::callpath::checked::Checker;
 use crate::callpath::seat::SeatTable;
 use crate::callpath::{CallPath, Servers};
-use crate::catalog::{Catalog, CatalogStore, Offer};
+use crate::catalog::{Catalog, CatalogStore};
 use crate::decide::Decider;
 use crate::denials::Denials;
 use crate::events::Events;
@@ -58,6 +59,8 @@ pub struct HostLimits {
     pub first_list_wait: Duration,
     /// How long a stop of all servers may take.
     pub stop_wait: Duration,
+    /// How much is kept of what servers answered.
+    pub cache: CacheLimits,
 }
 
 impl Default for HostLimits {
@@ -67,6 +70,7 @@ impl Default for HostLimits {
             starts_max: 16,
             first_list_wait: Duration::from_millis(1_500),
             stop_wait: Duration::from_secs(6),
+            cache: CacheLimits::default(),
         }
     }
 }
@@ -122,7 +126,7 @@ impl Host {
         let catalog = Arc::new(CatalogStore::default());
         let decider = Arc::new(Decider::new(Denials::new(events.clone())));
         let memory = Arc::new(Memory::new(Arc::clone(&decider)));
-        let answers = Arc::new(Answers::default());
+        let answers = Arc::new(Answers::new(limits.cache, Arc::clone(&clock)));
         let around = Surroundings {
             dial,
             catalog: Arc::clone(&catalog),
@@ -193,6 +197,12 @@ impl Host {
     #[must_use]
     pub fn seats(&self) -> SeatsView {
         self.path.seats.view()
+    }
+
+    /// Returns what is kept of the answers of all servers, and how often that was of use.
+    #[must_use]
+    pub fn cache_stats(&self) -> CacheView {
+        self.path.answers.view()
     }
 
     /// Returns the clock everything here goes by.
@@ -266,7 +276,7 @@ impl Host {
         let servers = self.path.servers.load();
         let mut list: Vec<_> = servers
             .values()
-            .map(|server| server.status(offer_of(&catalog, &server.spec().name)))
+            .map(|server| self.seen(server, &catalog))
             .collect();
         list.sort_by(|a, b| a.name.cmp(&b.name));
         list
@@ -280,7 +290,7 @@ impl Host {
 
     /// Returns the state of one server.
     pub fn status_of(&self, name: &str) -> Result<ServerStatus, CallError> {
-        Ok(self.server(name)?.status(offer_of(&self.catalog(), name)))
+        Ok(self.seen(&self.server(name)?, &self.catalog()))
     }
 
     /// Gives a server an order and waits, but not long, for what comes of it.
@@ -369,8 +379,10 @@ impl Host {
             tracing::warn!("some servers did not stop in time");
         }
     }
-}
 
-fn offer_of<'a>(catalog: &'a Catalog, server: &str) -> Option<&'a Offer> {
-    catalog.offer(server).map(AsRef::as_ref)
+    fn seen(&self, server: &Supervisor, catalog: &Catalog) -> ServerStatus {
+        let name = &server.spec().name;
+        let offer = catalog.offer(name).map(AsRef::as_ref);
+        server.status(offer, self.path.answers.view_of(name))
+    }
 }

@@ -51,7 +51,7 @@ use self::turn::Turns;
 
 pub use list::ListError;
 pub use state::{Order, State};
-pub use status::{LastError, Limits, ServerStatus};
+pub use status::{CacheStatus, LastError, Limits, ServerStatus};
 pub(crate) use tally::Tally;
 pub use ticket::Ticket;
 

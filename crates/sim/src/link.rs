@@ -300,6 +300,14 @@ impl ScriptedLink {
             }
             Act::ToolError => result(true),
             Act::Says(body) => Ok(json::answer(request, Body::Result, &body)),
+            Act::Repeats(wait) => {
+                let before = self.process.ledger.look(|record| record.executions.len()) - 1;
+                tokio::time::sleep(wait).await;
+                let members = deed.arguments.trim().strip_prefix('{').unwrap_or("}");
+                let comma = if members == "}" { "" } else { "," };
+                let body = format!("{{\"content\":[],\"before\":{before}{comma}{members}");
+                Ok(json::answer(request, Body::Result, &body))
+            }
             Act::Garbles => Err(LinkError::BadAnswer("garbled".into())),
             Act::Progress(times) => {
                 for done in 1..=times {

@@ -112,6 +112,9 @@ pub enum Act {
     Progress(u32),
     /// Runs, and answers with this result, word for word.
     Says(String),
+    /// Runs for a while, and answers with how many calls ran before it and with the members of
+    /// its arguments, as members of the result.
+    Repeats(Duration),
 }
 
 impl Generation {

@@ -107,6 +107,7 @@ fn limits(file: &File) -> HostLimits {
             .map_or(host.starts_max, |starts| starts as usize),
         first_list_wait: file.first_list_wait.unwrap_or(host.first_list_wait),
         stop_wait: file.stop_wait.unwrap_or(host.stop_wait),
+        cache: host.cache,
     }
 }
 

@@ -97,6 +97,12 @@ impl CallPath {
                     Err(CallError::Stopped { .. }) if self.is_replaced(server) => {
                         return Box::pin(self.resolve(ask, started)).await;
                     }
+                    // There may be an answer yet that was kept.
+                    Err(error @ CallError::Ejected { .. }) => {
+                        let last = &self.catalog.last;
+                        let route = last.find(&server.spec().name, ask.scope, ask.subject);
+                        return Ok((route.ok_or(error)?, server.clone()));
+                    }
                     listed => listed?,
                 }
                 match self.look_up(ask)? {

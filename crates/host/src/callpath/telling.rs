@@ -1,7 +1,8 @@
 //! What people can follow of one call: its span, and a line where it went wrong.
 
-use bowline_core::call::{Call, Route};
+use bowline_core::call::{Call, Origin, Route};
 use bowline_core::error::CallError;
+use bowline_core::load::Outcome;
 use tracing::Span;
 use tracing::field::Empty;
 
@@ -21,10 +22,18 @@ pub(super) fn span(call: &Call, route: &Route) -> Span {
         tool = %name,
         generation = Empty,
         outcome = Empty,
+        origin = Empty,
         trace_id = trace.map(|trace| display(trace.context.trace)),
         span_id = trace.map(|trace| display(trace.context.span)),
         parent_id = trace.and_then(|trace| trace.parent).map(display),
     )
+}
+
+/// Tells of a call that was answered without its server.
+pub(super) fn given_again(call: &Call, route: &Route) {
+    let span = span(call, route);
+    span.record("outcome", Outcome::Answered.as_str());
+    span.record("origin", Origin::Cached.as_str());
 }
 
 /// Tells of a call that is sent a second time.

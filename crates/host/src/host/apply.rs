@@ -115,6 +115,13 @@ impl Host {
         };
         self.path.servers.store(Arc::new(new));
         self.path.catalog.withdraw_all(&applied.removed);
+        // After the swap: a call that is at the old one yet began before it, and leaves nothing.
+        for changed in &applied.changed {
+            self.path.answers.purge(&changed.server);
+        }
+        for removed in &applied.removed {
+            self.path.answers.forget(removed);
+        }
         drop(turn);
         for server in retired {
             let retirement = async move { server.retire().await };
@@ -132,6 +139,7 @@ impl Host {
     /// Changes how much is taken on. What is in flight beyond a new bound goes on.
     pub fn relimit(&self, limits: HostLimits) {
         self.path.seats.allow(limits.principal_calls_max);
+        self.path.answers.relimit(limits.cache);
         self.limits.store(Arc::new(limits));
     }
 

@@ -169,6 +169,7 @@ impl Actor {
     /// A person stopped it.
     fn stopped(&self) -> Phase {
         self.withdraw();
+        self.forget_answers();
         self.tell(State::Stopped);
         Phase::Stopped
     }
@@ -187,7 +188,16 @@ impl Actor {
         }
     }
 
+    /// What it answered in another life may not be what it would answer now, for all that a
+    /// person knows who gave the order.
+    fn forget_answers(&self) {
+        if !self.shared.is_retired() {
+            self.around.answers.purge(&self.shared.spec.name);
+        }
+    }
+
     fn forgive(&mut self) {
+        self.forget_answers();
         self.recovery.reset();
         self.shared.counts.restarts.store(0, Ordering::Relaxed);
         let now = self.shared.clock.now();

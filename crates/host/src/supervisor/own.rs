@@ -315,7 +315,9 @@ impl OwnLinks {
                 biased;
                 _ = link.closed() => break,
                 () = &mut levels => {}
-                event = events.recv() => match event {
+                event = events.recv() => match event.inspect(|event| {
+                    self.around.answers.heard(&shared.spec.name, event);
+                }) {
                     // The lists are those of the shared link.
                     Some(LinkEvent::ToolsChanged
                         | LinkEvent::PromptsChanged

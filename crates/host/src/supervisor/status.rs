@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bowline_core::breaker::Circuit;
+use bowline_core::cache::CacheView;
 use bowline_core::error::CallError;
 use bowline_core::time::{Now, millis};
 use bowline_link::Processes;
@@ -81,8 +82,9 @@ pub struct ServerStatus {
     pub circuit: &'static str,
     /// Whether it was restarted too often.
     pub ejected: bool,
-    /// Answers kept for it. There is no cache yet, so there are none.
-    pub cache_entries: usize,
+    /// Its answers that are kept.
+    #[serde(flatten)]
+    pub cache: CacheStatus,
     /// When it is tried again: a start that failed, or calls after the breaker's rest.
     pub retry_after_ms: Option<u64>,
     /// What it failed with last.
@@ -94,6 +96,38 @@ pub struct ServerStatus {
 /// Why a server that all shared is shared no longer.
 const INTERACTIVE: &str = "it asked a client for something while calls of several sessions were \
                            in flight";
+
+/// What is kept of a server's answers.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct CacheStatus {
+    /// How many there are.
+    #[serde(rename = "cache_entries")]
+    pub entries: usize,
+    /// How long they are together.
+    #[serde(rename = "cache_bytes")]
+    pub bytes: usize,
+    /// Calls answered with them.
+    #[serde(rename = "cache_hits")]
+    pub hits: u64,
+    /// Calls of things whose answers can be kept that had to go to the server.
+    #[serde(rename = "cache_misses")]
+    pub misses: u64,
+    /// Answers that went before their time, to make room.
+    #[serde(rename = "cache_evictions")]
+    pub evictions: u64,
+}
+
+impl From<CacheView> for CacheStatus {
+    fn from(view: CacheView) -> Self {
+        Self {
+            entries: view.entries,
+            bytes: view.bytes,
+            hits: view.hits,
+            misses: view.misses,
+            evictions: view.evictions,
+        }
+    }
+}
 
 /// A failure that is over.
 #[derive(Clone, Debug, Serialize)]
@@ -176,10 +210,11 @@ const fn due(state: &State, now: Now) -> Option<Duration> {
 }
 
 impl Supervisor {
-    /// Returns what a person can see now; `offer` is what the catalog holds of the server. What
-    /// it takes to see more than what we know ourselves is left out.
+    /// Returns what a person can see now; `offer` is what the catalog holds of the server, and
+    /// `cache` what is kept of its answers. What it takes to see more than what we know ourselves
+    /// is left out.
     #[must_use]
-    pub fn status(&self, offer: Option<&Offer>) -> ServerStatus {
+    pub fn status(&self, offer: Option<&Offer>, cache: CacheView) -> ServerStatus {
         let shared = &self.shared;
         let spec = &shared.spec;
         let now = shared.clock.now();
@@ -235,7 +270,7 @@ impl Supervisor {
             isolated_because: shared.is_interactive().then_some(INTERACTIVE),
             circuit: word(circuit),
             ejected: matches!(state, State::Ejected { .. }),
-            cache_entries: 0,
+            cache: cache.into(),
             retry_after_ms: due(&state, now).or(rest).map(millis),
             last_error: self.last_error(),
             limits: Limits::of(spec),

@@ -69,6 +69,7 @@ fn how_a_server_lives_and_what_it_takes_is_read_from_both_syntaxes() {
         starts_max: 3,
         first_list_wait: seconds(2),
         stop_wait: seconds(9),
+        ..HostLimits::default()
     };
     assert_eq!(config.limits, limits);
     assert_eq!(

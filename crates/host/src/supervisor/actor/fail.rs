@@ -56,7 +56,9 @@ impl Actor {
             }
             Next::Eject => {
                 tracing::error!(%server, %reason, "failed too often; ejected");
-                self.withdraw();
+                if !self.shared.is_retired() {
+                    self.around.catalog.eject(server);
+                }
                 Phase::Ejected(cause.reason)
             }
         }

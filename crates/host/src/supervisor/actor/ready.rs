@@ -38,7 +38,7 @@ impl Actor {
                     command => return self.obey_while_ready(command, &link).await,
                 },
                 exit = &mut closed => return self.lost(exit, since),
-                Some(event) = events.recv() => match event {
+                Some(event) = events.recv() => match self.noted(event) {
                     LinkEvent::ToolsChanged => relists.tools.note(&[ListKind::Tools]),
                     LinkEvent::PromptsChanged => relists.others.note(&[ListKind::Prompts]),
                     LinkEvent::ResourcesChanged => {
@@ -70,6 +70,12 @@ impl Actor {
                 },
             }
         }
+    }
+
+    /// Forgets answers that are no longer good, now that the server said so.
+    fn noted(&self, event: LinkEvent) -> LinkEvent {
+        self.around.answers.heard(&self.shared.spec.name, &event);
+        event
     }
 
     pub(super) fn learn(&self, relist: &mut Relist, listed: &[Listed]) {

@@ -67,6 +67,15 @@ impl Supervisor {
         Ok(self.shared.own.by_key(link))
     }
 
+    /// Whether the server may answer this session as it answers no other.
+    pub(crate) fn is_apart(&self, call: &Call) -> bool {
+        match self.shared.spec.isolation {
+            Isolation::Session => true,
+            Isolation::Auto => self.key_of(call).is_some(),
+            Isolation::Shared | Isolation::Principal => false,
+        }
+    }
+
     /// Says whose link a call needs; `None` for the shared one.
     fn key_of<'a>(&self, call: &'a Call) -> Option<(Key, &'a Arc<dyn CallerEnd>)> {
         let caller = call.caller.as_ref()?;
