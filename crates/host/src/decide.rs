@@ -90,6 +90,11 @@ impl Decider {
             && guarded(guard.as_ref(), server, None).is_ok()
     }
 
+    /// Asks the guard alone about a server as a whole.
+    pub(crate) fn guarded(&self, server: &str) -> Result<(), Refusal> {
+        guarded(self.guard.load().as_ref(), server, None)
+    }
+
     /// Returns the rules of this moment.
     pub(crate) fn sight(&self) -> Sight {
         Sight {
