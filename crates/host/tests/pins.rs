@@ -162,7 +162,7 @@ async fn sec_25_a_change_of_any_part_of_a_definition_withdraws_the_tool() {
     for (place, with) in changes {
         let mut other = base.clone();
         *other.pointer_mut(place).unwrap() = with;
-        let (world, host, _) = served(PinMode::Block, &[base.clone()]).await;
+        let (world, host, _) = served(PinMode::Block, std::slice::from_ref(&base)).await;
         assert!(host.call(call("s__t", "{}")).await.is_ok());
         change(&world, &host, &[other]).await;
         for scope in [Scope::All, mine()] {

@@ -64,7 +64,7 @@ async fn when_the_leader_is_cancelled_the_next_leads() {
     let leader = begin(&host, asks(1));
     world.until(|record| record.executions.len() == 2).await;
     let others = herd(&host, HERD, |_| asks(1));
-    tokio::time::sleep(SLOW / 2).await;
+    tokio::time::advance(SLOW / 2).await;
     drop(leader);
     let came = others.join_all().await;
     assert!(came.iter().all(|came| matches!(came, Ok((2, _)))));
@@ -81,7 +81,7 @@ async fn a_cancelled_follower_disturbs_nobody() {
     let mut others = herd(&host, 3, |_| asks(1));
     world.until(|record| record.executions.len() == 2).await;
     let follower = begin(&host, asks(1));
-    tokio::time::sleep(SLOW / 2).await;
+    tokio::time::advance(SLOW / 2).await;
     drop(follower);
     while let Some(came) = others.join_next().await {
         assert!(matches!(came.unwrap(), Ok((1, _))));
