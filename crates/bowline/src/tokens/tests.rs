@@ -209,3 +209,33 @@ fn names_of_principals_are_plain_and_not_the_gateways_own() {
         assert!(!is_principal(wrong), "{wrong}");
     }
 }
+
+#[test]
+fn there_are_so_many_tokens_and_no_more() {
+    let world = World::new();
+    let path = world.state().tokens_file();
+    let fill = |expired: usize| {
+        let tokens = (0..TOKENS_MAX).map(|nth| {
+            let expires = if nth < expired { "1000" } else { "null" };
+            format!(
+                r#"{{"id":"{nth:016x}","principal":"p","role":null,"contexts":[],"created_at_ms":1,
+                "expires_at_ms":{expires},"secret_sha256":"{nth:064x}"}}"#
+            )
+        });
+        let tokens: Vec<_> = tokens.collect();
+        let text = format!(r#"{{"v":1,"tokens":[{}]}}"#, tokens.join(","));
+        std::fs::write(&path, text).unwrap();
+        let private = std::fs::Permissions::from_mode(0o600);
+        std::fs::set_permissions(&path, private).unwrap();
+        world.open().unwrap()
+    };
+    let tokens = fill(0);
+    let refused = tokens.create(&wanted("ann"));
+    assert!(matches!(refused, Err(CreateError::TooMany)), "{refused:?}");
+    assert_eq!(tokens.all().len(), TOKENS_MAX);
+    // One that has expired makes room.
+    let tokens = fill(1);
+    let (text, _) = tokens.create(&wanted("ann")).unwrap();
+    assert!(tokens.find(&text).is_some());
+    assert_eq!(tokens.all().len(), TOKENS_MAX);
+}

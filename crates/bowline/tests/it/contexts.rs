@@ -167,6 +167,25 @@ fn sessions_are_listed_with_what_narrows_them() {
 }
 
 #[test]
+fn a_listening_session_is_told_when_other_rules_show_it_something_else() {
+    let gateway = up();
+    let wanted = json!({"principal": "ann", "role": "writer"});
+    let (_, token) = gateway.token_of(&wanted);
+    let mut session = gateway.session_as(&token, "/mcp");
+    let mut stream = session.listen();
+    next_event(&mut stream).unwrap();
+    assert!(sees(&mut session, "two__echo"));
+    let path = gateway.dir.path().join("bowline.toml");
+    let config = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, config.replace("\"two.*\", ", "")).unwrap();
+    let applied = gateway.ask_api("POST", "/api/v1/reload", &json!({}));
+    assert_eq!(applied.status, 200, "{}", applied.text());
+    let told = next_event(&mut stream).unwrap().json();
+    assert_eq!(told["method"], "notifications/tools/list_changed");
+    assert!(!sees(&mut session, "two__echo"));
+}
+
+#[test]
 fn a_profile_is_an_endpoint_that_shows_less() {
     let gateway = up();
     // The owner may do all, but not at an endpoint that is for less.

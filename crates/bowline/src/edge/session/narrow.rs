@@ -198,3 +198,78 @@ fn read(path: &Path, state: &State) -> Result<Narrowed, state::Error> {
     }
     Ok(narrowed)
 }
+
+#[cfg(test)]
+mod tests {
+    use bowline_core::call::{Principal, Role, Scope};
+    use bowline_core::caller::Abilities;
+    use bowline_core::time::Now;
+    use bowline_wire::mcp::Revision;
+
+    use super::*;
+    use crate::edge::session::Terms;
+
+    /// A clock that stands, so many seconds after 1970.
+    #[derive(Debug)]
+    struct At(u64);
+
+    impl Clock for At {
+        fn now(&self) -> Now {
+            Now(0)
+        }
+
+        fn instant(&self, _: Now) -> tokio::time::Instant {
+            unreachable!("no session sets a timer")
+        }
+
+        fn unix_ms(&self) -> u64 {
+            self.0 * 1_000
+        }
+    }
+
+    fn open(sessions: &Sessions, clock: &At) -> Arc<str> {
+        let terms = Terms {
+            principal: Arc::new(Principal::new("ann", Role::None)),
+            scope: Scope::All,
+            revision: Revision::LATEST_LEGACY,
+            abilities: Abilities::default(),
+        };
+        sessions.open(terms, clock).unwrap().0
+    }
+
+    #[test]
+    fn what_narrows_sessions_is_bounded_and_goes_with_their_ids() {
+        let sessions = Sessions::new(&[1; 32]);
+        let start = At(1_000_000);
+        let night = Contexts::new(["night"]);
+        let id = open(&sessions, &start);
+        let session = sessions.narrow(&id, &night, &start).unwrap().unwrap();
+        assert_eq!(session.asker().contexts, night);
+        let full = (1..NARROWED_MAX).map(|nth| {
+            let narrowing = Narrowing {
+                contexts: night.clone(),
+                issued_s: start.0 + 1,
+            };
+            (digest(&nth.to_string()), narrowing)
+        });
+        sessions.table().narrowed.0.extend(full);
+        let other = open(&sessions, &start);
+        let refused = sessions.narrow(&other, &night, &start);
+        assert!(matches!(refused, Err(NarrowError::TooMany)), "{refused:?}");
+        // To be narrowed otherwise, or no more, is not one more.
+        let day = Contexts::new(["day"]);
+        assert!(sessions.narrow(&id, &day, &start).is_ok());
+        assert!(
+            sessions
+                .narrow(&other, &Contexts::default(), &start)
+                .is_ok()
+        );
+        // The first id is too old to be used now, so nobody need know what narrowed it.
+        let later = At(start.0 + AGE_MAX.as_secs() + 1);
+        let young = open(&sessions, &later);
+        assert!(sessions.narrow(&young, &night, &later).is_ok());
+        assert_eq!(sessions.table().narrowed.0.len(), NARROWED_MAX);
+        let gone = sessions.narrow(&id, &Contexts::default(), &later);
+        assert!(matches!(gone, Err(NarrowError::Unknown)), "{gone:?}");
+    }
+}
