@@ -38,7 +38,7 @@ pub use self::env::Env;
 pub use self::error::Error;
 pub use self::find::find;
 pub use self::frame::{Place, Problem, place};
-pub use self::policy::{Mention, PolicyConfig, ProfileConfig, RoleConfig};
+pub use self::policy::{Mention, PolicyConfig, ProfileConfig, RoleConfig, WhenConfig};
 pub use self::reach::{Child, Reach, Remote, Template};
 pub use self::secrets::Secrets;
 

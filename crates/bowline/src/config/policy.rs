@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bowline_core::budget::Allowance;
-use bowline_core::policy::{Otherwise, Pattern, Policy, ProfileRules, RoleRules};
+use bowline_core::policy::{Otherwise, Pattern, Policy, ProfileRules, RoleRules, When};
 
 use super::frame::Place;
+use crate::conditions::Cel;
 
 /// Who may do what.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,8 +32,19 @@ pub struct RoleConfig {
     pub allow: Vec<Pattern>,
     /// What it may not, whatever `allow` says.
     pub deny: Vec<Pattern>,
+    /// What must hold of the arguments of its calls.
+    pub when: Vec<WhenConfig>,
     /// What each of its principals may spend.
     pub allowance: Allowance,
+}
+
+/// What must hold of the arguments of some calls.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WhenConfig {
+    /// Which calls.
+    pub on: Pattern,
+    /// What must hold.
+    pub condition: Arc<Cel>,
 }
 
 /// One profile.
@@ -61,10 +73,14 @@ impl PolicyConfig {
     pub fn policy(&self) -> Policy {
         let mut policy = Policy::new(self.otherwise);
         for (name, role) in &self.roles {
+            let when = role.when.iter().map(|when| When {
+                pattern: when.on.clone(),
+                condition: Arc::<Cel>::clone(&when.condition),
+            });
             let rules = RoleRules {
                 allow: role.allow.clone(),
                 deny: role.deny.clone(),
-                when: Vec::new(),
+                when: when.collect(),
                 allowance: role.allowance,
             };
             policy = policy.with_role(name, rules);

@@ -38,8 +38,12 @@ pub(super) const POLICY: Keys = Keys {
     planned: &["allowlist"],
 };
 pub(super) const ROLE: Keys = Keys {
-    built: &["allow", "deny", "budget", "rate"],
-    planned: &["when"],
+    built: &["allow", "deny", "when", "budget", "rate"],
+    planned: &[],
+};
+pub(super) const WHEN: Keys = Keys {
+    built: &["on", "if"],
+    planned: &[],
 };
 pub(super) const BUDGET: Keys = Keys {
     built: &["calls", "per"],

@@ -9,11 +9,12 @@ use bowline_core::policy::{Otherwise, Pattern};
 use super::keys;
 use super::reader::Reader;
 use super::server::{Text, choice, inside};
+use crate::conditions::Language;
 use crate::config::frame::Problem;
 use crate::config::name;
-use crate::config::policy::{PolicyConfig, ProfileConfig, RoleConfig};
+use crate::config::policy::{PolicyConfig, ProfileConfig, RoleConfig, WhenConfig};
 use crate::config::suggest::nearest;
-use crate::config::tree::{Entry, Node};
+use crate::config::tree::{Entry, Node, Value};
 
 /// Most roles in one file.
 const ROLES_MAX: usize = 4_096;
@@ -29,6 +30,9 @@ const PROFILES_MAX: usize = 1_024;
 
 /// Most patterns in one list.
 const PATTERNS_MAX: usize = 1_024;
+
+/// Most conditions of one role.
+const CONDITIONS_MAX: usize = 256;
 
 /// Calls in one period.
 const BUDGET_CALLS: RangeInclusive<u32> = 1..=1_000_000_000;
@@ -47,6 +51,8 @@ pub(crate) struct Rules {
     pub(crate) mentions: Vec<(Arc<str>, Pattern, Range<usize>)>,
     /// The roles that principals are given, looked up when all roles are known.
     given: Vec<(Arc<str>, Text)>,
+    /// Reads conditions.
+    language: Language,
 }
 
 impl Rules {
@@ -121,12 +127,81 @@ impl Rules {
             match entry.key.as_str() {
                 "allow" => role.allow = self.patterns(reader, entry, &rule()),
                 "deny" => role.deny = self.patterns(reader, entry, &rule()),
+                "when" => role.when = self.conditions(reader, entry, place, &rule()),
                 "budget" => budget(reader, entry, place, &mut role.allowance),
                 "rate" => rate(reader, entry, place, &mut role.allowance),
                 _ => {}
             }
         }
         self.policy.roles.insert(named.key.as_str().into(), role);
+    }
+
+    fn conditions(
+        &mut self,
+        reader: &mut Reader,
+        entry: &Entry,
+        place: &str,
+        rule: &str,
+    ) -> Vec<WhenConfig> {
+        let Value::List(items) = &entry.node.value else {
+            reader.wrong_kind(
+                entry,
+                "a list such as [{ on = \"server.tool\", if = \"...\" }]",
+            );
+            return Vec::new();
+        };
+        if let Some(over) = items.get(CONDITIONS_MAX) {
+            let message = "`when` has too many entries";
+            let label = format!("more than {CONDITIONS_MAX}");
+            let problem = Problem::new(over.span.clone(), message, label);
+            reader.problems.push(problem);
+            return Vec::new();
+        }
+        let place = inside(place, "when");
+        let each = items.iter();
+        each.filter_map(|item| self.condition(reader, entry, item, (&place, rule)))
+            .collect()
+    }
+
+    fn condition(
+        &mut self,
+        reader: &mut Reader,
+        entry: &Entry,
+        item: &Node,
+        (place, rule): (&str, &str),
+    ) -> Option<WhenConfig> {
+        let (mut on, mut condition) = (None, None);
+        let entries = reader.table(item, "when", place, &keys::WHEN);
+        for inner in entries {
+            let text = reader.text(inner);
+            match (inner.key.as_str(), text) {
+                ("on", Some(text)) => {
+                    on = pattern(reader, &text).inspect(|pattern| {
+                        self.mentions
+                            .push((rule.into(), pattern.clone(), text.span.clone()));
+                    });
+                }
+                ("if", Some(text)) => match self.language.read(&text.text) {
+                    Ok(read) => condition = Some(Arc::new(read)),
+                    Err(fault) => {
+                        let message = "`if` is no condition";
+                        let problem = Problem::new(text.span, message, fault.to_string());
+                        let help = "for instance if = \"args.path.startsWith('/srv/')\"";
+                        reader.problems.push(problem.help(help));
+                    }
+                },
+                _ => {}
+            }
+        }
+        let within = Entry {
+            span: item.span.clone(),
+            ..entry.clone()
+        };
+        needs(reader, &within, entries, &["on", "if"]);
+        Some(WhenConfig {
+            on: on?,
+            condition: condition?,
+        })
     }
 
     fn principal(&mut self, reader: &mut Reader, named: &Entry, place: &str) {

@@ -5,6 +5,7 @@ use bowline_core::call::{Contexts, Kind, Principal, Role, Scope};
 use bowline_core::policy::{Otherwise, Pattern, Thing};
 
 use super::*;
+use crate::conditions::Language;
 
 const TOML: &str = r#"
 [policy]
@@ -12,6 +13,7 @@ default = "allow"
 [roles.reviewer]
 allow = ["files.read_*", "prompt:files.*"]
 deny = ["files.read_key"]
+when = [{ on = "files.read_*", if = "args.path.startsWith('/srv/')" }]
 budget = { calls = 500, per = "1h" }
 rate = { calls = 5, per = "1s", burst = 20 }
 [roles.nobody]
@@ -29,6 +31,7 @@ command = "a"
 const JSON: &str = r#"{"x-bowline": {
   "policy": {"default": "allow"},
   "roles": {"reviewer": {"allow": ["files.read_*", "prompt:files.*"], "deny": ["files.read_key"],
+      "when": [{"on": "files.read_*", "if": "args.path.startsWith('/srv/')"}],
       "budget": {"calls": 500, "per": "1h"}, "rate": {"calls": 5, "per": "1s", "burst": 20}},
     "nobody": {}},
   "principals": {"ci@build": {"role": "reviewer"}},
@@ -48,6 +51,14 @@ fn who_may_do_what_is_read_from_both_syntaxes() {
     let reviewer = RoleConfig {
         allow: patterns(&["files.read_*", "prompt:files.*"]),
         deny: patterns(&["files.read_key"]),
+        when: vec![WhenConfig {
+            on: Pattern::parse("files.read_*").unwrap(),
+            condition: Arc::new(
+                Language::default()
+                    .read("args.path.startsWith('/srv/')")
+                    .unwrap(),
+            ),
+        }],
         allowance: Allowance {
             budget: Some(BudgetRule {
                 calls: 500,
@@ -159,7 +170,45 @@ error[config]: `tools:x.y` names nothing
   |
   = help: write \"server.tool\", \"server.get_*\" or \"prompt:server.*\""
     );
+}
+
+#[test]
+fn a_condition_that_cannot_be_read_is_shown_at_its_place() {
+    assert_eq!(
+        toml(
+            "[roles.r]\nwhen = [{ on = \"files.a\", if = \"arg.x == 1\" }]\n",
+            &Env::default()
+        )
+        .unwrap_err(),
+        "\
+error[config]: `if` is no condition
+ --> /etc/b/bowline.toml:2:32
+  |
+2 | when = [{ on = \"files.a\", if = \"arg.x == 1\" }]
+  |                                ^^^^^^^^^^^^ nothing is called `arg`, did you mean `args`; there \
+are args, principal, role, server, tool
+  |
+  = help: for instance if = \"args.path.startsWith('/srv/')\""
+    );
+}
+
+#[test]
+fn every_key_of_the_rules_is_checked() {
     for (text, message) in [
+        (
+            "[roles.r]\nwhen = [{ on = \"a.b\" }]\n",
+            "`when` has no `if`",
+        ),
+        (
+            "[roles.r]\nwhen = [{ if = \"true\" }]\n",
+            "`when` has no `on`",
+        ),
+        (
+            "[roles.r]\nwhen = [{ on = \"\", if = \"true\" }]\n",
+            "`` names nothing",
+        ),
+        ("[roles.r]\nwhen = [3]\n", "`when` must be a table"),
+        ("[roles.r]\nwhen = {}\n", "`when` must be a list such as"),
         (
             "[principals.owner]\nrole = \"r\"\n",
             "`owner` cannot be given rules",
