@@ -15,7 +15,7 @@ use bowline_core::caller::{Ability, CallerEnd, Question};
 use bowline_wire::jsonrpc::{write_error, write_result};
 use bowline_wire::mcp::{code, method};
 use bowline_wire::splice::replace;
-use bowline_wire::{Kind, Message, Span, object};
+use bowline_wire::{Kind, Message, object};
 use bytes::Bytes;
 use tokio::time::{Instant, timeout_at};
 
