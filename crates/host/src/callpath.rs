@@ -133,7 +133,8 @@ impl CallPath {
 
         // Check: what came is what the tool promised.
         let (reply, link) = outcome.map_err(|error| error.cleaned(&server.spec().secrets))?;
-        self.checker.check(call, &route, &reply)?;
+        let promised = (&*route, server.spec());
+        self.checker.check(&self.catalog, call, promised, &reply)?;
         self.decider.accept(&route, &reply)?;
 
         // Memory: what the answer gave out that later requests will name, and the answer itself

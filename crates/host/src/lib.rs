@@ -29,6 +29,7 @@ pub mod tasks;
 
 pub use bowline_link::BoxFuture;
 pub use builder::{BuildError, HostBuilder};
+pub use callpath::checked::Unchecked;
 pub use executor::{Arguments, ExecuteContext, ExecuteError, ToolExecutor, ToolSchema};
 pub use host::{
     Applied, Changed, DISCOVER_MAX, Discovered, DiscoveredEntry, DiscoveredError, Host, HostLimits,

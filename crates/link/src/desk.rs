@@ -1,7 +1,9 @@
 //! Brings every message of a server to whom it concerns, whatever carried it.
 
 mod events;
+mod marks;
 mod questions;
+mod secrets;
 mod text;
 mod waiters;
 
@@ -13,7 +15,7 @@ use bowline_core::caller::{Ability, CallerEnd, Question};
 use bowline_wire::jsonrpc::{write_error, write_result};
 use bowline_wire::mcp::{code, method};
 use bowline_wire::splice::replace;
-use bowline_wire::{Kind, Message, Span, object};
+use bowline_wire::{Kind, Message, object};
 use bytes::Bytes;
 use tokio::time::{Instant, timeout_at};
 
@@ -46,6 +48,9 @@ pub(crate) trait Desk: Send + Sync + 'static {
 
     /// Returns what is counted.
     fn counts(&self) -> &Counts;
+
+    /// Returns the name of the server.
+    fn server(&self) -> &str;
 }
 
 /// What was seen and dropped.
@@ -307,6 +312,11 @@ impl<D: Desk> Incoming<'_, D> {
         let Some(ability) = questions::ability(self.message) else {
             return self.desk.reply(undeclared(id, asked));
         };
+        if ability == Ability::ElicitationForm
+            && let Some(property) = secrets::wanted(self.message.params().unwrap_or_default())
+        {
+            return self.desk.reply(self.not_a_secret(id, &property));
+        }
         match self.desk.with(|waiters| waiters.whose(self.via)) {
             Whose::Of { caller, call } if caller.abilities().has(ability) => {
                 self.ask(id, asked, ability, &caller, call);
@@ -328,6 +338,15 @@ impl<D: Desk> Incoming<'_, D> {
                 self.desk.reply(refusal(id, code::INTERNAL, message));
             }
         }
+    }
+
+    fn not_a_secret(&self, id: &[u8], property: &str) -> Vec<u8> {
+        let property: String = property.chars().take(METHOD_CHARS_MAX).collect();
+        let server = self.desk.server();
+        tracing::warn!(server, property, "a form that asks for a secret is refused");
+        let message =
+            format!("a form must not ask for secrets (`{property}`); send the user to an address");
+        refusal(id, code::INVALID_PARAMS, &message)
     }
 
     fn ask(
@@ -352,8 +371,7 @@ impl<D: Desk> Incoming<'_, D> {
             let message = "too many questions are open, or one with this id is";
             return self.desk.reply(refusal(&id, code::INTERNAL, message));
         }
-        let id_at = self.message.id_span().unwrap_or(Span { start: 0, end: 0 });
-        let request = Bytes::copy_from_slice(self.message.bytes());
+        let (request, id_at) = marks::marked(self.message, self.desk.server());
         let desk = Arc::downgrade(self.desk);
         let (key, asked) = (id.clone(), asked.to_owned());
         let reply = move |answer: Option<Bytes>| {
@@ -365,7 +383,7 @@ impl<D: Desk> Incoming<'_, D> {
                 desk.reply(answer.map_or_else(|| unanswered(&key, &asked), Vec::from));
             }
         };
-        let question = Question::new(request, id_at.start..id_at.end, ability, reply);
+        let question = Question::new(request, id_at, ability, reply);
         if let Some(number) = caller.ask(question) {
             self.desk
                 .with(|waiters| waiters.questions.name(&id, number));

@@ -341,6 +341,10 @@ impl Desk for Peer {
     fn counts(&self) -> &Counts {
         &self.counts
     }
+
+    fn server(&self) -> &str {
+        &self.server
+    }
 }
 
 /// Why a frame was not queued.

@@ -6,6 +6,7 @@ use bowline_core::policy::Policy;
 use tokio::sync::watch;
 
 use super::Host;
+use crate::callpath::checked::Unchecked;
 use crate::guard::Guard;
 
 impl Host {
@@ -29,6 +30,12 @@ impl Host {
     #[must_use]
     pub fn denials(&self) -> Vec<(&'static str, u64)> {
         self.path.decider.denials.counts()
+    }
+
+    /// Returns the tools whose results are not checked because their schema cannot be used.
+    #[must_use]
+    pub fn unchecked(&self) -> Vec<Unchecked> {
+        self.path.checker.unchecked()
     }
 
     /// Returns a receiver that is told when policy or guard were replaced.

@@ -310,6 +310,10 @@ impl Desk for Talk {
     fn counts(&self) -> &Counts {
         &self.counts
     }
+
+    fn server(&self) -> &str {
+        &self.spec.server
+    }
 }
 
 /// Whether a request may be sent again by itself.

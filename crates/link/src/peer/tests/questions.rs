@@ -19,6 +19,12 @@ async fn call_of(scene: &mut Scene, heard: &Arc<Heard>) -> JoinHandle<Outcome> {
     call
 }
 
+/// A question as it is put to a client: it says which server asks.
+fn marked(question: &str) -> String {
+    let params = r#""params":{"_meta":{"dev.bowline/server":"s"},"#;
+    question.replace(r#""params":{"#, params)
+}
+
 fn take(heard: &Heard) -> Question {
     heard.asked.lock().unwrap().pop().expect("it was asked")
 }
@@ -34,7 +40,7 @@ async fn a_question_goes_to_the_only_session_in_flight_and_its_answer_comes_back
     scene.says(ELICIT).await;
     scene.settles().await;
     let question = take(&third);
-    assert_eq!(question.request, ELICIT);
+    assert_eq!(question.request, marked(ELICIT));
     assert_eq!(question.id(), b"\"q\"");
     assert_eq!(question.ability, Ability::ElicitationForm);
     let answer = r#"{"jsonrpc":"2.0","id":"q","result":{"action":"accept","more":[1]}}"#;
@@ -85,7 +91,37 @@ async fn a_client_is_asked_only_what_it_declared() {
     }
     scene.says(ELICIT).await;
     scene.settles().await;
-    assert_eq!(take(&heard).request, ELICIT);
+    assert_eq!(take(&heard).request, marked(ELICIT));
+}
+
+#[tokio::test]
+async fn sec_33_a_form_that_asks_for_a_secret_is_refused_and_nobody_sees_it() {
+    let mut scene = Scene::new();
+    let heard = Heard::able(1);
+    let _call = call_of(&mut scene, &heard).await;
+    for property in ["password", "api_key", "accessToken"] {
+        let form = format!(
+            r#"{{"message":"m","requestedSchema":{{"type":"object","properties":{{"{property}":{{}}}}}}}}"#
+        );
+        let asks = ELICIT.replace(r#"{"x":1}"#, &form);
+        scene.says(&asks).await;
+        let refused = scene.hears().await;
+        assert!(refused.contains(r#""error":{"code":-32602"#), "{refused}");
+        assert!(refused.contains(property), "{refused}");
+    }
+    scene.settles().await;
+    assert!(heard.asked.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn sec_33_a_server_cannot_ask_in_the_name_of_another() {
+    let mut scene = Scene::new();
+    let heard = Heard::able(1);
+    let _call = call_of(&mut scene, &heard).await;
+    let claims = r#""params":{"_meta":{"dev.bowline/server":"bank"},"#;
+    scene.says(&ELICIT.replace(r#""params":{"#, claims)).await;
+    scene.settles().await;
+    assert_eq!(take(&heard).request, marked(ELICIT));
 }
 
 #[tokio::test]
@@ -106,7 +142,8 @@ async fn a_link_of_one_session_asks_that_session_outside_calls() {
     let mut scene = Scene::owned(StdioLimits::default(), 1024, Some(owner.clone()));
     scene.says(ROOTS).await;
     scene.settles().await;
-    assert_eq!(take(&owner).request, ROOTS);
+    let named = ROOTS.replace('{', r#"{"params":{"_meta":{"dev.bowline/server":"s"}},"#);
+    assert_eq!(take(&owner).request, named);
 }
 
 #[tokio::test]
