@@ -13,7 +13,7 @@ use bowline_core::redact::Redactor;
 use bowline_core::supervision::RestartPolicy;
 use bowline_host::dial::RealDial;
 use bowline_host::ports::{Clock, SystemClock};
-use bowline_host::spec::{ChildSpec, Reach, RemoteSpec, ServerSpec};
+use bowline_host::spec::{CHILD_ENV, ChildSpec, Reach, RemoteSpec, ServerSpec};
 use bowline_host::tasks::Tasks;
 use bowline_host::{Host, HostLimits, Ports};
 use bowline_link::http::HttpLimits;
@@ -34,23 +34,6 @@ use crate::reload::{self, Reloader};
 use crate::state::{self, Lock, Run, State};
 use crate::telemetry::{Exporting, Secrets, Telemetry};
 use crate::tokens::Tokens;
-
-/// Variables every child gets, where the gateway has them: enough to find programs and speak the
-/// user's language, and nothing that is a credential.
-const CHILD_ENV: [&str; 12] = [
-    "PATH",
-    "HOME",
-    "USER",
-    "LOGNAME",
-    "SHELL",
-    "LANG",
-    "LC_ALL",
-    "LC_CTYPE",
-    "TERM",
-    "TZ",
-    "TMPDIR",
-    "XDG_RUNTIME_DIR",
-];
 
 /// Why a gateway could not be put together.
 #[derive(Debug, Error)]

@@ -63,10 +63,24 @@ impl CallPath {
     /// Dropping the future at any point is a cancellation: the seat is given back, the breaker is
     /// not told anything, and a server that has the request is told to stop.
     pub async fn call(&self, call: &Call) -> Result<Reply, CallError> {
-        self.carry(call, Charge::Due).await
+        self.carry(call, Charge::Due, None).await
     }
 
-    async fn carry(&self, call: &Call, charge: Charge) -> Result<Reply, CallError> {
+    /// Carries `call` to this very server, and to no other that has its name by now.
+    pub(crate) async fn call_at(
+        &self,
+        call: &Call,
+        server: &Supervisor,
+    ) -> Result<Reply, CallError> {
+        self.carry(call, Charge::Due, Some(server)).await
+    }
+
+    async fn carry(
+        &self,
+        call: &Call,
+        charge: Charge,
+        only: Option<&Supervisor>,
+    ) -> Result<Reply, CallError> {
         if self.closing.load(Ordering::Relaxed) {
             return Err(CallError::ShuttingDown);
         }
@@ -75,6 +89,7 @@ impl CallPath {
 
         // Catalog: which thing of which server. Waits for a server that is still starting.
         let (route, server) = self.resolve(call.into(), started.now()).await?;
+        server.must_be(only)?;
 
         // Policy: the same decision as for listing.
         self.permit(call.into(), &route)?;
@@ -113,7 +128,7 @@ impl CallPath {
         // Configuration: what a server did not take before its entry changed is its successor's.
         if matches!(outcome, Err(CallError::Stopped { .. })) && self.is_replaced(&server) {
             drop((seat, flight));
-            return Box::pin(self.carry(call, Charge::Paid)).await;
+            return Box::pin(self.carry(call, Charge::Paid, only)).await;
         }
 
         // Check: what came is what the tool promised.
@@ -142,7 +157,7 @@ impl CallPath {
     fn is_replaced(&self, server: &Supervisor) -> bool {
         let servers = self.servers.load();
         let now = servers.get(&server.spec().name);
-        server.is_retired() && !now.is_some_and(|now| now.is(server))
+        server.has_successor() && !now.is_some_and(|now| now.is(server))
     }
 
     /// Carries a call through the gates of its server.

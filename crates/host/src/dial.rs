@@ -10,6 +10,7 @@ use bowline_link::stdio::{self, ClientInfo, ConnectError, Reaper, StdioLimits, S
 use bowline_link::{BoxFuture, Spawner};
 use tokio::time::Instant;
 
+use crate::inprocess;
 use crate::spec::{ChildSpec, Reach, RemoteSpec, ServerSpec};
 use crate::supervisor::{Dial, Dialled};
 
@@ -102,6 +103,7 @@ impl<S: Spawner + std::fmt::Debug> Dial for RealDial<S> {
                     self.child(spec, child, log, owner, deadline).await
                 }
                 Reach::Remote(remote) => self.remote(spec, remote, owner, deadline).await,
+                Reach::InProcess(inside) => Ok(inprocess::connect(inside)),
             }
         })
     }

@@ -2,11 +2,13 @@
 
 mod apply;
 mod discover;
+mod embed;
 mod features;
 mod measure;
 mod pins;
 mod rules;
 mod shown;
+mod spawn;
 mod view;
 mod views;
 
@@ -24,6 +26,7 @@ use bowline_core::sync::lock;
 use bowline_link::stderr::{LogLine, Stamps};
 use tokio::sync::{Semaphore, watch};
 
+use crate::audience::Hall;
 use crate::callpath::cached::Answers;
 use crate::callpath::charge::Purse;
 use crate::callpath::checked::Checker;
@@ -33,6 +36,7 @@ use crate::catalog::{Catalog, CatalogStore};
 use crate::decide::Decider;
 use crate::denials::Denials;
 use crate::events::Events;
+use crate::inprocess::Beside;
 use crate::manifest::Manifests;
 use crate::memory::Memory;
 use crate::pins::{PinStore, Pins};
@@ -47,6 +51,7 @@ use self::views::Views;
 
 pub use self::apply::{Applied, Changed};
 pub use discover::{DISCOVER_MAX, Discovered, Undiscovered};
+pub use embed::{DiscoveredEntry, DiscoveredError};
 
 /// How much the host takes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +96,8 @@ pub struct Host {
     turn: Arc<Mutex<Turn>>,
     /// What principals see, kept for those who see the same.
     views: Arc<Views>,
+    /// Who hears what servers say outside calls.
+    hall: Arc<Hall>,
 }
 
 /// The doors of a host to the outside.
@@ -127,12 +134,13 @@ impl Host {
         let decider = Arc::new(Decider::new(Denials::new(events.clone())));
         let memory = Arc::new(Memory::new(Arc::clone(&decider)));
         let answers = Arc::new(Answers::new(limits.cache, Arc::clone(&clock)));
+        let hall = Arc::new(Hall::new(audience));
         let around = Surroundings {
-            dial,
+            dial: Arc::new(Beside(dial)),
             catalog: Arc::clone(&catalog),
             tasks: tasks.clone(),
             clock: Arc::clone(&clock),
-            audience,
+            audience: Arc::clone(&hall) as Arc<dyn Audience>,
             memory: Arc::clone(&memory),
             manifests,
             pins: Arc::new(Pins::open(pins, Arc::clone(&clock), events.clone())),
@@ -176,7 +184,12 @@ impl Host {
             measuring: Arc::new(Semaphore::new(1)),
             turn: Arc::default(),
             views: Arc::new(Views::default()),
+            hall,
         }
+    }
+
+    pub(crate) const fn hall(&self) -> &Arc<Hall> {
+        &self.hall
     }
 
     /// Returns the teller of what happens.

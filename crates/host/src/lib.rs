@@ -1,22 +1,42 @@
 //! What happens: catalog, call path and supervisors; starts every task. The library others embed.
 
 pub mod allowlist;
+pub mod audience;
 pub mod beacon;
+pub mod builder;
 pub mod callpath;
+pub mod card;
 pub mod catalog;
 mod decide;
 mod denials;
 pub mod dial;
 pub mod events;
+pub mod executor;
 pub mod guard;
 pub mod host;
+mod inprocess;
 pub mod manifest;
 pub mod memory;
+pub mod output;
 pub mod pins;
 pub mod ports;
+pub mod router;
+pub mod spawn;
 pub mod spec;
 mod standing;
 pub mod supervisor;
 pub mod tasks;
 
-pub use host::{Applied, Changed, DISCOVER_MAX, Discovered, Host, HostLimits, Ports, Undiscovered};
+pub use bowline_link::BoxFuture;
+pub use builder::{BuildError, HostBuilder};
+pub use executor::{Arguments, ExecuteContext, ExecuteError, ToolExecutor, ToolSchema};
+pub use host::{
+    Applied, Changed, DISCOVER_MAX, Discovered, DiscoveredEntry, DiscoveredError, Host, HostLimits,
+    Ports, Undiscovered,
+};
+pub use output::ToolOutput;
+pub use router::Router;
+pub use spawn::{SpawnError, SpawnOptions};
+/// A server and how it is treated; short for those who embed the host.
+pub use spec::ServerSpec as Server;
+pub use spec::ServerSpec;

@@ -57,6 +57,8 @@ pub fn digest(reach: &Reach) -> String {
             }
         }
         Reach::Remote(remote) => part(b'u', remote.url.to_string().as_bytes()),
+        // It is another one with each start of the program.
+        Reach::InProcess(_) => part(b'p', b""),
     }
     let digest = hash.finalize();
     digest.iter().map(|byte| format!("{byte:02x}")).collect()

@@ -1,6 +1,7 @@
 //! What the host is told about one server.
 
 mod compare;
+mod json;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -20,7 +21,11 @@ use bowline_link::http::Transport;
 use bowline_link::http::credentials::Credentials;
 use bowline_link::http::endpoint::Endpoint;
 
+use crate::card::Card;
+use crate::executor::ToolExecutor;
 use crate::pins::PinMode;
+
+pub use json::{CHILD_ENV, SpecError};
 
 /// How long a server may take from its start to its list of tools, unless told otherwise.
 pub const START_TIMEOUT: Duration = Duration::from_secs(30);
@@ -114,6 +119,8 @@ pub struct ServerSpec {
     pub cache: bool,
     /// Whether structured content is checked against the schema of its tool.
     pub check_output: bool,
+    /// What a card says of it, shown until the server itself has spoken.
+    pub card: Option<Arc<Card>>,
 }
 
 /// What a person said of a tool; what is not said is left to the server and to defaults.
@@ -135,6 +142,28 @@ impl ServerSpec {
     #[must_use]
     pub fn new(name: &str, command: impl Into<OsString>) -> Self {
         Self::reached(name, Reach::Child(ChildSpec::new(command)))
+    }
+
+    /// Returns a spec for a server that is part of this program: its tools are those of
+    /// `executor`, and calls of them are decided, counted, cached and measured like any others. A
+    /// tool that panics fails its call and nothing else. What the executor offers is asked for
+    /// when the server starts; [`Host::reload`](crate::Host::reload) asks again.
+    ///
+    /// ```
+    /// use bowline_host::executor::Toolbox;
+    /// use bowline_host::Server;
+    ///
+    /// let spec = Server::in_process("clock", Toolbox::default());
+    /// assert_eq!(spec.reach.transport(), "in_process");
+    /// ```
+    #[must_use]
+    pub fn in_process(name: &str, executor: impl ToolExecutor + 'static) -> Self {
+        let executor = Arc::new(executor);
+        Self {
+            // It needs no pings: it is here as long as we are.
+            ping: None,
+            ..Self::reached(name, Reach::InProcess(InProcessSpec { executor }))
+        }
     }
 
     /// Returns a spec with every default.
@@ -161,6 +190,7 @@ impl ServerSpec {
             pin: PinMode::default(),
             cache: true,
             check_output: true,
+            card: None,
         }
     }
 }
@@ -172,6 +202,15 @@ pub enum Reach {
     Child(ChildSpec),
     /// Over HTTP.
     Remote(RemoteSpec),
+    /// As a part of this program.
+    InProcess(InProcessSpec),
+}
+
+/// A server that is part of this program.
+#[derive(Clone)]
+pub struct InProcessSpec {
+    /// Has the tools.
+    pub executor: Arc<dyn ToolExecutor>,
 }
 
 /// A server that runs elsewhere.
@@ -225,6 +264,7 @@ impl Reach {
         match self {
             Self::Child(_) => "stdio",
             Self::Remote(_) => "http",
+            Self::InProcess(_) => "in_process",
         }
     }
 
@@ -241,6 +281,7 @@ impl Reach {
                 }
             }
             Self::Remote(remote) => remote.url.to_string(),
+            Self::InProcess(_) => "(in process)".to_owned(),
         }
     }
 }

@@ -136,6 +136,8 @@ struct Shared {
     interactive: AtomicBool,
     /// Set once, when another takes its place or the server is gone from the configuration.
     retired: AtomicBool,
+    /// Set with it where whatever has its name next is another server, and not its successor.
+    forsaken: AtomicBool,
     counts: Counts,
     last_error: Mutex<Option<(Class, Arc<str>, Now)>>,
 }
@@ -223,6 +225,7 @@ impl Supervisor {
             own: Arc::new(OwnLinks::new(around)),
             interactive: AtomicBool::new(false),
             retired: AtomicBool::new(false),
+            forsaken: AtomicBool::new(false),
             counts: Counts::default(),
             last_error: Mutex::default(),
         });
@@ -332,6 +335,34 @@ impl Supervisor {
     #[must_use]
     pub fn is_retired(&self) -> bool {
         self.shared.is_retired()
+    }
+
+    /// Takes its name away: it offers nothing from here on, and none of its calls goes over to
+    /// whatever has the name next. What is left of it goes with [`retire`](Self::retire).
+    pub(crate) fn forsake(&self) {
+        self.shared.forsaken.store(true, Ordering::Relaxed);
+        self.shared.retired.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether what it did not take is for the one that has its name now.
+    pub(crate) fn has_successor(&self) -> bool {
+        self.is_retired() && !self.shared.forsaken.load(Ordering::Relaxed)
+    }
+
+    /// Whether it serves, or is on its way to or from that.
+    pub(crate) fn runs(&self) -> bool {
+        let state = self.shared.state.borrow();
+        matches!(*state, State::Ready | State::Starting | State::Draining)
+    }
+
+    /// Refuses a call that was meant for another server of this name.
+    pub(crate) fn must_be(&self, only: Option<&Self>) -> Result<(), CallError> {
+        match only {
+            Some(only) if !only.is(self) => Err(CallError::Stopped {
+                server: Arc::clone(&self.shared.spec.name),
+            }),
+            _ => Ok(()),
+        }
     }
 
     /// Whether both are handles on the same server in care.

@@ -162,7 +162,7 @@ impl Host {
     }
 
     /// Starts a server; the lines that one of its name wrote before stay in its log.
-    fn take_in(&self, spec: ServerSpec, before: Option<&Supervisor>) -> Supervisor {
+    pub(super) fn take_in(&self, spec: ServerSpec, before: Option<&Supervisor>) -> Supervisor {
         let log = match before {
             Some(before) => before.log().under(Arc::clone(&spec.secrets)),
             None => new_log(&spec, &self.stamps),
@@ -170,7 +170,7 @@ impl Host {
         Supervisor::start(spec, log, &self.around)
     }
 
-    fn tell(&self, applied: &Applied) {
+    pub(super) fn tell(&self, applied: &Applied) {
         if applied.is_nothing() {
             return;
         }

@@ -1,5 +1,7 @@
 //! What differs between two specs of a server, in the words of the configuration.
 
+use std::sync::Arc;
+
 use super::{ChildSpec, Reach, RemoteSpec, ServerSpec};
 
 impl ServerSpec {
@@ -27,6 +29,7 @@ impl ServerSpec {
             pin,
             cache,
             check_output,
+            card,
             // Made from the rest.
             secrets: _,
         } = self;
@@ -50,6 +53,7 @@ impl ServerSpec {
             ("pin", *pin == other.pin),
             ("cache", *cache == other.cache),
             ("check_output", *check_output == other.check_output),
+            ("card", *card == other.card),
         ];
         keys.extend(different(&rest));
         keys
@@ -61,8 +65,13 @@ impl Reach {
         match (self, other) {
             (Self::Child(one), Self::Child(two)) => one.differences(two),
             (Self::Remote(one), Self::Remote(two)) => one.differences(two),
-            (Self::Child(_), Self::Remote(_)) => vec!["url"],
-            (Self::Remote(_), Self::Child(_)) => vec!["command"],
+            (Self::InProcess(one), Self::InProcess(two)) => {
+                let is_same = Arc::ptr_eq(&one.executor, &two.executor);
+                different(&[("executor", is_same)]).collect()
+            }
+            (_, Self::Remote(_)) => vec!["url"],
+            (_, Self::Child(_)) => vec!["command"],
+            (_, Self::InProcess(_)) => vec!["executor"],
         }
     }
 }

@@ -65,7 +65,7 @@ impl Actor {
     ) -> Self {
         let spec = &shared.spec;
         let place = match spec.reach {
-            Reach::Child(_) => Place::Child,
+            Reach::Child(_) | Reach::InProcess(_) => Place::Child,
             Reach::Remote(_) => Place::Remote,
         };
         Self {
@@ -81,10 +81,13 @@ impl Actor {
 
     /// Shows what is known of the server before it is up.
     pub(super) fn begin(&self) {
-        let kept = self.manifest.as_ref();
-        let is_shown = kept.is_some_and(|kept| self.offer_kept(&kept.initialize, &kept.pages));
-        if !is_shown && self.shared.spec.lazy {
-            self.around.catalog.unlisted.add(&self.shared.spec.name);
+        let spec = &self.shared.spec;
+        let card = spec.card.as_ref().filter(|_| spec.lazy);
+        let card = card.and_then(|card| card.manifest.as_ref());
+        let known = self.manifest.as_ref().or(card);
+        let is_shown = known.is_some_and(|known| self.offer_kept(&known.initialize, &known.pages));
+        if !is_shown && spec.lazy {
+            self.around.catalog.unlisted.add(&spec.name);
         }
         let first = self.shared.state.borrow().clone();
         self.announce(&first);

@@ -33,6 +33,9 @@ pub struct ServerStatus {
     pub command: String,
     /// The address, where it is reached over HTTP; without credentials.
     pub url: Option<String>,
+    /// Where its card is, if it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub card: Option<Arc<str>>,
     /// How often it was started.
     pub generation: u64,
     /// The process that runs it.
@@ -170,7 +173,7 @@ impl Limits {
         // Only a reaper keeps them.
         let child = match &spec.reach {
             Reach::Child(child) if child.reaper.is_some() => Some(child.limits.in_force()),
-            Reach::Child(_) | Reach::Remote(_) => None,
+            Reach::Child(_) | Reach::Remote(_) | Reach::InProcess(_) => None,
         };
         let child = |limit: fn(ChildLimits) -> Option<u64>| child.and_then(limit);
         Self {
@@ -237,10 +240,8 @@ impl Supervisor {
             lazy: spec.lazy,
             transport: spec.reach.transport(),
             command: self.shown(),
-            url: match &spec.reach {
-                Reach::Child(_) => None,
-                Reach::Remote(_) => Some(self.shown()),
-            },
+            url: matches!(spec.reach, Reach::Remote(_)).then(|| self.shown()),
+            card: spec.card.as_ref().map(|card| Arc::clone(&card.source)),
             generation: shared.counts.generation.load(Ordering::Relaxed),
             pid: ready.as_ref().and_then(|ready| ready.link.pid()),
             uptime_ms: ready.as_ref().map(|ready| now.millis_since(ready.since)),

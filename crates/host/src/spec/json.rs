@@ -1,0 +1,326 @@
+//! A spec as a JSON object, for those who keep their servers in documents of their own.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bowline_core::name;
+use bowline_core::redact::Redactor;
+use bowline_link::http::Transport;
+use bowline_link::http::credentials::{Anonymous, CredentialError, Credentials};
+use bowline_link::http::endpoint::{Endpoint, EndpointError};
+use http::header::AUTHORIZATION;
+use http::{HeaderName, HeaderValue};
+use serde::Deserialize;
+use serde_json::Value;
+use thiserror::Error;
+
+use super::{ChildSpec, Reach, RemoteSpec, ServerSpec};
+
+/// Variables every child gets, where this process has them: enough to find programs and speak the
+/// user's language, and nothing that is a credential.
+pub const CHILD_ENV: [&str; 12] = [
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "LANG",
+    "LC_ALL",
+    "LC_CTYPE",
+    "TERM",
+    "TZ",
+    "TMPDIR",
+    "XDG_RUNTIME_DIR",
+];
+
+/// Why a document is no spec.
+#[derive(Debug, Error)]
+pub enum SpecError {
+    /// It has no name, or an empty one.
+    #[error("`name` must be a string that is not empty")]
+    NoName,
+    /// The name cannot be one.
+    #[error("`{0}` cannot name a server: lower-case letters, digits and hyphens, 32 at most")]
+    BadName(String),
+    /// Its members are not those of a spec.
+    #[error("the spec of server `{server}` cannot be read")]
+    Members {
+        /// The server.
+        server: String,
+        /// What is wrong.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// It says neither or both of `command` and `url`.
+    #[error("server `{0}` needs either `command` or `url`")]
+    NoReach(String),
+    /// The transport does not go with the rest.
+    #[error("server `{server}` cannot have the transport `{transport}`")]
+    Transport {
+        /// The server.
+        server: String,
+        /// What it says.
+        transport: String,
+    },
+    /// The address is none.
+    #[error("the address of server `{server}` cannot be used")]
+    Address {
+        /// The server.
+        server: String,
+        /// What is wrong.
+        #[source]
+        source: EndpointError,
+    },
+    /// The token or a header cannot be sent.
+    #[error("the header `{header}` of server `{server}` cannot be sent")]
+    Header {
+        /// The server.
+        server: String,
+        /// Which one.
+        header: String,
+    },
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Members {
+    #[serde(rename = "name")]
+    _name: String,
+    transport: Option<String>,
+    command: Option<String>,
+    #[serde(default)]
+    args: Vec<String>,
+    #[serde(default)]
+    env: std::collections::BTreeMap<String, String>,
+    cwd: Option<PathBuf>,
+    url: Option<String>,
+    auth_token: Option<String>,
+    #[serde(default)]
+    headers: std::collections::BTreeMap<String, String>,
+    lazy: Option<bool>,
+}
+
+impl ServerSpec {
+    /// Reads a spec from an object of `name` and either `command`, `args`, `env`, `cwd` (a child)
+    /// or `url`, `auth_token`, `headers` (over HTTP), with `transport` (`stdio`, `http`,
+    /// `streamable`, `sse`) and `lazy` where they are wanted. Everything else has its default.
+    ///
+    /// A child gets `env` and, of the environment of this process, [`CHILD_ENV`] alone.
+    ///
+    /// ```
+    /// use bowline_host::ServerSpec;
+    /// use serde_json::json;
+    ///
+    /// let spec = ServerSpec::from_json(&json!({"name": "files", "command": "files-server"}))?;
+    /// assert_eq!(&*spec.name, "files");
+    /// assert!(ServerSpec::from_json(&json!({"command": "files-server"})).is_err());
+    /// # Ok::<(), bowline_host::spec::SpecError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The name is missing or cannot be one, a member is unknown or of another type, or it is not
+    /// said how the server is reached.
+    pub fn from_json(document: &Value) -> Result<Self, SpecError> {
+        let server = document.get("name").and_then(Value::as_str);
+        let server = server.filter(|name| !name.is_empty());
+        let server = server.ok_or(SpecError::NoName)?.to_owned();
+        if !name::is_server(&server) {
+            return Err(SpecError::BadName(server));
+        }
+        let members = Members::deserialize(document).map_err(|source| SpecError::Members {
+            server: server.clone(),
+            source,
+        })?;
+        let lazy = members.lazy.unwrap_or_default();
+        let secrets = Arc::new(secrets(&members));
+        let reach = match (&members.command, &members.url) {
+            (Some(_), None) => child(&server, members)?,
+            (None, Some(_)) => remote(&server, members)?,
+            (None, None) | (Some(_), Some(_)) => return Err(SpecError::NoReach(server)),
+        };
+        Ok(Self {
+            lazy,
+            secrets,
+            ..Self::reached(&server, reach)
+        })
+    }
+
+    /// Returns a spec for a program with arguments, which gets [`CHILD_ENV`] of the environment of
+    /// this process and every other default.
+    #[must_use]
+    pub fn command<A>(name: &str, program: impl Into<OsString>, args: A) -> Self
+    where
+        A: IntoIterator,
+        A::Item: Into<OsString>,
+    {
+        let child = ChildSpec {
+            args: args.into_iter().map(Into::into).collect(),
+            env: inherited().collect(),
+            ..ChildSpec::new(program)
+        };
+        Self::reached(name, Reach::Child(child))
+    }
+}
+
+/// What must not be shown of it: what proves who we are.
+fn secrets(members: &Members) -> Redactor {
+    let token = members
+        .auth_token
+        .iter()
+        .map(|token| ("auth_token", token.as_str()));
+    let headers = members.headers.iter();
+    let headers = headers.map(|(name, value)| (name.as_str(), value.as_str()));
+    Redactor::new(token.chain(headers))
+}
+
+fn inherited() -> impl Iterator<Item = (OsString, OsString)> {
+    let names = CHILD_ENV.into_iter();
+    names.filter_map(|name| Some((name.into(), std::env::var_os(name)?)))
+}
+
+fn child(server: &str, members: Members) -> Result<Reach, SpecError> {
+    if let Some(transport) = members.transport.filter(|word| word != "stdio") {
+        let server = server.to_owned();
+        return Err(SpecError::Transport { server, transport });
+    }
+    let env = inherited().filter(|(name, _)| {
+        let name = name.to_str();
+        !name.is_some_and(|name| members.env.contains_key(name))
+    });
+    let set = members.env.iter();
+    let set = set.map(|(name, value)| (name.into(), value.into()));
+    Ok(Reach::Child(ChildSpec {
+        args: members.args.into_iter().map(OsString::from).collect(),
+        env: env.chain(set).collect(),
+        cwd: members.cwd,
+        ..ChildSpec::new(members.command.unwrap_or_default())
+    }))
+}
+
+fn remote(server: &str, members: Members) -> Result<Reach, SpecError> {
+    let transport = match members.transport.as_deref() {
+        None | Some("http") => Transport::Auto,
+        Some("streamable") => Transport::Streamable,
+        Some("sse") => Transport::Sse,
+        Some(other) => {
+            return Err(SpecError::Transport {
+                server: server.to_owned(),
+                transport: other.to_owned(),
+            });
+        }
+    };
+    let url = Endpoint::parse(members.url.as_deref().unwrap_or_default());
+    let url = url.map_err(|source| SpecError::Address {
+        server: server.to_owned(),
+        source,
+    })?;
+    let bearer = members.auth_token.map(|token| {
+        let value = format!("Bearer {token}");
+        (AUTHORIZATION.as_str().to_owned(), value)
+    });
+    let headers = members.headers.into_iter().chain(bearer);
+    let headers = headers.map(|(name, value)| header(server, &name, &value));
+    let headers: Vec<_> = headers.collect::<Result<_, _>>()?;
+    let credentials: Arc<dyn Credentials> = match headers.is_empty() {
+        true => Arc::new(Anonymous),
+        false => Arc::new(Fixed(headers)),
+    };
+    Ok(Reach::Remote(RemoteSpec {
+        url,
+        transport,
+        credentials,
+    }))
+}
+
+fn header(server: &str, name: &str, value: &str) -> Result<(HeaderName, HeaderValue), SpecError> {
+    let unusable = || SpecError::Header {
+        server: server.to_owned(),
+        header: name.to_owned(),
+    };
+    let parsed = HeaderName::from_bytes(name.as_bytes()).map_err(|_| unusable())?;
+    let mut value = HeaderValue::from_str(value).map_err(|_| unusable())?;
+    value.set_sensitive(true);
+    Ok((parsed, value))
+}
+
+/// Headers that never change.
+struct Fixed(Vec<(HeaderName, HeaderValue)>);
+
+impl Credentials for Fixed {
+    fn headers(&self) -> Result<Vec<(HeaderName, HeaderValue)>, CredentialError> {
+        Ok(self.0.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn problem(document: &Value) -> String {
+        ServerSpec::from_json(document).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_spec_needs_a_name_that_is_a_string_and_not_empty() {
+        for document in [
+            json!({"command": "x"}),
+            json!({"name": "", "command": "x"}),
+            json!({"name": 7, "command": "x"}),
+            json!([]),
+        ] {
+            let expect = "`name` must be a string that is not empty";
+            assert_eq!(problem(&document), expect, "{document}");
+        }
+        assert!(problem(&json!({"name": "a_b", "command": "x"})).contains("`a_b`"));
+    }
+
+    #[test]
+    fn a_spec_says_how_its_server_is_reached_once() {
+        for document in [
+            json!({"name": "a"}),
+            json!({"name": "a", "command": "x", "url": "http://127.0.0.1:1/mcp"}),
+            json!({"name": "a", "command": "x", "transport": "http"}),
+            json!({"name": "a", "url": "http://127.0.0.1:1/mcp", "transport": "stdio"}),
+            json!({"name": "a", "url": "ftp://x"}),
+            json!({"name": "a", "command": "x", "comand": "y"}),
+            json!({"name": "a", "command": "x", "args": "y"}),
+        ] {
+            assert!(ServerSpec::from_json(&document).is_err(), "{document}");
+        }
+    }
+
+    #[test]
+    fn a_child_gets_what_the_spec_sets_and_no_credential_of_this_process() {
+        let document = json!({"name": "a", "command": "prog", "args": ["-x"], "cwd": "/tmp",
+            "env": {"PATH": "/only", "KEY": "v"}, "transport": "stdio", "lazy": true});
+        let spec = ServerSpec::from_json(&document).unwrap();
+        assert!(spec.lazy);
+        let Reach::Child(child) = &spec.reach else {
+            panic!("no child");
+        };
+        assert_eq!(child.args, ["-x"]);
+        assert_eq!(child.cwd, Some("/tmp".into()));
+        let value = |name: &str| {
+            let mut found = child.env.iter().filter(|(key, _)| key == name);
+            (found.next().map(|(_, value)| value.clone()), found.count())
+        };
+        assert_eq!(value("PATH"), (Some("/only".into()), 0));
+        assert_eq!(value("KEY"), (Some("v".into()), 0));
+        let known = |name: &OsString| CHILD_ENV.iter().any(|known| name == known) || name == "KEY";
+        assert!(child.env.iter().all(|(name, _)| known(name)));
+    }
+
+    #[test]
+    fn a_token_is_sent_as_a_bearer() {
+        let document = json!({"name": "a", "url": "https://x.example/mcp", "auth_token": "t"});
+        let spec = ServerSpec::from_json(&document).unwrap();
+        let Reach::Remote(remote) = &spec.reach else {
+            panic!("not remote");
+        };
+        let headers = remote.credentials.headers().unwrap();
+        assert_eq!(headers[0].1, "Bearer t");
+        assert_eq!(spec.reach.transport(), "http");
+    }
+}
