@@ -40,3 +40,7 @@ pub use spawn::{SpawnError, SpawnOptions};
 /// A server and how it is treated; short for those who embed the host.
 pub use spec::ServerSpec as Server;
 pub use spec::ServerSpec;
+// What a program needs of the rooms below, so that it depends on this one alone.
+pub use bowline_core::call::{Contexts, Principal, Role};
+pub use bowline_core::error::CallError;
+pub use bowline_core::policy::{Otherwise, Pattern, Policy, RoleAllowlist, RoleRules};
