@@ -90,6 +90,11 @@ impl Decider {
             && guarded(guard.as_ref(), server, None).is_ok()
     }
 
+    /// Asks the guard whether a server may be used at all.
+    pub(crate) fn welcomes(&self, server: &str) -> Result<(), Refusal> {
+        guarded(self.guard.load().as_ref(), server, None)
+    }
+
     /// Returns the rules of this moment.
     pub(crate) fn sight(&self) -> Sight {
         Sight {

@@ -167,7 +167,6 @@ impl Host {
             name: &route.name,
             arguments: None,
         };
-        let decided = self.path.decider.decide(principal, scope, thing);
-        decided.is_ok()
+        self.path.decider.allows(principal, scope, thing)
     }
 }

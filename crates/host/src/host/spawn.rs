@@ -53,7 +53,8 @@ impl Host {
         if !name::is_server(&server) {
             return Err(SpawnError::BadName(server));
         }
-        if let Err(reason) = self.path.decider.guarded(&server, None) {
+        if let Err(refusal) = self.path.decider.welcomes(&server) {
+            let reason = refusal.reason;
             return Err(SpawnError::Denied { server, reason });
         }
         let spec = options.applied(spec).await?;
