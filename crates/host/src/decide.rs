@@ -90,8 +90,8 @@ impl Decider {
             && guarded(guard.as_ref(), server, None).is_ok()
     }
 
-    /// Asks the guard alone about a server as a whole.
-    pub(crate) fn guarded(&self, server: &str) -> Result<(), Refusal> {
+    /// Asks the guard whether a server may be used at all.
+    pub(crate) fn welcomes(&self, server: &str) -> Result<(), Refusal> {
         guarded(self.guard.load().as_ref(), server, None)
     }
 

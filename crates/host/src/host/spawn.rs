@@ -53,7 +53,7 @@ impl Host {
         if !name::is_server(&server) {
             return Err(SpawnError::BadName(server));
         }
-        if let Err(refusal) = self.path.decider.guarded(&server) {
+        if let Err(refusal) = self.path.decider.welcomes(&server) {
             let reason = refusal.reason;
             return Err(SpawnError::Denied { server, reason });
         }

@@ -47,12 +47,21 @@ impl Shared {
         let catalog = self.host.catalog();
         let in_care = |route: &Route| servers.get(&route.server).cloned();
         if let Some(said) = Said::read(name) {
-            return match said.route(&catalog, name) {
-                Some(route) => match in_care(&route) {
+            return match said.find(&catalog, name) {
+                Found::Route(route) => match in_care(&route) {
                     Some(server) => self.routed(server, &route),
                     None => Meant::Nothing,
                 },
-                None => match servers.get(said.server) {
+                // Not offered, and a call of it is told why.
+                Found::Withdrawn(route) => match in_care(&route) {
+                    Some(server) => Meant::Tool {
+                        seen: false,
+                        tool: Arc::clone(&route.name),
+                        server,
+                    },
+                    None => Meant::Nothing,
+                },
+                Found::Unlisted(_) | Found::Nothing => match servers.get(said.server) {
                     Some(server) if catalog.offer(said.server).is_none() => {
                         Meant::Unlisted(server.clone())
                     }
@@ -113,15 +122,12 @@ impl<'a> Said<'a> {
         name::is_server(server).then_some(Self { server, tool })
     }
 
-    fn route(self, catalog: &Catalog, name: &str) -> Option<Arc<Route>> {
+    fn find(self, catalog: &Catalog, name: &str) -> Found {
         let Some(tool) = self.tool else {
-            return match catalog.find(&Scope::All, &Subject::Tool(name.into())) {
-                // One that waits for a person is refused by the road, and is nobody else's.
-                Found::Route(route) | Found::Withdrawn(route) => Some(route),
-                Found::Unlisted(_) | Found::Nothing => None,
-            };
+            return catalog.find(&Scope::All, &Subject::Tool(name.into()));
         };
-        catalog.offer(self.server)?.tools.route(tool).cloned()
+        let scope = Scope::Server(self.server.into());
+        catalog.find(&scope, &Subject::Tool(tool.into()))
     }
 }
 
