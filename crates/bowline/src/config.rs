@@ -64,10 +64,6 @@ pub(crate) mod defaults {
         (Duration::from_millis(100), Duration::from_secs(5));
     pub(crate) const BREAKER_FAILURES: u32 = 5;
     pub(crate) const BREAKER_REST: Duration = Duration::from_secs(30);
-    pub(crate) const CACHE_ENTRIES: u32 = 4_096;
-    pub(crate) const CACHE_BYTES: u64 = 64 * 1024 * 1024;
-    pub(crate) const CACHE_PER_TOOL: u32 = 512;
-    pub(crate) const CACHE_TTL_MAX: Duration = Duration::from_secs(3_600);
 }
 
 /// Everything the gateway runs with.
@@ -79,8 +75,6 @@ pub struct Config {
     pub limits: HostLimits,
     /// What is told of calls, and where.
     pub telemetry: Telemetry,
-    /// How many answers are kept, and how long.
-    pub cache: Cache,
     /// Who may do what.
     pub policy: PolicyConfig,
     /// Every pattern of the policy and where it stands, in file order.
@@ -105,7 +99,6 @@ impl Default for Config {
             listen: vec![defaults::LISTEN],
             limits: HostLimits::default(),
             telemetry: Telemetry::default(),
-            cache: Cache::default(),
             policy: PolicyConfig::default(),
             mentions: Vec::new(),
             servers: Vec::new(),
@@ -146,30 +139,6 @@ impl Default for Telemetry {
             otlp: None,
             service_name: defaults::SERVICE_NAME.to_owned(),
             sample: defaults::SAMPLE,
-        }
-    }
-}
-
-/// How many answers are kept, and how long.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cache {
-    /// Answers of all servers together.
-    pub entries_max: u32,
-    /// Their bytes.
-    pub bytes_max: u64,
-    /// Answers of one tool.
-    pub per_tool_max: u32,
-    /// Longest an answer is kept, whatever its server says.
-    pub ttl_max: Duration,
-}
-
-impl Default for Cache {
-    fn default() -> Self {
-        Self {
-            entries_max: defaults::CACHE_ENTRIES,
-            bytes_max: defaults::CACHE_BYTES,
-            per_tool_max: defaults::CACHE_PER_TOOL,
-            ttl_max: defaults::CACHE_TTL_MAX,
         }
     }
 }
@@ -347,8 +316,13 @@ pub fn parse(text: &str, path: &Path, env: &Env) -> Result<Config, Error> {
     }
 }
 
-/// Reads the text of a file that only its owner may write.
+/// Reads the text of a config file.
 pub(crate) fn read(path: &Path) -> Result<String, Error> {
+    read_up_to(path, FILE_BYTES_MAX)
+}
+
+/// Reads the text of a file that only its owner may write.
+fn read_up_to(path: &Path, bytes_max: u64) -> Result<String, Error> {
     let failed = |source| Error::Read {
         path: path.to_owned(),
         source,
@@ -363,10 +337,10 @@ pub(crate) fn read(path: &Path) -> Result<String, Error> {
         });
     }
     let mut bytes = Vec::new();
-    file.take(FILE_BYTES_MAX + 1)
+    file.take(bytes_max + 1)
         .read_to_end(&mut bytes)
         .map_err(failed)?;
-    if bytes.len() as u64 > FILE_BYTES_MAX {
+    if bytes.len() as u64 > bytes_max {
         return Err(Error::NotText {
             path: path.to_owned(),
         });

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use bowline_core::budget::Allowance;
 use bowline_core::policy::{Otherwise, Pattern, Policy, ProfileRules, RoleRules, When};
 
+use bowline_host::allowlist::Allowlist;
+
 use super::frame::Place;
 use crate::conditions::Cel;
 
@@ -23,6 +25,8 @@ pub struct PolicyConfig {
     pub contexts: BTreeMap<Arc<str>, Vec<Pattern>>,
     /// Every profile, by name.
     pub profiles: BTreeMap<Arc<str>, ProfileConfig>,
+    /// What is switched on and off for everybody.
+    pub allowlist: Option<Allowlist>,
 }
 
 /// One role.
@@ -98,6 +102,9 @@ impl PolicyConfig {
             };
             policy = policy.with_profile(name, rules);
         }
-        policy
+        match &self.allowlist {
+            Some(list) => policy.with_enabled(list.into()),
+            None => policy,
+        }
     }
 }

@@ -6,7 +6,9 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use bowline_core::cache::CacheLimits;
 use bowline_core::policy::Pattern;
+use bowline_host::allowlist::{Allowlist, DOCUMENT_BYTES_MAX};
 use bowline_link::http::endpoint::Endpoint;
 use http::HeaderValue;
 
@@ -19,8 +21,8 @@ use super::secrets::Secrets;
 use super::tree::Syntax;
 use super::warn::{warn, warn_of_strangers};
 use super::{
-    Breaker, Broken, Cache, Config, HostLimits, Restart, ServerConfig, Telemetry, Warning,
-    defaults, name,
+    Breaker, Broken, Config, HostLimits, Restart, ServerConfig, Telemetry, Warning, defaults, name,
+    read_up_to,
 };
 
 /// Where the file was read from.
@@ -36,7 +38,6 @@ pub(super) fn resolve(file: File, origin: Origin<'_>) -> Result<Config, Vec<Prob
     let mut problems = Vec::new();
     let mut config = Config {
         limits: limits(&file),
-        cache: cache(&file),
         telemetry: Telemetry {
             otlp: file.otlp,
             service_name: file
@@ -83,6 +84,12 @@ pub(super) fn resolve(file: File, origin: Origin<'_>) -> Result<Config, Vec<Prob
         names.push(name);
     }
     config.policy = file.rules.policy;
+    if let Some(path) = &file.rules.allowlist {
+        match allowlist(path, origin.source) {
+            Ok(list) => config.policy.allowlist = Some(list),
+            Err(problem) => problems.push(problem),
+        }
+    }
     config.mentions = mentions(file.rules.mentions, origin.text);
     warn_of_strangers(&mut config);
     if problems.is_empty() {
@@ -107,18 +114,45 @@ fn limits(file: &File) -> HostLimits {
             .map_or(host.starts_max, |starts| starts as usize),
         first_list_wait: file.first_list_wait.unwrap_or(host.first_list_wait),
         stop_wait: file.stop_wait.unwrap_or(host.stop_wait),
-        cache: host.cache,
+        cache: cache(file),
     }
 }
 
-fn cache(file: &File) -> Cache {
-    let fallback = Cache::default();
-    Cache {
-        entries_max: file.cache_entries.unwrap_or(fallback.entries_max),
-        bytes_max: file.cache_bytes.unwrap_or(fallback.bytes_max),
-        per_tool_max: file.cache_per_tool.unwrap_or(fallback.per_tool_max),
+fn cache(file: &File) -> CacheLimits {
+    let fallback = CacheLimits::default();
+    CacheLimits {
+        entries_max: file
+            .cache_entries
+            .map_or(fallback.entries_max, |count| count as usize),
+        bytes_max: (file.cache_bytes)
+            .and_then(|bytes| usize::try_from(bytes).ok())
+            .unwrap_or(fallback.bytes_max),
+        per_tool_max: file
+            .cache_per_tool
+            .map_or(fallback.per_tool_max, |count| count as usize),
         ttl_max: file.cache_ttl_max.unwrap_or(fallback.ttl_max),
+        ..fallback
     }
+}
+
+/// Reads the allowlist document. What it switches off is not known without it, so a file that
+/// names one which cannot be read is refused whole.
+fn allowlist(path: &Text, source: Source<'_>) -> Result<Allowlist, Problem> {
+    let problem = |label: String| {
+        let message = "the allowlist document cannot be used";
+        Problem::new(path.span.clone(), message, label)
+    };
+    let expanded = expand_noting(&path.text, source, |_, _| {});
+    let expanded = expanded.map_err(|error| problem(error.to_string()))?;
+    let file = source.directory.join(expanded);
+    let text = read_up_to(&file, DOCUMENT_BYTES_MAX as u64).map_err(|error| {
+        let cause = std::error::Error::source(&error);
+        problem(cause.map_or_else(|| error.to_string(), ToString::to_string))
+    })?;
+    Allowlist::parse(text.as_bytes()).map_err(|error| {
+        let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}"));
+        problem(format!("{error}{}", cause.unwrap_or_default()))
+    })
 }
 
 /// Turns offsets into places in one pass over the text: there may be many.

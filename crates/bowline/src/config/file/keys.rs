@@ -34,8 +34,8 @@ pub(super) const CACHE: Keys = Keys {
     planned: &[],
 };
 pub(super) const POLICY: Keys = Keys {
-    built: &["default"],
-    planned: &["allowlist"],
+    built: &["default", "allowlist"],
+    planned: &[],
 };
 pub(super) const ROLE: Keys = Keys {
     built: &["allow", "deny", "when", "budget", "rate"],

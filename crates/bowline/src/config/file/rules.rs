@@ -15,6 +15,7 @@ use crate::config::name;
 use crate::config::policy::{PolicyConfig, ProfileConfig, RoleConfig, WhenConfig};
 use crate::config::suggest::nearest;
 use crate::config::tree::{Entry, Node, Value};
+use crate::tokens;
 
 /// Most roles in one file.
 const ROLES_MAX: usize = 4_096;
@@ -43,12 +44,17 @@ const RATE_CALLS: RangeInclusive<u32> = 1..=1_000_000;
 /// Who holds the owner token may do all, which no rule takes away.
 const OWNER: &str = "owner";
 
+/// Who calls while authentication is switched off.
+const ANONYMOUS: &str = "anonymous-local";
+
 /// What the file says of who may do what, and where.
 #[derive(Debug, Default)]
 pub(crate) struct Rules {
     pub(crate) policy: PolicyConfig,
     /// Every pattern, the key it stands under, and where.
     pub(crate) mentions: Vec<(Arc<str>, Pattern, Range<usize>)>,
+    /// The file of the allowlist document.
+    pub(crate) allowlist: Option<Text>,
     /// The roles that principals are given, looked up when all roles are known.
     given: Vec<(Arc<str>, Text)>,
     /// Reads conditions.
@@ -110,9 +116,13 @@ impl Rules {
 
     fn standing(&mut self, reader: &mut Reader, node: &Node, place: &str) {
         for entry in reader.table(node, "policy", place, &keys::POLICY) {
-            if entry.key == "default" {
-                let choices = [("deny", Otherwise::Deny), ("allow", Otherwise::Allow)];
-                self.policy.otherwise = choice(reader, entry, &choices).unwrap_or_default();
+            match entry.key.as_str() {
+                "default" => {
+                    let choices = [("deny", Otherwise::Deny), ("allow", Otherwise::Allow)];
+                    self.policy.otherwise = choice(reader, entry, &choices).unwrap_or_default();
+                }
+                "allowlist" => self.allowlist = reader.text(entry),
+                _ => {}
             }
         }
     }
@@ -205,7 +215,7 @@ impl Rules {
     }
 
     fn principal(&mut self, reader: &mut Reader, named: &Entry, place: &str) {
-        if refuses_owner(reader, named) || !is_label(reader, named, "principal") {
+        if refuses_owner(reader, named) || !is_principal(reader, named) {
             return;
         }
         let mut role = None;
@@ -380,6 +390,20 @@ fn refuses_owner(reader: &mut Reader, named: &Entry) -> bool {
         .problems
         .push(problem.help("make a token for somebody else: bowline token create"));
     true
+}
+
+/// Whether a token can prove it, or it is who needs none.
+fn is_principal(reader: &mut Reader, named: &Entry) -> bool {
+    let good = tokens::is_principal(&named.key) || named.key == ANONYMOUS;
+    if !good {
+        let name = named.key.escape_debug();
+        let message = format!("principal name `{name}` cannot be used");
+        let label = "lower-case letters, digits and `.`, `_`, `-`, at most 64";
+        reader
+            .problems
+            .push(Problem::new(named.span.clone(), message, label));
+    }
+    good
 }
 
 fn is_label(reader: &mut Reader, named: &Entry, what: &str) -> bool {

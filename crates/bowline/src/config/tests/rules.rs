@@ -17,7 +17,7 @@ when = [{ on = "files.read_*", if = "args.path.startsWith('/srv/')" }]
 budget = { calls = 500, per = "1h" }
 rate = { calls = 5, per = "1s", burst = 20 }
 [roles.nobody]
-[principals."ci@build"]
+[principals."ci.build"]
 role = "reviewer"
 [context.no-writes]
 hide = ["files.write_*"]
@@ -34,7 +34,7 @@ const JSON: &str = r#"{"x-bowline": {
       "when": [{"on": "files.read_*", "if": "args.path.startsWith('/srv/')"}],
       "budget": {"calls": 500, "per": "1h"}, "rate": {"calls": 5, "per": "1s", "burst": 20}},
     "nobody": {}},
-  "principals": {"ci@build": {"role": "reviewer"}},
+  "principals": {"ci.build": {"role": "reviewer"}},
   "context": {"no-writes": {"hide": ["files.write_*"]}},
   "profiles": {"small": {"allow": ["files.*"], "deny": ["files.write_*"]}}
 }, "mcpServers": {"Files": {"command": "a"}}}"#;
@@ -82,9 +82,10 @@ fn who_may_do_what_is_read_from_both_syntaxes() {
             ("nobody".into(), RoleConfig::default()),
         ]
         .into(),
-        principals: [("ci@build".into(), "reviewer".into())].into(),
+        principals: [("ci.build".into(), "reviewer".into())].into(),
         contexts: [("no-writes".into(), patterns(&["files.write_*"]))].into(),
         profiles: [("small".into(), small)].into(),
+        allowlist: None,
     };
     assert_eq!(config.policy, expected);
     assert_eq!(json(JSON).unwrap().policy, expected);
@@ -104,7 +105,7 @@ fn the_rules_of_a_file_decide_as_they_are_written() {
         let ruling = policy.decide(who, scope, thing);
         (ruling.allows(), ruling.rule())
     };
-    let ci = Principal::new("ci@build", Role::Named("other".into()));
+    let ci = Principal::new("ci.build", Role::Named("other".into()));
     let hidden = ci.narrowed(&Contexts::new(["no-writes"]));
     let (all, small) = (Scope::All, Scope::Profile("small".into()));
     let (tool, prompt) = (Kind::Tool, Kind::Prompt);
@@ -215,6 +216,7 @@ fn every_key_of_the_rules_is_checked() {
         ),
         ("[roles.owner]\n", "`owner` cannot be given rules"),
         ("[roles.\"a b\"]\n", "role name `a b` cannot be used"),
+        ("[principals.\"a@b\"]\n", "principal name `a@b` cannot be used"),
         ("[profiles.A]\n", "profile name `A` cannot be used"),
         ("[principals.ci]\n", "`ci` has no `role`"),
         ("[context.c]\n", "`c` has no `hide`"),
@@ -293,4 +295,37 @@ fn a_pattern_that_names_no_configured_server_is_warned_of_and_stays() {
         ]
     );
     assert_eq!(config.policy.roles["r"].allow.len(), 3);
+}
+
+#[test]
+fn an_allowlist_document_is_read_beside_the_file_and_refuses_it_where_it_cannot_be() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("bowline.toml");
+    let text = "[policy]\nallowlist = \"list.json\"\n";
+    let load = || parse(text, &path, &Env::default());
+    let refused = || load().unwrap_err().report();
+    assert!(refused().contains("bowline.toml:2:13"), "{}", refused());
+    assert!(refused().contains("No such file"), "{}", refused());
+    let list = directory.path().join("list.json");
+    std::fs::write(&list, "{\"schemaVersion\":2}").unwrap();
+    assert!(
+        refused().contains("its schemaVersion is 2"),
+        "{}",
+        refused()
+    );
+    let off = r#"{"schemaVersion":1,"items":[
+        {"server":"files","kind":"tool","name":"write","enabled":false}]}"#;
+    std::fs::write(&list, off).unwrap();
+    let policy = load().unwrap().policy.policy();
+    let owner = Principal::new("owner", Role::Owner);
+    let allows = |name| {
+        let thing = Thing {
+            kind: Kind::Tool,
+            server: "files",
+            name,
+            arguments: None,
+        };
+        policy.decide(&owner, &Scope::All, thing).allows()
+    };
+    assert!(!allows("write") && allows("read"));
 }
