@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use bowline_core::lint::{Findings, Names, codes};
-use bowline_core::pins::{Pin, Pins as Machine, Sight, State};
+use bowline_core::pins::{News, Pin, Pins as Machine, Sight, State};
 use bowline_core::sync::lock;
 use foldhash::fast::RandomState;
 use serde::Serialize;
@@ -45,6 +45,9 @@ impl PinMode {
         }
     }
 }
+
+/// Servers whose pins are held.
+const SERVERS_MAX: usize = 4_096;
 
 /// The mark of a tool that is not what was approved.
 const CHANGED: &str = "changed";
@@ -178,6 +181,15 @@ impl Pins {
         if let Some(kept) = servers.get(server) {
             return kept.clone();
         }
+        if servers.len() >= SERVERS_MAX {
+            // They were kept; those that come back are read again.
+            let names = lock(&self.names);
+            servers.retain(|server, _| names.knows(server));
+        }
+        if servers.len() >= SERVERS_MAX {
+            let trouble = Trouble::Unreadable("there are too many servers".into());
+            return Kept::new(Machine::default(), Some(trouble));
+        }
         let kept = match self.store.load(server) {
             Ok(pins) => Kept::new(pins.unwrap_or_default(), None),
             Err(error) => {
@@ -218,10 +230,13 @@ impl Pins {
         let mut next = Machine::clone(&pins);
         let news = next.see(&sights, self.clock.unix_ms());
         let saved = self.save(server, next).await;
-        for news in news {
-            let (tool, state) = (&news.tool, news.state);
-            tracing::warn!(%server, ?tool, state, "a tool is not as approved");
-            self.tell(server, Some(&news.tool), news.state, None);
+        for News { tool, state } in news {
+            // A name is written so that nothing in it is hidden.
+            match state {
+                "changed" => tracing::warn!(%server, ?tool, "a tool is not as approved"),
+                _ => tracing::warn!(%server, ?tool, "a tool is odd and was never accepted"),
+            }
+            self.tell(server, Some(&tool), state, None);
         }
         if let Err(trouble) = saved {
             self.tell_trouble(server, &trouble);

@@ -29,6 +29,7 @@ mod metrics;
 mod old_sse;
 mod own_links;
 mod peers;
+mod pins;
 mod props;
 mod reload;
 mod robust;

@@ -8,6 +8,7 @@ use foldhash::fast::RandomState;
 
 use super::letters::skeleton;
 use crate::name::SEPARATOR;
+use crate::pins::{NAME_BYTES_MAX, TOOLS_MAX};
 
 /// Shorter names are words of their own.
 const DISTINCT_CHARS_MIN: usize = 8;
@@ -21,6 +22,8 @@ pub struct Names {
     servers: HashSet<Arc<str>, RandomState>,
     /// Which servers have a tool of that name.
     tools: HashMap<Arc<str>, BTreeSet<Arc<str>>, RandomState>,
+    /// How many tools of each server are known.
+    counts: HashMap<Arc<str>, usize, RandomState>,
     /// Which names of tools look like that.
     looks: HashMap<Box<str>, BTreeSet<Arc<str>>, RandomState>,
 }
@@ -43,10 +46,21 @@ impl Names {
         servers.is_some_and(|servers| servers.contains(server))
     }
 
-    /// Learns that a server has a tool.
+    /// Whether this server is known.
+    #[must_use]
+    pub fn knows(&self, server: &str) -> bool {
+        self.servers.contains(server)
+    }
+
+    /// Learns that a server has a tool. A server that calls its tools anew again and again is
+    /// heard so often and no more.
     pub fn add(&mut self, server: &Arc<str>, tool: &Arc<str>) {
+        let count = self.counts.entry(Arc::clone(server)).or_default();
+        if *count >= TOOLS_MAX || tool.len() > NAME_BYTES_MAX {
+            return;
+        }
         let servers = self.tools.entry(Arc::clone(tool)).or_default();
-        servers.insert(Arc::clone(server));
+        *count += usize::from(servers.insert(Arc::clone(server)));
         let looks = self.looks.entry(skeleton(tool).into()).or_default();
         looks.insert(Arc::clone(tool));
     }
@@ -54,6 +68,10 @@ impl Names {
     /// Returns the tool or server of others that `name` of `server` looks like without being it.
     pub(super) fn confusable(&self, server: &str, name: &str) -> Option<String> {
         let look = skeleton(name);
+        // Of a plain name and one in disguise, the plain one is honest.
+        if look == name {
+            return None;
+        }
         let tools = self.looks.get(look.as_str()).into_iter().flatten();
         for tool in tools.filter(|tool| ***tool != *name) {
             if let Some(other) = self.other_with(server, tool) {

@@ -86,6 +86,13 @@ fn names_that_look_like_others_are_found() {
         Vec::<&str>::new(),
         "the same name is no disguise"
     );
+    let mut known = names();
+    known.add(&"files".into(), &"ѕend_mail".into());
+    assert_eq!(
+        known.confusable("evil", "send_mail"),
+        None,
+        "the other is in disguise"
+    );
     assert_eq!(found(&"n".repeat(300), ""), ["long_name"]);
 }
 

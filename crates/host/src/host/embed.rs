@@ -28,6 +28,9 @@ pub enum DiscoveredEntry {
         tool: Arc<str>,
         /// What it takes, as the server wrote it.
         schema: Option<Box<RawValue>>,
+        /// What else is said of it, with our own marks.
+        #[serde(rename = "_meta", skip_serializing_if = "Option::is_none")]
+        meta: Option<Box<RawValue>>,
     },
     /// A server whose tools are not to be had.
     Failed {
@@ -68,14 +71,16 @@ impl Discovered {
 impl DiscoveredEntry {
     fn of(item: &Item) -> Self {
         let definition = &item.definition;
-        let schema = object::field(definition, "inputSchema").and_then(|at| {
+        let member = |key| {
+            let at = object::field(definition, key)?;
             let text = String::from_utf8(at.of(definition).to_vec()).ok()?;
             RawValue::from_string(text).ok()
-        });
+        };
         Self::Tool {
             server: Arc::clone(&item.route.server),
             tool: Arc::clone(&item.route.name),
-            schema,
+            schema: member("inputSchema"),
+            meta: member("_meta"),
         }
     }
 }

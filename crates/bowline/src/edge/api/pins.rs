@@ -93,7 +93,6 @@ fn findings(findings: &[Finding]) -> Vec<Value> {
 pub(super) struct DiffAnswer {
     v: u8,
     server: String,
-    tool: String,
     #[serde(flatten)]
     pin: Value,
     changes: Vec<Change>,
@@ -143,7 +142,6 @@ pub(super) async fn diff(
         old: definition(old),
         new: definition(new),
         server,
-        tool,
     }))
 }
 
