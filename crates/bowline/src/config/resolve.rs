@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use bowline_core::cache::CacheLimits;
 use bowline_core::policy::Pattern;
 use bowline_link::http::endpoint::Endpoint;
 use http::HeaderValue;
@@ -107,7 +108,19 @@ fn limits(file: &File) -> HostLimits {
             .map_or(host.starts_max, |starts| starts as usize),
         first_list_wait: file.first_list_wait.unwrap_or(host.first_list_wait),
         stop_wait: file.stop_wait.unwrap_or(host.stop_wait),
-        cache: host.cache,
+        cache: kept(file, host.cache),
+    }
+}
+
+/// How much the host keeps of what servers answer.
+fn kept(file: &File, host: CacheLimits) -> CacheLimits {
+    let cache = cache(file);
+    CacheLimits {
+        entries_max: cache.entries_max as usize,
+        bytes_max: usize::try_from(cache.bytes_max).unwrap_or(usize::MAX),
+        per_tool_max: cache.per_tool_max as usize,
+        ttl_max: cache.ttl_max,
+        ..host
     }
 }
 

@@ -1,5 +1,6 @@
 //! The keys that say how a server lives, what it may take, and what is told of it.
 
+use bowline_core::cache::CacheLimits;
 use bowline_core::policy::Pattern;
 
 use super::*;
@@ -69,7 +70,13 @@ fn how_a_server_lives_and_what_it_takes_is_read_from_both_syntaxes() {
         starts_max: 3,
         first_list_wait: seconds(2),
         stop_wait: seconds(9),
-        ..HostLimits::default()
+        cache: CacheLimits {
+            entries_max: 9,
+            bytes_max: 1 << 20,
+            per_tool_max: 3,
+            ttl_max: seconds(60),
+            ..CacheLimits::default()
+        },
     };
     assert_eq!(config.limits, limits);
     assert_eq!(
