@@ -25,8 +25,14 @@ pub(super) fn measure(root: &Path, report: &mut Report) -> Result<()> {
 
     let said = process::quiet(&mut Command::new(&gates))?;
     let said: Value = serde_json::from_str(said.trim()).context("what `gates` said")?;
-    let added = said.get("added_ns").and_then(Value::as_f64);
-    report.set("gates_us", added.map(|ns| ns / 1_000.0));
+    let nanos = |kind: &str| said.get(kind).and_then(Value::as_f64);
+    let added = |kind: &str, to: &str| Some((nanos(kind)? - nanos(to)?) / 1_000.0);
+    let ratio = |kind: &str, to: &str| Some(nanos(kind)? / nanos(to)?);
+    report.set("gates_us", added("road", "direct"));
+    report.set("rules_us", added("looked", "fresh"));
+    report.set("rules_kept_us", added("kept", "fresh"));
+    report.set("hit_ratio", ratio("live-hit", "live"));
+    report.set("flat_rules", ratio("many", "ruled"));
 
     if process::output(root, "valgrind", &["--version"]).is_err() {
         report.leave_out("gates, instructions", "valgrind is not installed");
@@ -37,8 +43,13 @@ pub(super) fn measure(root: &Path, report: &mut Report) -> Result<()> {
         let counted = instructions(&gates, kind, many)? - instructions(&gates, kind, few)?;
         Ok(counted / (many - few) as f64)
     };
-    let added = per_call("road")? - per_call("direct")?;
-    report.set("gates_instructions", Some(added));
+    let (road, fresh) = (per_call("road")?, per_call("fresh")?);
+    report.set("gates_instructions", Some(road - per_call("direct")?));
+    report.set("rules_instructions", Some(per_call("looked")? - fresh));
+    let hit = per_call("live-hit")? / per_call("live")?;
+    report.set("hit_instructions", Some(hit));
+    let flat = per_call("many")? / per_call("ruled")?;
+    report.set("flat_rules_instructions", Some(flat));
     Ok(())
 }
 

@@ -36,6 +36,48 @@ pub(super) const GOALS: &[Goal] = &[
         "ir",
     ),
     goal(
+        "rules_us",
+        "what a role, a budget, a rate and a look into the cache add to a call",
+        AtMost(2.0),
+        "us",
+    ),
+    goal(
+        "rules_instructions",
+        "the same in instructions",
+        AtMost(12_000.0),
+        "ir",
+    ),
+    goal(
+        "rules_kept_us",
+        "the same, and the answer is kept",
+        AtMost(4.0),
+        "us",
+    ),
+    goal(
+        "hit_ratio",
+        "a kept answer against a live call over pipes, in one process",
+        Below(1.0 / 3.0),
+        "x",
+    ),
+    goal(
+        "hit_instructions",
+        "the same in instructions",
+        Below(1.0 / 3.0),
+        "x",
+    ),
+    goal(
+        "flat_rules",
+        "a call with 10,000 tools and 1,000 roles against few",
+        AtMost(1.1),
+        "x",
+    ),
+    goal(
+        "flat_rules_instructions",
+        "the same in instructions",
+        AtMost(1.1),
+        "x",
+    ),
+    goal(
         "cpu_ratio_c16",
         "CPU per call against the bare bridge, 16 callers",
         AtMost(1.4),

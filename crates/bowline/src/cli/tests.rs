@@ -259,7 +259,8 @@ fn status_of_one_server_shows_what_it_is_held_to() {
     let body = r#"{"v":1,"server":{"name":"a","state":"backoff","command":"npx (2 arguments)",
         "generation":3,"tools":4,"manifest":"last_known","calls":9,"errors":1,"error_rate":0.5,
         "p50_us":340,"p99_us":12345,"processes":2,"memory_bytes":43000000,"circuit":"closed",
-        "restart_count":1,"retry_after_ms":5000,
+        "restart_count":1,"retry_after_ms":5000,"cache_entries":2,"cache_bytes":2048,
+        "cache_hits":7,"cache_misses":3,"cache_evictions":1,
         "last_error":{"class":"lost","message":"exit code 1","age_ms":3000},
         "limits":{"calls_max":256,"queue_max":16,"call_timeout_ms":300000,
          "start_timeout_ms":30000,"restarts_max":5,"restart_window_ms":300000,
@@ -274,6 +275,7 @@ a · ✗ backoff · start 3
   tools       4 (as it offered them when it last served)
   calls       9 ended · 1 error · 50 % of late · p50 0.3 ms · p99 12 ms · 0 in flight · \
 0 waiting · 0 turned away
+  cache       2 answers kept · 2 KiB · 7 hits · 3 missed · 1 made room
   uses        41 MiB in 2 processes
   restarts    1 of 5 in 5 m 0 s
   breaker     closed

@@ -48,6 +48,11 @@ mod name {
     pub(super) const DURATION: &str = "bowline_call_duration_seconds";
     pub(super) const SHED: &str = "bowline_calls_shed";
     pub(super) const RETRIED: &str = "bowline_calls_retried";
+    pub(super) const CACHE_ENTRIES: &str = "bowline_cache_entries";
+    pub(super) const CACHE_BYTES: &str = "bowline_cache_bytes";
+    pub(super) const CACHE_HITS: &str = "bowline_cache_hits";
+    pub(super) const CACHE_MISSES: &str = "bowline_cache_misses";
+    pub(super) const CACHE_EVICTIONS: &str = "bowline_cache_evictions";
     pub(super) const SPANS: &str = "bowline_spans";
 }
 
@@ -206,6 +211,32 @@ impl Scrape {
     }
 }
 
+impl Scrape {
+    fn cache(&self, out: &mut Out<'_>) -> fmt::Result {
+        let servers = &self.servers;
+        let help = "Answers of the server that are kept";
+        out.gauges(name::CACHE_ENTRIES, help, servers, |server| {
+            count(server.status.cache.entries)
+        })?;
+        let help = "How long the answers are together that are kept";
+        out.gauges(name::CACHE_BYTES, help, servers, |server| {
+            count(server.status.cache.bytes)
+        })?;
+        let help = "Calls that were answered without the server";
+        out.counters(name::CACHE_HITS, help, servers, |server| {
+            server.status.cache.hits
+        })?;
+        let help = "Calls that had to go to the server though its answers can be kept";
+        out.counters(name::CACHE_MISSES, help, servers, |server| {
+            server.status.cache.misses
+        })?;
+        let help = "Answers that went before their time, to make room";
+        out.counters(name::CACHE_EVICTIONS, help, servers, |server| {
+            server.status.cache.evictions
+        })
+    }
+}
+
 impl Collector for Scrape {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut out = Out(encoder);
@@ -213,6 +244,7 @@ impl Collector for Scrape {
         self.lives(&mut out)?;
         self.pins(&mut out)?;
         self.calls(&mut out)?;
+        self.cache(&mut out)?;
         match self.spans {
             Some((sent, dropped)) => out.spans(sent, dropped),
             None => Ok(()),

@@ -85,6 +85,9 @@ fn attributes(
         let number = json!({"intValue": generation.to_string()});
         all.push(json!({"key": "bowline.generation", "value": number}));
     }
+    if let Some(origin) = &told.origin {
+        all.push(text("bowline.origin", origin));
+    }
     all.push(text("bowline.outcome", outcome));
     if outcome != OK {
         all.push(text("error.type", outcome));

@@ -36,6 +36,8 @@ pub(super) struct Told {
     pub(super) generation: Option<u64>,
     /// Absent where the caller went away first.
     pub(super) outcome: Option<String>,
+    /// How the answer came, where its server was not asked.
+    pub(super) origin: Option<String>,
 }
 
 /// A call under way.
@@ -113,6 +115,7 @@ impl Told {
             "server" => self.server = Some(text.to_owned()),
             "tool" => self.tool = Some(text.to_owned()),
             "outcome" => self.outcome = Some(text.to_owned()),
+            "origin" => self.origin = Some(text.to_owned()),
             _ => {}
         }
     }

@@ -11,6 +11,7 @@
 
 mod asks;
 mod batches;
+mod cache;
 mod canaries;
 mod command_line;
 mod contexts;

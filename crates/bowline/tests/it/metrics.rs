@@ -61,6 +61,9 @@ fn a_scrape_tells_what_each_server_does_and_how_its_calls_ended() {
         ),
         (r#"bowline_calls_shed_total{server="up"}"#, 0.0),
         (r#"bowline_calls_retried_total{server="up"}"#, 0.0),
+        (r#"bowline_cache_entries{server="up"}"#, 0.0),
+        (r#"bowline_cache_hits_total{server="up"}"#, 0.0),
+        (r#"bowline_cache_misses_total{server="up"}"#, 0.0),
         (r#"bowline_call_duration_seconds_count{server="up"}"#, 4.0),
         (
             r#"bowline_call_duration_seconds_bucket{le="+Inf",server="up"}"#,

@@ -38,6 +38,7 @@ fn lines(server: &Server) -> Vec<String> {
         say("pins", pins);
     }
     say("calls", calls(server));
+    say("cache", cache(server));
     if server.processes.is_some() {
         say("uses", uses(server));
     }
@@ -91,6 +92,18 @@ fn calls(server: &Server) -> String {
     parts.push(format!("{} in flight", server.in_flight));
     parts.push(format!("{} waiting", server.queued));
     parts.push(format!("{} turned away", server.sheds));
+    parts.join(" · ")
+}
+
+fn cache(server: &Server) -> String {
+    let mut parts = vec![
+        format!("{} kept", count(server.cache_entries, "answer")),
+        size(server.cache_bytes),
+        count(server.cache_hits, "hit"),
+        format!("{} missed", server.cache_misses),
+    ];
+    let evicted = server.cache_evictions;
+    parts.extend((evicted > 0).then(|| format!("{evicted} made room")));
     parts.join(" · ")
 }
 

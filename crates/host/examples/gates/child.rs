@@ -1,0 +1,40 @@
+//! A server as small as can be, at the other end of real pipes: what a live call costs at least.
+
+use std::io::{self, BufRead as _, Write as _};
+
+use serde_json::{Value, json};
+
+/// Serves until the input ends.
+pub(crate) fn serve() -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    for line in io::stdin().lock().lines() {
+        let asked: Value = serde_json::from_str(&line?).unwrap_or_default();
+        let Some(id) = asked.get("id") else { continue };
+        let method = asked.get("method").and_then(Value::as_str);
+        let result = match method {
+            Some("initialize") => json!({
+                "protocolVersion": "2025-06-18",
+                "capabilities": {"tools": {}},
+                "serverInfo": {"name": "child", "version": "1"},
+            }),
+            Some("tools/list") => json!({"tools": [
+                {"name": "do", "inputSchema": {"type": "object"}},
+                {"name": "kept", "inputSchema": {"type": "object"}},
+            ]}),
+            Some("tools/call") => {
+                let params = asked.get("params").unwrap_or(&Value::Null);
+                match params.get("name").and_then(Value::as_str) {
+                    Some("kept") => {
+                        json!({"content": [], "ttlMs": 3_600_000, "cacheScope": "private"})
+                    }
+                    _ => json!({"content": []}),
+                }
+            }
+            _ => json!({}),
+        };
+        let answer = json!({"jsonrpc": "2.0", "id": id, "result": result});
+        writeln!(out, "{answer}")?;
+        out.flush()?;
+    }
+    Ok(())
+}

@@ -1,0 +1,324 @@
+//! What the road adds to a call: calls over a link that answers at once, with the road and
+//! without it, under rules and without them, and beside calls over real pipes.
+//!
+//! Without arguments, prints one JSON line with nanoseconds per call. With a kind and a number,
+//! does just that many of it, for those who count instructions.
+
+mod child;
+mod null;
+
+use std::borrow::Cow;
+use std::hint::black_box;
+use std::io::Write as _;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bowline_core::budget::{Allowance, BudgetRule, RateRule};
+use bowline_core::call::{Call, Principal, Role, Scope, Subject};
+use bowline_core::policy::{Otherwise, Pattern, Policy, RoleRules};
+use bowline_host::dial::RealDial;
+use bowline_host::manifest::Forgetful;
+use bowline_host::pins::Unkept;
+use bowline_host::ports::{Clock, Silent, SystemClock};
+use bowline_host::spec::{ChildSpec, Reach, ServerSpec};
+use bowline_host::supervisor::{Dial, State};
+use bowline_host::tasks::Tasks;
+use bowline_host::{Host, HostLimits, Ports};
+use bowline_link::http::HttpLimits;
+use bowline_link::http::hyper_client::{ClientLimits, HyperClient};
+use bowline_link::{ClientInfo, Link, Rename, Request, StdioLimits};
+use bytes::Bytes;
+
+use null::{NullDial, NullLink};
+
+/// Calls of one round.
+const CALLS: u32 = 20_000;
+
+/// Rounds of each kind; the quickest counts, since whatever else the machine does only adds.
+const ROUNDS: usize = 15;
+
+/// How much there is of what must not matter.
+const TOOLS_MANY: usize = 10_000;
+const ROLES_MANY: usize = 1_000;
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Straight over the link: what is left when there are no gates.
+    Direct,
+    /// By the road: through every gate, as the owner.
+    Road,
+    /// The same with other arguments each time.
+    Fresh,
+    /// Under a role with a budget and a rate.
+    Ruled,
+    /// The same; the tool is known to give answers that can be kept, but there is none.
+    Looked,
+    /// The same; and each answer is kept.
+    Kept,
+    /// The same; and the answer is there.
+    Hit,
+    /// As `Ruled`, with ten thousand tools and a thousand roles.
+    Many,
+    /// As `Ruled`, over the pipes of a real child.
+    Live,
+    /// As `Hit`, beside that child.
+    LiveHit,
+}
+
+const KINDS: [(&str, Kind); 10] = [
+    ("direct", Kind::Direct),
+    ("road", Kind::Road),
+    ("fresh", Kind::Fresh),
+    ("ruled", Kind::Ruled),
+    ("looked", Kind::Looked),
+    ("kept", Kind::Kept),
+    ("hit", Kind::Hit),
+    ("many", Kind::Many),
+    ("live", Kind::Live),
+    ("live-hit", Kind::LiveHit),
+];
+
+impl Kind {
+    fn tool(self) -> &'static str {
+        match self {
+            Self::Looked => "null__looked",
+            Self::Kept | Self::Hit | Self::LiveHit => "null__kept",
+            _ => "null__do",
+        }
+    }
+
+    /// Whether each call has other arguments than the one before.
+    fn is_fresh(self) -> bool {
+        matches!(self, Self::Fresh | Self::Looked | Self::Kept)
+    }
+}
+
+/// One kind of call, and all it needs.
+struct Bench {
+    kind: Kind,
+    host: Host,
+    link: Arc<dyn Link>,
+    clock: SystemClock,
+    call: Call,
+}
+
+impl Bench {
+    async fn start(kind: Kind) -> std::io::Result<Self> {
+        let more = if kind == Kind::Many { TOOLS_MANY } else { 0 };
+        let link = NullLink::offering(more);
+        let (clock, tasks) = (SystemClock::start(), Tasks::default());
+        let mut spec = ServerSpec::new("null", "null");
+        let dial: Arc<dyn Dial> = match kind {
+            Kind::Live | Kind::LiveHit => {
+                let mut child = ChildSpec::new(std::env::current_exe()?);
+                child.args = vec!["serve".into()];
+                spec.reach = Reach::Child(child);
+                real_dial(&tasks)?
+            }
+            _ => Arc::new(NullDial(Arc::clone(&link))),
+        };
+        let ports = Ports {
+            dial,
+            clock: Arc::new(clock),
+            tasks,
+            audience: Arc::new(Silent),
+            manifests: Arc::new(Forgetful),
+            pins: Arc::new(Unkept),
+        };
+        let host = Host::start(vec![spec], HostLimits::default(), ports);
+        if let Ok(server) = host.server("null") {
+            let mut states = server.state();
+            // The sender lives as long as the supervisor does.
+            let _gone = states.wait_for(|state| *state == State::Ready).await;
+        }
+        let role = match kind {
+            Kind::Direct | Kind::Road | Kind::Fresh => Role::Owner,
+            _ => Role::Named("reader".into()),
+        };
+        if role != Role::Owner {
+            let roles = if kind == Kind::Many { ROLES_MANY } else { 1 };
+            host.set_policy(policy(roles));
+        }
+        let principal = Arc::new(Principal::new("caller", role));
+        let call = call(principal, kind.tool(), "{}");
+        // The first answer says that answers can be kept.
+        let _first = host.call(&call).await;
+        Ok(Self {
+            kind,
+            host,
+            link,
+            clock,
+            call,
+        })
+    }
+
+    /// Makes so many calls and says how many were answered.
+    async fn run(&self, calls: u32) -> u32 {
+        match self.kind {
+            Kind::Direct => self.direct(calls).await,
+            kind if kind.is_fresh() => self.fresh(calls).await,
+            _ => self.same(calls).await,
+        }
+    }
+
+    async fn same(&self, calls: u32) -> u32 {
+        let mut answered = 0;
+        for _ in 0..calls {
+            let reply = self.host.call(black_box(&self.call)).await;
+            answered += u32::from(black_box(reply).is_ok());
+        }
+        answered
+    }
+
+    async fn fresh(&self, calls: u32) -> u32 {
+        let mut answered = 0;
+        for nth in 0..calls {
+            let arguments = format!("{{\"n\":{nth}}}");
+            let principal = Arc::clone(&self.call.principal);
+            let call = call(principal, self.kind.tool(), &arguments);
+            let reply = self.host.call(black_box(&call)).await;
+            answered += u32::from(black_box(reply).is_ok());
+        }
+        answered
+    }
+
+    async fn direct(&self, calls: u32) -> u32 {
+        let mut answered = 0;
+        let (call, to) = (&self.call, Arc::<str>::from("do"));
+        let deadline = self.clock.instant(self.clock.now()) + Duration::from_secs(60);
+        for _ in 0..calls {
+            let call = black_box(call);
+            let request = Request {
+                method: Cow::Borrowed(call.subject.method()),
+                params: Some(call.params.clone()),
+                rename: Some(Rename {
+                    at: call.name_at.clone(),
+                    to: Arc::clone(&to),
+                }),
+                progress_at: None,
+                reply_id: call.id.clone(),
+                deadline,
+                caller: None,
+                trace: None,
+            };
+            let answer = self.link.request(request).await;
+            answered += u32::from(black_box(answer).is_ok());
+        }
+        answered
+    }
+}
+
+fn real_dial(tasks: &Tasks) -> std::io::Result<Arc<dyn Dial>> {
+    let http = HyperClient::new(ClientLimits::default()).map_err(std::io::Error::other)?;
+    Ok(Arc::new(RealDial {
+        spawner: tasks.clone(),
+        client: ClientInfo {
+            name: "gates".into(),
+            version: "1".into(),
+        },
+        http: Arc::new(http),
+        stdio_limits: StdioLimits::default(),
+        http_limits: HttpLimits::default(),
+    }))
+}
+
+fn call(principal: Arc<Principal>, tool: &str, arguments: &str) -> Call {
+    let start = "{\"name\":";
+    Call {
+        principal,
+        scope: Scope::All,
+        subject: Subject::Tool(tool.into()),
+        params: format!("{start}\"{tool}\",\"arguments\":{arguments}}}").into(),
+        name_at: start.len()..start.len() + tool.len() + 2,
+        makes_task: false,
+        progress_at: None,
+        id: Bytes::from_static(b"1"),
+        deadline: None,
+        caller: None,
+        trace: None,
+        run: None,
+    }
+}
+
+/// So many roles, one of them the caller's, with all that can be said of one but conditions.
+fn policy(roles: usize) -> Policy {
+    let patterns = |all: &[&str]| {
+        all.iter()
+            .filter_map(|one| Pattern::parse(one).ok())
+            .collect()
+    };
+    let hour = Duration::from_secs(3_600);
+    let rules = || RoleRules {
+        allow: patterns(&["other.*", "null.do", "null.k*", "null.looked"]),
+        deny: patterns(&["null.write_*"]),
+        when: Vec::new(),
+        allowance: Allowance {
+            budget: Some(BudgetRule {
+                calls: u64::MAX,
+                per: hour,
+            }),
+            rate: Some(RateRule {
+                calls: u32::MAX,
+                per: hour,
+                burst: u32::MAX,
+            }),
+        },
+    };
+    let others = (1..roles).map(|nth| format!("role-{nth}"));
+    others.fold(
+        Policy::new(Otherwise::Deny).with_role("reader", rules()),
+        |policy, name| policy.with_role(&name, rules()),
+    )
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "measures real time, on purpose and nowhere else"
+)]
+async fn nanos(work: impl Future<Output = u32>) -> f64 {
+    let begun = Instant::now();
+    let answered = work.await;
+    begun.elapsed().as_secs_f64() * 1e9 / f64::from(answered)
+}
+
+/// Measures all kinds in turn.
+async fn measure() -> std::io::Result<String> {
+    let mut benches = Vec::new();
+    for (name, kind) in KINDS {
+        benches.push((name, Bench::start(kind).await?, f64::INFINITY));
+    }
+    for _ in 0..ROUNDS {
+        for (_, bench, best) in &mut benches {
+            *best = nanos(bench.run(CALLS)).await.min(*best);
+        }
+    }
+    let all: Vec<_> = benches
+        .iter()
+        .map(|(name, _, best)| format!("\"{name}\":{best:.0}"))
+        .collect();
+    Ok(format!("{{{}}}", all.join(",")))
+}
+
+fn main() -> std::io::Result<()> {
+    let mut words = std::env::args().skip(1);
+    let (kind, calls) = (words.next(), words.next());
+    if kind.as_deref() == Some("serve") {
+        return child::serve();
+    }
+    let calls = calls.and_then(|calls| calls.parse().ok()).unwrap_or(CALLS);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let said = runtime.block_on(async {
+        let kind = kind.as_deref();
+        match KINDS.into_iter().find(|(name, _)| Some(*name) == kind) {
+            Some((_, kind)) => {
+                let bench = Bench::start(kind).await?;
+                Ok(bench.run(calls).await.to_string())
+            }
+            None => measure().await,
+        }
+    });
+    writeln!(std::io::stdout(), "{}", said?)
+}
