@@ -16,6 +16,7 @@ mod command_line;
 mod contexts;
 mod discover;
 mod door;
+mod embedded;
 mod events;
 mod first_call;
 mod fixture_http;
