@@ -8,6 +8,7 @@
 mod bench;
 mod chaos;
 mod check;
+mod examples;
 mod peers;
 mod process;
 mod repo;
@@ -25,6 +26,7 @@ const USAGE: &str = "\
 usage: cargo xtask COMMAND
 
   check    formatting, clippy with warnings denied, tidy
+  examples build and run examples/ outside the workspace, as its users would
   tidy     the house rules that no lint knows
   peers    fetch the pinned test peers into target/peers [--list] [--json]
   peers matrix
@@ -58,6 +60,7 @@ fn run(command: &str, rest: &[String]) -> Result<ExitCode> {
     let root = repo::root()?;
     match command {
         "check" => no_options(rest).and_then(|()| check::run(&root)),
+        "examples" => no_options(rest).and_then(|()| examples::run(&root)),
         "tidy" => no_options(rest).and_then(|()| tidy::run(&root)),
         "peers" => peers::run(&root, rest),
         "roundtrip" => roundtrip::run(&root, rest),

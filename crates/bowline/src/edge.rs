@@ -130,7 +130,7 @@ impl Edge {
 
     /// Ends everything that was opened with tokens that count no more: their sessions, with the
     /// calls and streams of these, and the connections that they came in by.
-    fn dismiss(&self, tokens: &[Arc<Issued>]) {
+    pub(crate) fn dismiss(&self, tokens: &[Arc<Issued>]) {
         for token in tokens {
             for id in self.sessions.of(token.id()) {
                 self.end_session(&id);

@@ -6,9 +6,13 @@ pub mod conditions;
 pub mod config;
 pub mod edge;
 pub mod fixture;
+pub mod gateway;
 pub mod manifests;
 pub mod pins;
 pub mod reload;
 pub mod state;
 pub mod telemetry;
 pub mod tokens;
+
+pub use assemble::Gateway;
+pub use gateway::{BindError, Bound, Whom};

@@ -140,7 +140,8 @@ type Table = HashMap<Arc<str>, Arc<Issued>, RandomState>;
 /// All tokens but the owner's.
 #[derive(Debug)]
 pub struct Tokens {
-    path: PathBuf,
+    /// Where they are kept; absent where they live as long as we do.
+    path: Option<PathBuf>,
     clock: Arc<dyn Clock>,
     table: ArcSwap<Table>,
     /// Lets one write the file at a time.
@@ -164,12 +165,29 @@ impl Tokens {
             .map(|one| (Arc::clone(one.id()), Arc::new(one)))
             .collect();
         Ok(Self {
-            path,
-            clock,
+            path: Some(path),
             table: ArcSwap::from_pointee(table),
+            ..Self::unkept(clock)
+        })
+    }
+
+    /// Returns no tokens yet, and keeps those that are made in memory alone.
+    #[must_use]
+    pub fn unkept(clock: Arc<dyn Clock>) -> Self {
+        Self {
+            path: None,
+            clock,
+            table: ArcSwap::default(),
             writing: Mutex::default(),
             changed: Notify::new(),
-        })
+        }
+    }
+
+    fn write<'a>(&self, tokens: impl Iterator<Item = &'a Arc<Issued>>) -> Result<(), state::Error> {
+        match &self.path {
+            Some(path) => file::replace(path, &record::write(tokens)?),
+            None => Ok(()),
+        }
     }
 
     /// Returns the token of this text, if it was given out and still counts.
@@ -216,7 +234,7 @@ impl Tokens {
         });
         table.insert(Arc::clone(token.id()), Arc::clone(&token));
         // What is not kept would not be there after a restart, so it is not there now.
-        file::replace(&self.path, &record::write(table.values())?)?;
+        self.write(table.values())?;
         // A token may have been revoked meanwhile, and must not come back with the others.
         self.table.rcu(|current| {
             let mut current = Table::clone(current);
@@ -262,7 +280,7 @@ impl Tokens {
     /// When the file cannot be written: what was revoked would count again after a restart.
     pub fn save(&self) -> Result<(), state::Error> {
         let _one = lock(&self.writing);
-        file::replace(&self.path, &record::write(self.table.load().values())?)
+        self.write(self.table.load().values())
     }
 
     /// Returns all tokens, the oldest first.

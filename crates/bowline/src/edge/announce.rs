@@ -97,7 +97,7 @@ fn lists(edge: &Edge, principal: &Principal, scope: &Scope) -> Lists {
 
 /// Tells each session whose own view is another than the one it knows. Views are computed once
 /// for each kind of caller, not for each session.
-fn tell(edge: &Edge) {
+pub(crate) fn tell(edge: &Edge) {
     let mut views: HashMap<(Arc<Principal>, Scope), Lists> = HashMap::new();
     for session in edge.sessions.all() {
         let asker = session.asker();

@@ -17,6 +17,7 @@ mod command_line;
 mod contexts;
 mod discover;
 mod door;
+mod embedded;
 mod events;
 mod first_call;
 mod fixture_http;

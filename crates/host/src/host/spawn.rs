@@ -156,6 +156,10 @@ impl Host {
             let mut new = Servers::clone(&old);
             new.insert(name, server.clone());
             self.path.servers.store(Arc::new(new));
+            if before.is_some() {
+                // After the swap: a call that is at the old one yet leaves nothing.
+                self.path.answers.purge(&server.spec().name);
+            }
             (server, before)
         };
         if let Some(before) = before {
@@ -182,6 +186,7 @@ impl Host {
             self.path.servers.store(Arc::new(new));
             self.path.catalog.withdraw(name);
             self.path.catalog.unlisted.remove(name);
+            self.path.answers.forget(name);
         }
         self.tell(&Applied {
             removed: vec![Arc::clone(name)],

@@ -134,9 +134,19 @@ impl Sessions {
         table.narrowed = narrowed;
         let session = table.live.get(id).cloned();
         if let Some(session) = &session {
-            session.narrow(contexts);
+            session.narrow(&table.contexts_of(id));
         }
         Ok(session)
+    }
+
+    /// Narrows all sessions by these rules, those to come included, beside what was set for
+    /// single ones; what was set for all before counts no more.
+    pub fn narrow_all(&self, contexts: &Contexts) {
+        let mut table = self.table();
+        table.for_all = contexts.clone();
+        for (id, session) in &table.live {
+            session.narrow(&table.contexts_of(id));
+        }
     }
 }
 

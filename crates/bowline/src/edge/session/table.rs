@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use bowline_core::call::{Principal, Scope};
+use bowline_core::call::{Contexts, Principal, Scope};
 use bowline_core::caller::SessionKey;
 use bowline_core::sync::lock;
 use bowline_core::time::{Now, millis};
@@ -68,6 +68,8 @@ pub(super) struct Table {
     gone: Vec<SessionKey>,
     /// What sessions are narrowed by, in memory or not.
     pub(super) narrowed: Narrowed,
+    /// What all sessions are narrowed by, those to come included.
+    pub(super) for_all: Contexts,
 }
 
 impl Table {
@@ -75,6 +77,14 @@ impl Table {
         let (id, session) = self.live.remove_entry(id)?;
         self.ids.remove(&session.key);
         Some((id, session))
+    }
+
+    /// Returns what the session of this id is narrowed by, with all others and by itself.
+    pub(super) fn contexts_of(&self, id: &str) -> Contexts {
+        match self.narrowed.of(id) {
+            Some(own) => self.for_all.and(own),
+            None => self.for_all.clone(),
+        }
     }
 
     fn by_key(&self, key: SessionKey) -> Option<Arc<Session>> {
@@ -317,8 +327,9 @@ impl Table {
             self.gone.push(session.key);
         }
         // Under the same lock as what is set: a session that comes back is never wider.
-        if let Some(contexts) = self.narrowed.of(&id) {
-            session.narrow(contexts);
+        let contexts = self.contexts_of(&id);
+        if !contexts.is_empty() {
+            session.narrow(&contexts);
         }
         self.ids.insert(session.key, Arc::clone(&id));
         self.live.insert(id, Arc::clone(&session));
