@@ -78,9 +78,10 @@ fn public_answers_are_shared_and_counted() {
     let gateway = up("");
     let (mut ann, mut bob) = (session_of(&gateway, "ann"), session_of(&gateway, "bob"));
     let asks = good("p", 600_000, "public");
-    assert_eq!(run_of(&mut ann, &asks), 1);
-    assert_eq!(run_of(&mut bob, &asks), 1);
-    assert_eq!(run_of(&mut ann, &asks), 1);
+    for _ in 0..2 {
+        assert_eq!(run_of(&mut ann, &asks), 1);
+        assert_eq!(run_of(&mut bob, &asks), 1);
+    }
     assert_eq!(runs(&mut ann, "p"), 1);
     let answer = bob.call(TOOL, &asks);
     let left = answer["result"]["ttlMs"].as_u64().unwrap();
@@ -88,7 +89,7 @@ fn public_answers_are_shared_and_counted() {
     let status = gateway.status("one");
     for (key, want) in [
         ("cache_entries", 1),
-        ("cache_hits", 3),
+        ("cache_hits", 4),
         ("cache_misses", 1),
         ("cache_evictions", 0),
     ] {
@@ -99,7 +100,7 @@ fn public_answers_are_shared_and_counted() {
     assert_eq!(said["origin"], "cached", "{said}");
     let shown = gateway.cli(&["status", "one"]);
     let shown = String::from_utf8(shown.stdout).unwrap();
-    assert!(shown.contains("4 hits · 1 missed"), "{shown}");
+    assert!(shown.contains("5 hits · 1 missed"), "{shown}");
 }
 
 #[test]
