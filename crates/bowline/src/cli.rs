@@ -15,6 +15,7 @@ mod pin;
 mod power;
 mod pretty;
 mod reload;
+mod role;
 mod signature;
 mod status;
 mod stdio;
@@ -135,6 +136,7 @@ pub fn run(command: &Command, context: &mut Context) -> Result<Exit, Failure> {
         Command::Stop { server } => power::run(server, power::Turn::Stop, context),
         Command::Restart { server } => power::run(server, power::Turn::Restart, context),
         Command::Reload { server } => reload::run(server.as_deref(), context),
+        Command::Role { command } => role::run(command, context),
         Command::Token { command } => token::run(command, context),
         Command::Pin { command } => pin::run(command, context),
         Command::Version => version(context),

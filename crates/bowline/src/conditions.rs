@@ -79,7 +79,7 @@ pub enum Fault {
     #[error("{0}")]
     Syntax(String),
     /// It uses a name that nobody gives a value.
-    #[error("nothing is called `{name}`{}; there are {}", hint(.near.as_deref()), VARIABLES.join(", "))]
+    #[error("nothing is called `{name}`{}; there are {}", hint(.near.as_deref()), variables())]
     UnknownName {
         /// The name.
         name: String,
@@ -97,6 +97,10 @@ pub enum Fault {
     /// Its loops stand too deep in each other.
     #[error("more than {LOOPS_MAX} loops stand in each other")]
     TooManyLoops,
+}
+
+fn variables() -> String {
+    VARIABLES.join(", ")
 }
 
 fn hint(near: Option<&str>) -> String {

@@ -13,6 +13,7 @@ pub mod reload;
 pub mod state;
 pub mod telemetry;
 pub mod tokens;
+mod trial;
 
 pub use assemble::Gateway;
 pub use gateway::{BindError, Bound, Whom};

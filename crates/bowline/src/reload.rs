@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::sync::{Semaphore, broadcast, watch as signal};
 
 use self::watch::Watch;
-use crate::config::{self, Broken, Config, Env, PolicyConfig, Telemetry};
+use crate::config::{self, Broken, Config, Env, Mention, PolicyConfig, Telemetry};
 use crate::edge::Edge;
 
 /// Outcomes that one who listens may be behind.
@@ -58,6 +58,8 @@ struct Known {
     broken: Vec<Broken>,
     /// Who may do what by the file that is in force.
     policy: PolicyConfig,
+    /// Where its patterns stand.
+    mentions: Vec<Mention>,
     error: Option<Arc<str>>,
 }
 
@@ -140,6 +142,7 @@ impl Reloader {
                 digest: Some(config.digest),
                 broken: config.broken.clone(),
                 policy: config.policy.clone(),
+                mentions: config.mentions.clone(),
                 error: None,
             }),
             outcomes: broadcast::Sender::new(OUTCOMES_MAX),
@@ -159,6 +162,12 @@ impl Reloader {
     /// Says why the file as it is now is not in force, if it is not.
     pub fn error(&self) -> Option<Arc<str>> {
         lock(&self.known).error.clone()
+    }
+
+    /// Shows who may do what by the file in force, and where each pattern stands in it.
+    pub(crate) fn rules<T>(&self, look: impl FnOnce(&PolicyConfig, &[Mention]) -> T) -> T {
+        let known = lock(&self.known);
+        look(&known.policy, &known.mentions)
     }
 
     /// Returns a receiver that hears what each reload comes to, whoever asked for it.
@@ -204,6 +213,7 @@ impl Reloader {
         let mut known = lock(&self.known);
         known.broken.clone_from(&config.broken);
         known.error = None;
+        known.mentions.clone_from(&config.mentions);
         let standing = if known.policy == config.policy {
             Standing::Same
         } else {

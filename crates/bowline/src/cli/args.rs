@@ -28,6 +28,7 @@ Fix
   restart   stop and start a server
   reload    apply the config file, or start a server anew once its calls ended
 Share
+  role      say what a role may do, and by which rule
   token     make, list and revoke tokens of principals
 Dev
   fixture   a test MCP server
@@ -140,6 +141,12 @@ pub enum Command {
         /// Only this server, as it is configured now
         server: Option<String>,
     },
+    /// Say what a role may do, and by which rule
+    Role {
+        /// What to ask
+        #[command(subcommand)]
+        command: RoleCommand,
+    },
     /// Make, list and revoke tokens of principals
     Token {
         /// What to do with them
@@ -159,6 +166,35 @@ pub enum Command {
     /// Reap the children of one server
     #[command(name = "__reaper", hide = true)]
     Reaper(Passed),
+}
+
+/// What to ask of roles.
+#[derive(Debug, Subcommand)]
+pub enum RoleCommand {
+    /// Say whether a role may use a tool, and which rule decides; exits 6 when it may not
+    Test(Trial),
+}
+
+/// Options of `role test`.
+#[derive(Args, Clone, Debug)]
+pub struct Trial {
+    /// The role, or `owner`
+    pub role: String,
+    /// SERVER.TOOL, prompt:SERVER.NAME or resource:SERVER.URI
+    #[arg(value_name = "TARGET")]
+    pub target: String,
+    /// Who asks, for conditions that look at it
+    #[arg(long, value_name = "NAME")]
+    pub principal: Option<String>,
+    /// Narrow it by this rule of the config; may stand several times
+    #[arg(long, value_name = "NAME")]
+    pub context: Vec<String>,
+    /// Ask at the endpoint of this profile
+    #[arg(long, value_name = "NAME")]
+    pub profile: Option<String>,
+    /// The arguments of the call, for conditions that look at them
+    #[arg(long, value_name = "JSON")]
+    pub args: Option<String>,
 }
 
 /// What to do with tokens.

@@ -6,6 +6,7 @@ pub(super) mod events;
 mod logs;
 mod pins;
 mod reload;
+mod roles;
 mod servers;
 mod sessions;
 mod tokens;
@@ -91,6 +92,8 @@ pub(super) fn router(edge: Weak<Edge>) -> Router {
         .route("/api/v1/reload", post(reload::reload))
         .route("/api/v1/sessions", get(sessions::list))
         .route("/api/v1/sessions/{id}/context", put(sessions::narrow))
+        .route("/api/v1/roles", get(roles::list))
+        .route("/api/v1/roles/test", post(roles::test))
         .route("/api/v1/tokens", get(tokens::list).post(tokens::create))
         .route("/api/v1/tokens/{id}", delete(tokens::revoke))
         .route("/api/v1/pins", get(pins::list))

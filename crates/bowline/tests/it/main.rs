@@ -11,9 +11,11 @@
 
 mod asks;
 mod batches;
+mod budgets;
 mod cache;
 mod canaries;
 mod command_line;
+mod conditions;
 mod contexts;
 mod discover;
 mod door;

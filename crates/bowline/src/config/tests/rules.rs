@@ -216,7 +216,10 @@ fn every_key_of_the_rules_is_checked() {
         ),
         ("[roles.owner]\n", "`owner` cannot be given rules"),
         ("[roles.\"a b\"]\n", "role name `a b` cannot be used"),
-        ("[principals.\"a@b\"]\n", "principal name `a@b` cannot be used"),
+        (
+            "[principals.\"a@b\"]\n",
+            "principal name `a@b` cannot be used",
+        ),
         ("[profiles.A]\n", "profile name `A` cannot be used"),
         ("[principals.ci]\n", "`ci` has no `role`"),
         ("[context.c]\n", "`c` has no `hide`"),
