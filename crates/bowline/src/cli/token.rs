@@ -136,7 +136,7 @@ fn revoke(client: &Client, token: &str, out: &mut Out) -> Result<(), Failure> {
         out.line(&clean::line(&line))?;
     }
     out.note(&format!(
-        "{}: its connections, sessions and calls were ended",
+        "{} revoked: connections, sessions and calls that were opened with it have ended",
         count(revoked.len() as u64, "token")
     ));
     Ok(())

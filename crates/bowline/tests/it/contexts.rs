@@ -3,7 +3,6 @@
 use serde_json::{Value, json};
 
 use crate::harness::{Gateway, Http, Response, Session, fixture};
-use crate::streams::next_event;
 
 fn up() -> Gateway {
     let rules = r#"
@@ -11,6 +10,8 @@ fn up() -> Gateway {
 allow = ["one.*", "two.*", "resource:one.*"]
 [context.no-echo]
 hide = ["*.echo"]
+[context.no-news]
+hide = ["resource:one.*"]
 [context.no-two]
 hide = ["two.*"]
 [profiles.small]
@@ -40,6 +41,26 @@ fn sees(session: &mut Session, tool: &str) -> bool {
     called
 }
 
+/// Opens the stream of a session, after its beginning.
+fn listen(session: &Session) -> Http {
+    let mut stream = session.listen();
+    stream.read_chunk().unwrap();
+    stream
+}
+
+/// The method of the next message; a stream that only says that it lives is a fault.
+fn told(stream: &mut Http) -> String {
+    let chunk = String::from_utf8(stream.read_chunk().unwrap()).unwrap();
+    assert!(!chunk.starts_with(": alive"), "it was not told");
+    let data = chunk.lines().find_map(|line| line.strip_prefix("data: "));
+    let message: Value = serde_json::from_str(data.unwrap()).unwrap();
+    message["method"].as_str().unwrap().to_owned()
+}
+
+const TOOLS: &str = "notifications/tools/list_changed";
+const RESOURCES: &str = "notifications/resources/list_changed";
+const UPDATED: &str = "notifications/resources/updated";
+
 #[test]
 fn a_session_is_narrowed_on_every_path_and_told_so() {
     let gateway = up();
@@ -47,19 +68,16 @@ fn a_session_is_narrowed_on_every_path_and_told_so() {
     for (path, echo) in [("/mcp", "one__echo"), ("/servers/one/mcp", "echo")] {
         let mut session = gateway.session_as(&token, path);
         let mut other = gateway.session_as(&token, path);
-        let mut stream = session.listen();
-        next_event(&mut stream).unwrap();
+        let mut stream = listen(&session);
         assert!(sees(&mut session, echo));
         let answer = narrow(&gateway, &session.id, &json!(["no-echo"]));
         assert_eq!(answer.status, 200, "{}", answer.text());
         assert_eq!(answer.json()["contexts"], json!(["no-echo"]));
-        let told = next_event(&mut stream).unwrap().json();
-        assert_eq!(told["method"], "notifications/tools/list_changed");
+        assert_eq!(told(&mut stream), TOOLS);
         assert!(!sees(&mut session, echo));
         assert!(sees(&mut other, echo), "only that session is narrowed");
         assert_eq!(narrow(&gateway, &session.id, &json!([])).status, 200);
-        let told = next_event(&mut stream).unwrap().json();
-        assert_eq!(told["method"], "notifications/tools/list_changed");
+        assert_eq!(told(&mut stream), TOOLS);
         assert!(sees(&mut session, echo), "as wide as its token again");
     }
 }
@@ -74,6 +92,35 @@ fn what_narrows_a_session_can_never_widen_it() {
         assert_eq!(narrow(&gateway, &session.id, &contexts).status, 200);
         assert!(!sees(&mut session, "one__echo"), "{contexts}");
     }
+}
+
+#[test]
+fn a_narrowed_session_hears_no_more_of_what_it_subscribed_to() {
+    let gateway = up();
+    let (_, token) = gateway.token_of(&json!({"principal": "ann", "role": "writer"}));
+    let mut sessions = [(); 2].map(|()| gateway.session_as(&token, "/servers/one/mcp"));
+    let watched = json!({"uri": "test://watched-resource"});
+    let mut streams = sessions.each_mut().map(|session| {
+        let subscribed = session.request("resources/subscribe", &watched);
+        assert_eq!(subscribed["result"], json!({}), "{subscribed}");
+        listen(session)
+    });
+    let [narrowed, other] = &mut sessions;
+    other.call("touch", &watched);
+    for stream in &mut streams {
+        assert_eq!(told(stream), UPDATED);
+    }
+    narrow(&gateway, &narrowed.id, &json!(["no-news"]));
+    assert_eq!(told(&mut streams[0]), RESOURCES);
+    other.call("touch", &watched);
+    assert_eq!(told(&mut streams[1]), UPDATED);
+    // What both hear comes next for one of them, and nothing before it for the other.
+    other.call("test_trigger_tool_change", &json!({}));
+    for stream in &mut streams {
+        assert_eq!(told(stream), TOOLS);
+    }
+    let refused = narrowed.request("resources/subscribe", &watched);
+    assert!(refused["error"].is_object(), "{refused}");
 }
 
 #[test]
@@ -139,8 +186,7 @@ fn sessions_are_listed_with_what_narrows_them() {
     let wanted = json!({"principal": "ann", "role": "writer", "contexts": ["no-two"]});
     let (id, token) = gateway.token_of(&wanted);
     let session = gateway.session_as(&token, "/mcp/small");
-    let mut stream = session.listen();
-    next_event(&mut stream).unwrap();
+    let _stream = listen(&session);
     narrow(&gateway, &session.id, &json!(["no-echo"]));
     let mut owner = gateway.session("/mcp");
     owner.request("ping", &json!({}));
@@ -172,16 +218,14 @@ fn a_listening_session_is_told_when_other_rules_show_it_something_else() {
     let wanted = json!({"principal": "ann", "role": "writer"});
     let (_, token) = gateway.token_of(&wanted);
     let mut session = gateway.session_as(&token, "/mcp");
-    let mut stream = session.listen();
-    next_event(&mut stream).unwrap();
+    let mut stream = listen(&session);
     assert!(sees(&mut session, "two__echo"));
     let path = gateway.dir.path().join("bowline.toml");
     let config = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, config.replace("\"two.*\", ", "")).unwrap();
     let applied = gateway.ask_api("POST", "/api/v1/reload", &json!({}));
     assert_eq!(applied.status, 200, "{}", applied.text());
-    let told = next_event(&mut stream).unwrap().json();
-    assert_eq!(told["method"], "notifications/tools/list_changed");
+    assert_eq!(told(&mut stream), TOOLS);
     assert!(!sees(&mut session, "two__echo"));
 }
 

@@ -34,7 +34,11 @@ fn sec_46_a_role_that_a_caller_claims_changes_nothing() {
             "_meta": {"role": "writer", "dev.bowline/role": "writer", "principal": "owner"},
         },
     });
-    let opened = session.post(&hello);
+    let bearer = format!("Bearer {token}");
+    let mut headers = vec![("Authorization", &bearer[..])];
+    headers.extend_from_slice(&CLAIMS);
+    let body = hello.to_string();
+    let opened = session.http.post("/mcp", &headers, body.as_bytes());
     session.id = opened.header("mcp-session-id").unwrap().to_owned();
     assert_eq!(session.tools(), ["one__echo"]);
     // In the call itself, in what is said beside it, and in headers.
