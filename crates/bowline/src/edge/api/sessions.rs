@@ -74,6 +74,7 @@ pub(super) async fn narrow(
         NarrowError::State(error) => Failure::state(&error),
     })?;
     if let Some(session) = session {
+        edge.host.session_narrowed(session.key, &session.asker());
         announce::catch_up(&edge, &session);
     }
     Ok(Json(
