@@ -54,6 +54,7 @@ mod name {
     pub(super) const CACHE_MISSES: &str = "bowline_cache_misses";
     pub(super) const CACHE_EVICTIONS: &str = "bowline_cache_evictions";
     pub(super) const SPANS: &str = "bowline_spans";
+    pub(super) const DENIED: &str = "bowline_denied";
 }
 
 /// Every state a server can be in, so that each has a series from the start.
@@ -101,6 +102,8 @@ struct Scrape {
     streams: usize,
     own: Own,
     servers: Vec<Seen>,
+    /// How often each sort of rule denied somebody something.
+    denials: Vec<(&'static str, u64)>,
     /// Spans that a collector took, and that were lost; absent where they go nowhere.
     spans: Option<(u64, u64)>,
 }
@@ -114,6 +117,7 @@ impl Scrape {
             streams,
             own: Own::read(),
             servers: seen(edge).await,
+            denials: edge.host.denials(),
             spans: edge
                 .traces
                 .counts
@@ -245,6 +249,7 @@ impl Collector for Scrape {
         self.pins(&mut out)?;
         self.calls(&mut out)?;
         self.cache(&mut out)?;
+        out.denied(&self.denials)?;
         match self.spans {
             Some((sent, dropped)) => out.spans(sent, dropped),
             None => Ok(()),
@@ -331,6 +336,21 @@ impl Out<'_> {
             family
                 .encode_family(&[("server", server.name())])?
                 .encode_counter::<NoLabelSet, _, u64>(&value(server), None)?;
+        }
+        Ok(())
+    }
+
+    /// Writes how often each sort of rule denied somebody something.
+    fn denied(&mut self, denials: &[(&'static str, u64)]) -> fmt::Result {
+        let (help, kind) = (
+            "Requests that were denied, by the rule",
+            MetricType::Counter,
+        );
+        let mut family = self.0.encode_descriptor(name::DENIED, help, None, kind)?;
+        for (rule, count) in denials {
+            family
+                .encode_family(&[("rule", *rule)])?
+                .encode_counter::<NoLabelSet, _, u64>(count, None)?;
         }
         Ok(())
     }

@@ -125,7 +125,9 @@ fn every_family_says_its_type_and_uses_labels_of_ours_only() {
             let known = match key {
                 "server" => value == "s",
                 "version" | "le" => true,
-                "state" | "outcome" => value.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'),
+                "state" | "outcome" | "rule" => {
+                    value.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')
+                }
                 _ => false,
             };
             assert!(known, "{line}");

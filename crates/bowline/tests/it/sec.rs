@@ -9,6 +9,8 @@ mod framing;
 mod json;
 mod limits;
 mod owners_file;
+mod results;
+mod rules;
 mod sessions;
 
 use std::io::{Read as _, Write as _};

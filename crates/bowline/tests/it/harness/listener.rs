@@ -63,6 +63,17 @@ impl Listener {
 
     /// Speaks MCP: a handshake, one tool `look`, and `call` for what is called or read.
     pub(crate) fn mcp(call: impl Fn(&Asked) -> Answer + Send + Sync + 'static) -> Self {
+        Self::mcp_with(
+            json!({"name": "look", "inputSchema": {"type": "object"}}),
+            call,
+        )
+    }
+
+    /// The same with one tool of this definition.
+    pub(crate) fn mcp_with(
+        tool: Value,
+        call: impl Fn(&Asked) -> Answer + Send + Sync + 'static,
+    ) -> Self {
         Self::start(move |asked| {
             let message = asked.json();
             let id = &message["id"];
@@ -72,9 +83,7 @@ impl Listener {
                     "capabilities": {"tools": {}},
                     "serverInfo": {"name": "listener", "version": "1"},
                 }),
-                Some("tools/list") => json!({"tools": [
-                    {"name": "look", "inputSchema": {"type": "object"}},
-                ]}),
+                Some("tools/list") => json!({"tools": [tool]}),
                 Some("tools/call" | "resources/read") => return call(asked),
                 Some(_) if id.is_null() => return (202, String::new()),
                 Some("ping") => json!({}),
