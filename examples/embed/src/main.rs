@@ -26,7 +26,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("offers {:?}", router.add_server(server, SpawnOptions::default()).await?);
     }
     for name in ["demo__add", "mcp_demo_add", "add", "basic__echo", "ask", "basic__fail"] {
-        let arguments = json!({"a": 2, "b": 3, "text": "hi"}).into();
+        let arguments = json!({"a": 2, "b": 3, "message": "hi"}).into();
         match router.execute(name, arguments, &ExecuteContext::default()).await {
             Ok(output) => println!("{name}: {}", output.text()),
             Err(error) => println!("{name}: {error}"),
