@@ -48,9 +48,13 @@ impl Echo {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers/echo.py");
         let args = [script, at("cases"), at("record"), at("lists")];
         let args: Vec<_> = args.iter().map(|arg| arg.to_str().unwrap()).collect();
+        // What is sent is odd on purpose, and would be marked.
+        let unpinned = || "pin = \"off\"\n".to_owned();
         let config = [
             server("echo", "python3".as_ref(), &args),
+            unpinned(),
             server("own", "python3".as_ref(), &args),
+            unpinned(),
             "isolation = \"session\"\n".to_owned(),
         ];
         let gateway = Gateway::up(&config.concat());
