@@ -32,6 +32,9 @@ const STEMS: [&str; 20] = [
 /// Names that mean a secret where they stand alone or at the end.
 const WORDS: [&str; 4] = ["token", "pwd", "pin", "otp"];
 
+/// Words before such a name that make it something else.
+const HARMLESS: [&str; 6] = ["progress", "page", "next", "continuation", "cursor", "sync"];
+
 /// How deep a form is looked at; the protocol has flat ones only.
 const DEPTH_MAX: usize = 4;
 
@@ -77,9 +80,13 @@ fn means_secret(name: &str) -> bool {
     }
     words.retain(|word| !word.is_empty());
     let joined = words.concat();
-    let last = words
-        .last()
-        .is_some_and(|word| WORDS.contains(&word.as_str()));
+    let mut backwards = words.iter().rev();
+    let named = backwards.next();
+    let named = named.is_some_and(|word| WORDS.contains(&word.as_str()));
+    let before = backwards.next();
+    // Digits do not part words.
+    let harmless = before.is_some_and(|word| HARMLESS.iter().any(|known| word.ends_with(known)));
+    let last = named && !harmless;
     last || STEMS.iter().any(|stem| joined.contains(stem))
 }
 
@@ -126,9 +133,11 @@ mod tests {
             "compass",
             "name",
             "",
-            "secretary_not",
+            "progressToken",
+            "x-1progressToken",
+            "next_page_token",
         ] {
-            assert!(!means_secret(plain) || plain == "secretary_not", "{plain}");
+            assert!(!means_secret(plain), "{plain}");
         }
     }
 

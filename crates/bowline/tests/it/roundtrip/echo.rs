@@ -48,14 +48,12 @@ impl Echo {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers/echo.py");
         let args = [script, at("cases"), at("record"), at("lists")];
         let args: Vec<_> = args.iter().map(|arg| arg.to_str().unwrap()).collect();
-        // What is sent is odd on purpose, and would be marked.
-        let unpinned = || "pin = \"off\"\n".to_owned();
+        // Without pins: what is odd about these definitions is not to be marked in them.
         let config = [
             server("echo", "python3".as_ref(), &args),
-            unpinned(),
+            "pin = \"off\"\n".to_owned(),
             server("own", "python3".as_ref(), &args),
-            unpinned(),
-            "isolation = \"session\"\n".to_owned(),
+            "pin = \"off\"\nisolation = \"session\"\n".to_owned(),
         ];
         let gateway = Gateway::up(&config.concat());
         gateway.wait_for("echo", "ready");
