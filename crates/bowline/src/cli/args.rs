@@ -28,6 +28,7 @@ Fix
   restart   stop and start a server
   reload    apply the config file, or start a server anew once its calls ended
 Share
+  pin       look at what servers changed, and accept it
   role      say what a role may do, and by which rule
   token     make, list and revoke tokens of principals
 Dev
