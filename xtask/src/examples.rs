@@ -63,13 +63,14 @@ fn embed(root: &Path) -> Result<()> {
     let cargo = |folder: &Path, args: &[&str]| {
         let mut cargo = Command::new("cargo");
         // Beside what the workspace built, so that little is left to do.
-        cargo
+        let target = cargo
             .args(args)
             .current_dir(folder)
             .env("CARGO_TARGET_DIR", &target);
-        process::quiet(&mut cargo)
+        // It is built once: what a build that was ended half-way leaves must not be gone on with.
+        process::quiet(target.env("CARGO_INCREMENTAL", "0"))
     };
-    cargo(root, &["build", "--quiet", "--package", "bowline"])?;
+    process::output(root, "cargo", &["build", "--quiet", "--package", "bowline"])?;
     cargo(&outside, &["build", "--quiet", "--offline"])?;
     let bowline = target.join("debug/bowline");
     let said = process::quiet(Command::new(target.join("debug/embed")).arg(bowline))?;
