@@ -11,13 +11,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::budget::{Allowance, BudgetRule, RateRule};
-use bowline_core::call::{Call, Principal, Role};
+use bowline_core::call::{Call, Origin, Principal, Role, Subject, TaskVerb};
 use bowline_core::error::{CallError, Class, Execution};
 use bowline_core::policy::{Otherwise, Pattern, Policy, RoleRules};
 use bowline_core::run::Run;
 use bowline_host::spec::ServerSpec;
 use bowline_host::{Host, HostLimits};
-use bowline_sim::{Act, Gate, Generation, Script, World, call, reaches, spec};
+use bowline_sim::{Act, Gate, Generation, Script, World, ask, call, reaches, spec};
 use tokio::task::JoinSet;
 
 /// Two tools; the server goes away with the first call of `do`, and answers it the second time.
@@ -261,6 +261,56 @@ async fn too_many_calls_at_once_are_told_when_the_next_may_come() {
     );
     tokio::time::advance(Duration::from_secs(1)).await;
     assert_eq!(do_it(&host, "ann").await, spent("ann", 3, 3, 58_500));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_from_the_cache_costs_one_unit() {
+    let tool =
+        r#"{"name":"do","inputSchema":{"type":"object"},"annotations":{"readOnlyHint":true}}"#;
+    let says = r#"{"content":[],"ttlMs":60000,"cacheScope":"public"}"#;
+    let generation = Generation::definitions(&[tool.to_owned()]);
+    let generation = generation.act("do", Act::Says(says.to_owned()));
+    let (world, host) = ready(Script::always(generation)).await;
+    host.set_policy(allowing(budget(3)));
+    for origin in [Origin::Live, Origin::Cached, Origin::Cached] {
+        let reply = host.call(by("ann", call("s__do", "{}"))).await.unwrap();
+        assert_eq!(reply.origin, origin);
+    }
+    assert_eq!(world.record().executions.len(), 1);
+    assert_eq!(do_it(&host, "ann").await, spent("ann", 3, 3, 60_000));
+}
+
+#[tokio::test(start_paused = true)]
+async fn questions_about_a_task_are_free_of_the_budget_and_held_to_the_rate() {
+    let made = r#"{"task":{"taskId":"t","status":"working"}}"#;
+    let generation = Generation::tools([("do", Act::Says(made.to_owned()))]).answers(
+        "tasks/get",
+        "",
+        r#"{"taskId":"t","status":"working"}"#,
+    );
+    let (_world, host) = ready(Script::always(generation)).await;
+    let rate = RateRule {
+        calls: 1,
+        per: Duration::from_secs(1),
+        burst: 4,
+    };
+    host.set_policy(allowing(Allowance {
+        rate: Some(rate),
+        ..budget(1)
+    }));
+    let make = Call {
+        makes_task: true,
+        ..by("ann", call("s__do", "{}"))
+    };
+    host.call(make).await.unwrap();
+    let get = || {
+        let (id, verb) = ("t".into(), TaskVerb::Get);
+        host.call(by("ann", ask(Subject::Task { id, verb }, "taskId")))
+    };
+    for _ in 0..3 {
+        get().await.unwrap();
+    }
+    assert!(matches!(get().await, Err(CallError::TooFast { .. })));
 }
 
 #[tokio::test(start_paused = true)]

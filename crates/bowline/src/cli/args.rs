@@ -27,6 +27,7 @@ Fix
   stop      stop a server
   restart   stop and start a server
   reload    apply the config file, or start a server anew once its calls ended
+  pin       look at tools whose definitions changed, and accept them
 Share
   pin       look at what servers changed, and accept it
   role      say what a role may do, and by which rule
