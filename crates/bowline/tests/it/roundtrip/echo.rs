@@ -51,9 +51,9 @@ impl Echo {
         // Without pins: what is odd about these definitions is not to be marked in them.
         let config = [
             server("echo", "python3".as_ref(), &args),
-            "pin = \"off\"\n".to_owned(),
+            "pin = \"off\"\ncheck_output = false\n".to_owned(),
             server("own", "python3".as_ref(), &args),
-            "pin = \"off\"\nisolation = \"session\"\n".to_owned(),
+            "pin = \"off\"\ncheck_output = false\nisolation = \"session\"\n".to_owned(),
         ];
         let gateway = Gateway::up(&config.concat());
         gateway.wait_for("echo", "ready");
