@@ -215,3 +215,24 @@ async fn calls_that_share_a_thread_never_see_each_others_span() {
     assert_eq!(events, expect, "{seen}");
     assert_eq!(seen.events[2].0["generation"], "2");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_call_answered_without_its_server_says_so() {
+    let recorder = Recorder::default();
+    let _guard = tracing::subscriber::set_default(recorder.clone());
+    let says = r#"{"content":[],"ttlMs":60000,"cacheScope":"public"}"#;
+    let offer = Generation::tools([("do", Act::Says(says.to_owned()))]);
+    let world = World::new([("s", Script::always(offer))]);
+    let host = world.host(vec![spec("s")], HostLimits::default());
+    assert!(reaches(&host, "s", "ready").await);
+    for _ in 0..2 {
+        host.call(call("s__do", "{}")).await.unwrap();
+    }
+    let seen = lock(&recorder.0);
+    let told = seen.spans.iter().map(|span| {
+        let of = |key: &str| span.get(key).map_or("", String::as_str);
+        [of("tool"), of("generation"), of("outcome"), of("origin")]
+    });
+    let told: Vec<_> = told.collect();
+    assert_eq!(told, [["do", "1", "ok", ""], ["do", "", "ok", "cached"]]);
+}

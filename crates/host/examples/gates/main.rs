@@ -41,6 +41,9 @@ const ROUNDS: usize = 15;
 const TOOLS_MANY: usize = 10_000;
 const ROLES_MANY: usize = 1_000;
 
+/// The servers that have them: one may not list as many.
+const SERVERS_MANY: usize = 10;
+
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
@@ -105,7 +108,10 @@ struct Bench {
 
 impl Bench {
     async fn start(kind: Kind) -> std::io::Result<Self> {
-        let more = if kind == Kind::Many { TOOLS_MANY } else { 0 };
+        let (servers, more) = match kind {
+            Kind::Many => (SERVERS_MANY, TOOLS_MANY / SERVERS_MANY),
+            _ => (1, 0),
+        };
         let link = NullLink::offering(more);
         let (clock, tasks) = (SystemClock::start(), Tasks::default());
         let mut spec = ServerSpec::new("null", "null");
@@ -126,8 +132,15 @@ impl Bench {
             manifests: Arc::new(Forgetful),
             pins: Arc::new(Unkept),
         };
-        let host = Host::start(vec![spec], HostLimits::default(), ports);
-        if let Ok(server) = host.server("null") {
+        let mut specs: Vec<_> = (1..servers)
+            .map(|nth| ServerSpec::new(&format!("null-{nth}"), "null"))
+            .collect();
+        specs.push(spec);
+        let host = Host::start(specs, HostLimits::default(), ports);
+        for server in host.servers() {
+            let Ok(server) = host.server(&server) else {
+                continue;
+            };
             let mut states = server.state();
             // The sender lives as long as the supervisor does.
             let _gone = states.wait_for(|state| *state == State::Ready).await;
