@@ -85,7 +85,8 @@ error[config]: unknown key `gatewya` in the file
 1 | [gatewya]
   |  ^^^^^^^ did you mean `gateway`?
   |
-  = help: keys here: gateway, limits, telemetry, servers
+  = help: keys here: gateway, limits, telemetry, cache, policy, roles, principals, context, \
+         profiles, servers
 "
     );
 }

@@ -29,7 +29,6 @@ Fix
   reload    apply the config file, or start a server anew once its calls ended
   pin       look at tools whose definitions changed, and accept them
 Share
-  pin       look at what servers changed, and accept it
   role      say what a role may do, and by which rule
   token     make, list and revoke tokens of principals
 Dev

@@ -51,7 +51,7 @@ fn sec_34_private_answers_of_two_principals_never_cross_over_sockets() {
             .map(|who| {
                 let mut session = session_of(&gateway, who);
                 scope.spawn(move || {
-                    let calls = (0..CALLS / 2).map(|nth| (nth * 7) % 40);
+                    let calls = (0..CALLS / 2).map(|nth| (nth * 7) % 20);
                     calls
                         .map(|key| {
                             let asks = good(&format!("private {key}"), 300, "private");
