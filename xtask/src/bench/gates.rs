@@ -43,11 +43,8 @@ pub(super) fn measure(root: &Path, report: &mut Report) -> Result<()> {
         let counted = instructions(&gates, kind, many)? - instructions(&gates, kind, few)?;
         Ok(counted / (many - few) as f64)
     };
-    let (road, fresh) = (per_call("road")?, per_call("fresh")?);
-    report.set("gates_instructions", Some(road - per_call("direct")?));
-    report.set("rules_instructions", Some(per_call("looked")? - fresh));
-    let hit = per_call("live-hit")? / per_call("live")?;
-    report.set("hit_instructions", Some(hit));
+    let road = per_call("road")? - per_call("direct")?;
+    report.set("gates_instructions", Some(road));
     let flat = per_call("many")? / per_call("ruled")?;
     report.set("flat_rules_instructions", Some(flat));
     Ok(())

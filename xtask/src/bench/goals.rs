@@ -42,12 +42,6 @@ pub(super) const GOALS: &[Goal] = &[
         "us",
     ),
     goal(
-        "rules_instructions",
-        "the same in instructions",
-        AtMost(12_000.0),
-        "ir",
-    ),
-    goal(
         "rules_kept_us",
         "the same, and the answer is kept",
         AtMost(4.0),
@@ -56,12 +50,6 @@ pub(super) const GOALS: &[Goal] = &[
     goal(
         "hit_ratio",
         "a kept answer against a live call over pipes, in one process",
-        Below(1.0 / 3.0),
-        "x",
-    ),
-    goal(
-        "hit_instructions",
-        "the same in instructions",
         Below(1.0 / 3.0),
         "x",
     ),
