@@ -30,6 +30,47 @@ use crate::output::ToolOutput;
 /// [`Router`](crate::router::Router) adds other spellings, switches and a fallback, and
 /// [`Toolbox`] holds functions. Anything that implements it can be served by a host as one more
 /// server: [`ServerSpec::in_process`](crate::ServerSpec::in_process).
+///
+/// ```
+/// use bowline_host::BoxFuture;
+/// use bowline_host::executor::{
+///     Arguments, ExecuteContext, ExecuteError, ToolExecutor, ToolSchema,
+/// };
+/// use bowline_host::{Host, Principal, Role, Server, SpawnOptions, ToolOutput};
+/// use serde_json::json;
+///
+/// #[derive(Debug)]
+/// struct Greeter;
+///
+/// impl ToolExecutor for Greeter {
+///     fn execute<'a>(
+///         &'a self,
+///         name: &'a str,
+///         _arguments: Arguments,
+///         _context: &'a ExecuteContext,
+///     ) -> BoxFuture<'a, Result<ToolOutput, ExecuteError>> {
+///         Box::pin(async move {
+///             match name {
+///                 "greet" => Ok(ToolOutput::of_text("hello")),
+///                 _ => Err(ExecuteError::UnknownTool { tool: name.into() }),
+///             }
+///         })
+///     }
+///
+///     fn tools(&self) -> Vec<ToolSchema> {
+///         vec![ToolSchema::new("greet", "Says hello.", &json!({"type": "object"}))]
+///     }
+/// }
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let host = Host::builder().build()?;
+/// host.spawn(Server::in_process("door", Greeter), SpawnOptions::default()).await?;
+/// let tools = host.as_executor(Principal::new("me", Role::Owner));
+/// let output = tools.execute("door__greet", json!({}).into(), &ExecuteContext::default()).await?;
+/// assert_eq!(output.text(), "hello");
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait ToolExecutor: fmt::Debug + Send + Sync {
     /// Runs the tool. Dropping the future takes the call back.
     ///

@@ -193,6 +193,25 @@ impl Host {
     }
 
     /// Returns the teller of what happens.
+    ///
+    /// ```
+    /// use bowline_host::executor::Toolbox;
+    /// use bowline_host::{Host, Server, SpawnOptions, ToolOutput};
+    /// use serde_json::json;
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// let clock = Toolbox::default().with(("now", "The time."), &json!({}), |_, _| async {
+    ///     Ok(ToolOutput::of_text("noon"))
+    /// });
+    /// let host = Host::builder().build()?;
+    /// host.spawn(Server::in_process("clock", clock), SpawnOptions::default()).await?;
+    /// let mut watch = host.events().watch();
+    /// host.stop("clock").await?;
+    /// let event = serde_json::to_value(watch.recv().await?)?;
+    /// assert_eq!((&event["event"], &event["server"]), (&json!("state"), &json!("clock")));
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub const fn events(&self) -> &Events {
         &self.around.events
@@ -213,6 +232,25 @@ impl Host {
     }
 
     /// Returns what is kept of the answers of all servers, and how often that was of use.
+    ///
+    /// ```
+    /// use bowline_host::executor::Toolbox;
+    /// use bowline_host::{Host, Principal, Role, Server, SpawnOptions, ToolOutput};
+    /// use serde_json::json;
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// let clock = Toolbox::default().with(("now", "The time."), &json!({}), |_, _| async {
+    ///     Ok(ToolOutput::of_text("noon"))
+    /// });
+    /// let host = Host::builder().build()?;
+    /// host.spawn(Server::in_process("clock", clock), SpawnOptions::default()).await?;
+    /// let owner = Principal::new("me", Role::Owner);
+    /// host.call_tool(&owner, "clock", "now", json!({})).await?;
+    /// let stats = host.cache_stats();
+    /// assert_eq!((stats.hits, stats.entries), (0, 0), "the clock says of no answer that it stays good");
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn cache_stats(&self) -> CacheView {
         self.path.answers.view()
@@ -283,6 +321,23 @@ impl Host {
     }
 
     /// Returns the state of every server, by name.
+    ///
+    /// ```
+    /// use bowline_host::executor::Toolbox;
+    /// use bowline_host::{Host, Server, SpawnOptions, ToolOutput};
+    /// use serde_json::json;
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// let clock = Toolbox::default().with(("now", "The time."), &json!({}), |_, _| async {
+    ///     Ok(ToolOutput::of_text("noon"))
+    /// });
+    /// let host = Host::builder().build()?;
+    /// host.spawn(Server::in_process("clock", clock), SpawnOptions::default()).await?;
+    /// let clock = &host.status()[0];
+    /// assert_eq!((&*clock.name, clock.state, clock.tools), ("clock", "ready", 1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn status(&self) -> Vec<ServerStatus> {
         let catalog = self.catalog();
@@ -364,6 +419,25 @@ impl Host {
     }
 
     /// Takes no more calls and stops every server, all at once; waits for their end, but not long.
+    ///
+    /// ```
+    /// use bowline_host::executor::Toolbox;
+    /// use bowline_host::{Host, Principal, Role, Server, SpawnOptions, ToolOutput};
+    /// use serde_json::json;
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// let clock = Toolbox::default().with(("now", "The time."), &json!({}), |_, _| async {
+    ///     Ok(ToolOutput::of_text("noon"))
+    /// });
+    /// let host = Host::builder().build()?;
+    /// host.spawn(Server::in_process("clock", clock), SpawnOptions::default()).await?;
+    /// let owner = Principal::new("me", Role::Owner);
+    /// host.shutdown().await;
+    /// let refused = host.call_tool(&owner, "clock", "now", json!({})).await.unwrap_err();
+    /// assert_eq!(refused.to_string(), "the gateway is shutting down");
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub async fn shutdown(&self) {
         self.path.closing.store(true, Ordering::Relaxed);
         self.around.events.end();

@@ -10,6 +10,23 @@ use super::{Otherwise, Policy, RoleRules};
 ///
 /// A role that is not listed, or none, may use everything; one that is listed with nothing sees
 /// nothing. [`Policy`] is made from it, so there is one source of truth.
+///
+/// ```
+/// use bowline_core::call::{Kind, Principal, Role, Scope};
+/// use bowline_core::policy::{Policy, RoleAllowlist, Thing};
+///
+/// let list = RoleAllowlist::from_entries([("reader", vec!["files.read_*"])])
+///     .with_role("locked", [""; 0]);
+/// let policy = Policy::from(&list);
+/// let may = |role: &str, name| {
+///     let who = Principal::new("ann", Role::Named(role.into()));
+///     let tool = Thing { kind: Kind::Tool, server: "files", name, arguments: None };
+///     policy.decide(&who, &Scope::All, tool).allows()
+/// };
+/// assert!(may("reader", "read_text") && !may("reader", "write_text"));
+/// assert!(!may("locked", "read_text") && may("not-listed", "write_text"));
+/// assert!(RoleAllowlist::unrestricted().warnings().is_empty());
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RoleAllowlist {
     roles: BTreeMap<Arc<str>, Vec<Pattern>>,

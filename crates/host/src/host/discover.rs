@@ -38,6 +38,26 @@ impl Host {
     /// Asks every server for its tools, all at once, and returns what is known after `wait` at
     /// the latest, by name. A server that waits for its first call is started only where nobody
     /// knows what it offers.
+    ///
+    /// ```
+    /// use bowline_host::executor::Toolbox;
+    /// use bowline_host::{Host, Principal, Role, Server, SpawnOptions, ToolOutput};
+    /// use serde_json::json;
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// let clock = Toolbox::default().with(("now", "The time."), &json!({}), |_, _| async {
+    ///     Ok(ToolOutput::of_text("noon"))
+    /// });
+    /// let host = Host::builder().build()?;
+    /// host.spawn(Server::in_process("clock", clock), SpawnOptions::default()).await?;
+    /// let owner = Principal::new("me", Role::Owner);
+    /// let found = host.discover(&owner, std::time::Duration::from_secs(1)).await;
+    /// let lines: Vec<_> = found.into_iter().flat_map(|one| one.into_entries()).collect();
+    /// let line = serde_json::to_value(&lines[0])?;
+    /// assert_eq!((&line["server"], &line["tool"]), (&json!("clock"), &json!("now")));
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub async fn discover(&self, principal: &Principal, wait: Duration) -> Vec<Discovered> {
         let deadline = self.clock().now().plus(wait);
         // Dropped with us: who does not wait any more has nobody asked.

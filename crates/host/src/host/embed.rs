@@ -89,6 +89,24 @@ impl Host {
     /// Returns the tools of one server that `principal` may use, under the server's own names. A
     /// server that has never told what it offers is started and waited for.
     ///
+    /// ```
+    /// use bowline_host::executor::Toolbox;
+    /// use bowline_host::{Host, Principal, Role, Server, SpawnOptions, ToolOutput};
+    /// use serde_json::json;
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// let clock = Toolbox::default().with(("now", "The time."), &json!({}), |_, _| async {
+    ///     Ok(ToolOutput::of_text("noon"))
+    /// });
+    /// let host = Host::builder().build()?;
+    /// host.spawn(Server::in_process("clock", clock), SpawnOptions::default()).await?;
+    /// let owner = Principal::new("me", Role::Owner);
+    /// let tools = host.tools(&owner, "clock").await?;
+    /// assert_eq!(&**tools[0].name(), "now");
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// There is no such server, or it cannot be started.
     pub async fn tools(
@@ -112,6 +130,24 @@ impl Host {
     }
 
     /// Calls a tool by the names of its server and its own, and reads what comes back.
+    ///
+    /// ```
+    /// use bowline_host::executor::Toolbox;
+    /// use bowline_host::{Host, Principal, Role, Server, SpawnOptions, ToolOutput};
+    /// use serde_json::json;
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// let clock = Toolbox::default().with(("now", "The time."), &json!({}), |_, _| async {
+    ///     Ok(ToolOutput::of_text("noon"))
+    /// });
+    /// let host = Host::builder().build()?;
+    /// host.spawn(Server::in_process("clock", clock), SpawnOptions::default()).await?;
+    /// let owner = Principal::new("me", Role::Owner);
+    /// let output = host.call_tool(&owner, "clock", "now", json!({})).await?;
+    /// assert_eq!(output.text(), "noon");
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`ExecuteError::Call`] says why there is no output, be it policy, the budget or the server;

@@ -22,6 +22,37 @@ impl Host {
     }
 
     /// Lets `guard` have the last word; `None` takes the one there is away.
+    ///
+    /// ```
+    /// use bowline_host::executor::Toolbox;
+    /// use bowline_host::guard::{Guard, Verdict};
+    /// use bowline_host::{Host, Principal, Role, Server, SpawnOptions, ToolOutput};
+    /// use serde_json::json;
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// let clock = Toolbox::default().with(("now", "The time."), &json!({}), |_, _| async {
+    ///     Ok(ToolOutput::of_text("noon"))
+    /// });
+    /// let host = Host::builder().build()?;
+    /// host.spawn(Server::in_process("clock", clock), SpawnOptions::default()).await?;
+    /// #[derive(Debug)]
+    /// struct Closed;
+    ///
+    /// impl Guard for Closed {
+    ///     fn check(&self, _server: &str, _tool: Option<&str>) -> Verdict {
+    ///         let reason = "we are closed".into();
+    ///         Verdict::Deny { reason }
+    ///     }
+    /// }
+    ///
+    /// let owner = Principal::new("me", Role::Owner);
+    /// host.set_guard(Some(Box::new(Closed)));
+    /// let refused = host.call_tool(&owner, "clock", "now", json!({})).await.unwrap_err();
+    /// assert!(refused.to_string().contains("we are closed"), "{refused}");
+    /// assert!(host.tools(&owner, "clock").await?.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn set_guard(&self, guard: Option<Box<dyn Guard>>) {
         self.path.decider.set_guard(guard);
     }

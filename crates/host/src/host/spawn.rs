@@ -101,6 +101,23 @@ impl Host {
     /// Starts a server anew, with a clean breaker and restart budget and without its answers. Calls
     /// in flight end first; one that waits to be needed stays so.
     ///
+    /// ```
+    /// use bowline_host::executor::Toolbox;
+    /// use bowline_host::{Host, Server, SpawnOptions, ToolOutput};
+    /// use serde_json::json;
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// let clock = Toolbox::default().with(("now", "The time."), &json!({}), |_, _| async {
+    ///     Ok(ToolOutput::of_text("noon"))
+    /// });
+    /// let host = Host::builder().build()?;
+    /// host.spawn(Server::in_process("clock", clock), SpawnOptions::default()).await?;
+    /// host.reload("clock").await?;
+    /// assert_eq!(host.reload("calendar").await.unwrap_err().to_string(), "no server named `calendar`");
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// There is no server of that name.
     pub async fn reload(&self, name: &str) -> Result<(), CallError> {
