@@ -247,7 +247,7 @@ impl Host {
     /// let owner = Principal::new("me", Role::Owner);
     /// host.call_tool(&owner, "clock", "now", json!({})).await?;
     /// let stats = host.cache_stats();
-    /// assert_eq!((stats.hits, stats.entries), (0, 0), "the clock says of no answer that it stays good");
+    /// assert_eq!((stats.hits, stats.entries), (0, 0), "no answer of the clock stays good");
     /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

@@ -113,7 +113,8 @@ impl Host {
     /// let host = Host::builder().build()?;
     /// host.spawn(Server::in_process("clock", clock), SpawnOptions::default()).await?;
     /// host.reload("clock").await?;
-    /// assert_eq!(host.reload("calendar").await.unwrap_err().to_string(), "no server named `calendar`");
+    /// let unknown = host.reload("calendar").await.unwrap_err();
+    /// assert_eq!(unknown.to_string(), "no server named `calendar`");
     /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
