@@ -280,6 +280,16 @@ pub fn data(error: &CallError) -> Map<String, Value> {
         CallError::HttpStatus { status, .. } => {
             data.insert("status".to_owned(), (*status).into());
         }
+        CallError::BudgetSpent {
+            limit,
+            allowed,
+            spent,
+            ..
+        } => {
+            data.insert("limit".to_owned(), (*limit).into());
+            data.insert("allowed".to_owned(), (*allowed).into());
+            data.insert("spent".to_owned(), (*spent).into());
+        }
         // When to come back is worth knowing where it may not be repeated blindly, too.
         CallError::Throttled { status, after, .. } => {
             data.insert("status".to_owned(), (*status).into());
@@ -373,6 +383,9 @@ mod tests {
             "no wait helps"
         );
         assert_eq!(TooMuch::of(&CallError::ShuttingDown), None);
+        let told = data(&error);
+        let told = ["code", "limit", "allowed", "spent"].map(|key| told[key].clone());
+        assert_eq!(json!(told), json!(["budget_exceeded", "run", 1, 1]));
     }
 
     #[test]
