@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use bowline_core::name;
 use bowline_core::sync::lock;
 use bowline_host::catalog::PerList;
 use bowline_host::manifest::{Manifest, Manifests};
@@ -73,7 +72,7 @@ impl FileManifests {
 
 impl Manifests for FileManifests {
     fn load(&self, server: &str, digest: &str) -> Option<Manifest> {
-        let path = self.0.path(server)?;
+        let path = file::of_server(&self.0.directory, server)?;
         let bytes = match file::read_private(&path, MANIFEST_BYTES_MAX) {
             Ok(bytes) => bytes?,
             Err(error) => {
@@ -109,15 +108,10 @@ impl Manifests for FileManifests {
 }
 
 impl Store {
-    /// Returns the file of a server; none where its name could lead elsewhere.
-    fn path(&self, server: &str) -> Option<PathBuf> {
-        name::is_server(server).then(|| self.directory.join(format!("{server}.json")))
-    }
-
     /// Writes what waits until nothing does.
     fn write(&self) {
         while let Some((server, waiting)) = self.next() {
-            let Some(path) = self.path(&server) else {
+            let Some(path) = file::of_server(&self.directory, &server) else {
                 continue;
             };
             let record = Record::new(&server, &waiting.digest, &waiting.manifest);
@@ -297,6 +291,6 @@ mod tests {
         save(&store, "d", manifest(&"x".repeat(13 * 1024 * 1024))).await;
         assert_eq!(store.load("s", "d"), None);
         assert!(!file(dir.path()).exists());
-        assert_eq!(store.0.path("../s"), None);
+        assert_eq!(file::of_server(&store.0.directory, "../s"), None);
     }
 }

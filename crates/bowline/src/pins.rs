@@ -6,11 +6,10 @@ mod record;
 mod tests;
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use bowline_core::name;
+use bowline_core::error::whole;
 use bowline_core::pins::Pins;
 use bowline_core::sync::lock;
 use bowline_host::pins::{PinStore, StoreError};
@@ -52,12 +51,10 @@ impl FilePins {
 
 impl PinStore for FilePins {
     fn load(&self, server: &str) -> Result<Option<Pins>, StoreError> {
-        let path = self
-            .0
-            .path(server)
-            .ok_or_else(|| unreadable(&"an odd name"))?;
+        let path = file::of_server(&self.0.directory, server);
+        let path = path.ok_or_else(|| unreadable(&"an odd name"))?;
         let bytes = file::read_private(&path, PINS_BYTES_MAX);
-        let Some(bytes) = bytes.map_err(|error| unreadable(&chain(&error)))? else {
+        let Some(bytes) = bytes.map_err(|error| unreadable(&whole(&error)))? else {
             return Ok(None);
         };
         let pins = Sealed::read(&bytes).and_then(|record| record.pins(server));
@@ -87,13 +84,8 @@ impl PinStore for FilePins {
 }
 
 impl Store {
-    /// Returns the file of a server; none where its name could lead elsewhere.
-    fn path(&self, server: &str) -> Option<PathBuf> {
-        name::is_server(server).then(|| self.directory.join(format!("{server}.json")))
-    }
-
     fn write(&self, server: &str, pins: &Pins, order: u64) -> Result<(), String> {
-        let path = self.path(server).ok_or("an odd name")?;
+        let path = file::of_server(&self.directory, server).ok_or("an odd name")?;
         let bytes = Sealed::write(server, pins).ok_or("it cannot be written down")?;
         if bytes.len() as u64 > PINS_BYTES_MAX {
             return Err("it is too much".to_owned());
@@ -104,30 +96,12 @@ impl Store {
         if *last > order {
             return Ok(());
         }
-        file::replace(&path, &bytes).map_err(|error| chain(&error))?;
-        sync(&self.directory).map_err(|error| error.to_string())?;
+        file::replace(&path, &bytes).map_err(|error| whole(&error))?;
         *last = order;
         Ok(())
     }
 }
 
-/// Makes a rename in a directory last.
-fn sync(directory: &Path) -> std::io::Result<()> {
-    File::open(directory)?.sync_all()
-}
-
 fn unreadable(reason: &impl ToString) -> StoreError {
     StoreError::Unreadable(reason.to_string().into())
-}
-
-/// Says what failed and why.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }

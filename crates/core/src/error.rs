@@ -2,6 +2,7 @@
 
 mod clean;
 mod kind;
+mod whole;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +11,7 @@ use bytes::Bytes;
 use thiserror::Error;
 
 pub use kind::{Class, Execution, Origin, Retry};
+pub use whole::whole;
 
 /// Why a call has no reply.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]

@@ -104,10 +104,7 @@ impl Policy {
     #[must_use]
     pub fn with_role(mut self, name: &str, rules: RoleRules) -> Self {
         let granted = Granted {
-            filter: Filter {
-                allow: Rules::new(rules.allow),
-                deny: Rules::new(rules.deny),
-            },
+            filter: Filter::new(rules.allow, rules.deny),
             when: rules.when,
             allowance: rules.allowance,
         };
@@ -132,10 +129,7 @@ impl Policy {
     /// Defines a profile.
     #[must_use]
     pub fn with_profile(mut self, name: &str, rules: ProfileRules) -> Self {
-        let filter = Filter {
-            allow: Rules::new(rules.allow),
-            deny: Rules::new(rules.deny),
-        };
+        let filter = Filter::new(rules.allow, rules.deny);
         self.profiles.insert(name.into(), filter);
         self
     }

@@ -1,6 +1,7 @@
 //! What is kept comes back, and what is not whole is told.
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::path::Path;
 
 use bowline_core::lint::{Code, Finding};
 use bowline_core::pins::Sight;

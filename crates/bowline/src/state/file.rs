@@ -5,6 +5,7 @@ use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use bowline_core::name;
 use rustix::fs::OFlags;
 
 use super::{Error, hex, random};
@@ -16,6 +17,11 @@ pub(super) fn check_owner(path: &Path, metadata: &Metadata) -> Result<(), Error>
     } else {
         Err(Error::Foreign(path.to_owned()))
     }
+}
+
+/// Returns the file of a server in `directory`; none where its name could lead elsewhere.
+pub(crate) fn of_server(directory: &Path, server: &str) -> Option<PathBuf> {
+    name::is_server(server).then(|| directory.join(format!("{server}.json")))
 }
 
 /// The content of a file that only we may read; nothing when there is no file.

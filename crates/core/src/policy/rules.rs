@@ -112,6 +112,13 @@ pub(super) enum Filtered<'p> {
 }
 
 impl Filter {
+    pub(super) fn new(allow: Vec<Pattern>, deny: Vec<Pattern>) -> Self {
+        Self {
+            allow: Rules::new(allow),
+            deny: Rules::new(deny),
+        }
+    }
+
     /// Whether anything of a server may get through; `false` is certain.
     pub(super) fn reaches(&self, server: &str) -> bool {
         self.allow.about(server).next().is_some() && !self.deny.all_of(server)

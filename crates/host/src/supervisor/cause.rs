@@ -1,10 +1,9 @@
 //! Why a server does not serve: by type for machines, in one line for people.
 
-use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_core::error::{CallError, Class};
+use bowline_core::error::{CallError, Class, whole};
 use bowline_core::redact::Redactor;
 use bowline_link::LinkError;
 use bowline_link::stdio::ConnectError;
@@ -73,7 +72,7 @@ impl From<&ConnectError> for Cause {
         };
         Self {
             class,
-            reason: reason_of(error),
+            reason: whole(error).into(),
             challenge,
         }
     }
@@ -91,7 +90,7 @@ impl From<&ListError> for Cause {
         };
         Self {
             class,
-            reason: reason_of(error),
+            reason: whole(error).into(),
             challenge,
         }
     }
@@ -110,18 +109,6 @@ fn challenge_of(error: &LinkError) -> Option<Arc<str>> {
         LinkError::Unauthorized { challenge, .. } => challenge.clone(),
         _ => None,
     }
-}
-
-/// Writes an error and its causes as one line for people.
-pub(super) fn reason_of(error: &dyn Error) -> Arc<str> {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text.into()
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use super::reader::Keys;
 
 pub(super) const TOP: Keys = Keys {
+    // Servers last: in a JSON file they stand elsewhere, and the rest stays under `x-bowline`.
     built: &[
         "gateway",
         "limits",
@@ -117,17 +118,10 @@ pub(super) const JSON_TOP: Keys = Keys {
     planned: &[],
 };
 pub(super) const JSON_EXTRA_TOP: Keys = Keys {
-    built: &[
-        "gateway",
-        "limits",
-        "telemetry",
-        "cache",
-        "policy",
-        "roles",
-        "principals",
-        "context",
-        "profiles",
-    ],
+    built: match TOP.built.split_last() {
+        Some((_servers, rest)) => rest,
+        None => &[],
+    },
     planned: TOP.planned,
 };
 pub(super) const JSON_SERVER: Keys = Keys {

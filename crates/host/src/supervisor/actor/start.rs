@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use bowline_core::error::Class;
+use bowline_core::error::{Class, whole};
 use bowline_core::time::Now;
 use bowline_link::Link;
 use bowline_link::stderr::{LAST_WORDS_LINES, last_words};
@@ -94,7 +94,7 @@ impl Actor {
             match listed {
                 Ok(read) => *pages.get_mut(kind) = Some(read),
                 Err(error) => {
-                    let reason = super::super::cause::reason_of(&error);
+                    let reason: Arc<str> = whole(&error).into();
                     tracing::warn!(%server, %reason, "a list could not be read");
                     self.shared.remember(Class::ProtocolError, &reason);
                 }
