@@ -208,6 +208,8 @@ fn start_host(
         audience,
         manifests: Arc::new(FileManifests::open(state)?),
         pins: Arc::new(FilePins::open(state)?),
+        journal: Arc::new(bowline_journal::Memory::default()),
+        audit: Arc::new(bowline_host::audit::Unaudited),
     };
     Ok(Host::start(specs, limits, ports))
 }

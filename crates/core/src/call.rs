@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::caller::CallerEnd;
+use crate::lane::Queueing;
 use crate::run::Run;
 use crate::time::Now;
 use crate::trace::Trace;
@@ -235,6 +236,8 @@ pub struct Call {
     /// The run it belongs to, which may make so many calls and no more; absent where none is
     /// counted.
     pub run: Option<Arc<Run>>,
+    /// The idempotency key that its caller chose beside the arguments; absent where none was.
+    pub key: Option<Arc<str>>,
 }
 
 /// Where a call goes, and what is declared about running it.
@@ -252,6 +255,8 @@ pub struct Route {
     pub timeout: Option<Duration>,
     /// The hash of its definition in canonical form; all zero where it has none.
     pub definition: [u8; 32],
+    /// How it is queued while its server is away; never where absent.
+    pub queue: Option<Arc<Queueing>>,
 }
 
 impl Route {
@@ -265,6 +270,7 @@ impl Route {
             idempotent: true,
             timeout: None,
             definition: [0; 32],
+            queue: None,
         })
     }
 
@@ -328,6 +334,10 @@ pub enum Origin {
     Live,
     /// The server answered the same call before, and said that the answer stays good for a while.
     Cached,
+    /// The call is stored and will be delivered; nothing ran yet, as far as is known.
+    Queued,
+    /// The server answered the same write before, under the same idempotency key.
+    Recorded,
 }
 
 impl Origin {
@@ -337,6 +347,8 @@ impl Origin {
         match self {
             Self::Live => "live",
             Self::Cached => "cached",
+            Self::Queued => "queued",
+            Self::Recorded => "recorded",
         }
     }
 }

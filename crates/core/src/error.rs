@@ -1,6 +1,7 @@
 //! The one error of the call path: every failure says whether the call may have run.
 
 mod clean;
+mod judge;
 mod kind;
 mod whole;
 
@@ -95,6 +96,32 @@ pub enum CallError {
         server: Arc<str>,
         /// The server's own name of the tool.
         tool: Arc<str>,
+    },
+    /// The idempotency key belongs to another call of the same tool.
+    #[error("the idempotency key of `{tool}` of server `{server}` belongs to another call")]
+    KeyConflict {
+        /// The server.
+        server: Arc<str>,
+        /// The server's own name of the tool.
+        tool: Arc<str>,
+    },
+    /// A call that must not be lost could not be written down, so it was not sent.
+    #[error("the call of `{tool}` of server `{server}` could not be stored: {reason}")]
+    NotStored {
+        /// The server.
+        server: Arc<str>,
+        /// The server's own name of the tool.
+        tool: Arc<str>,
+        /// What the journal said.
+        reason: Arc<str>,
+    },
+    /// As many calls wait for the server as may.
+    #[error("{limit} calls wait for server `{server}` already")]
+    OutboxFull {
+        /// The server.
+        server: Arc<str>,
+        /// How many may wait.
+        limit: u64,
     },
     /// The structured content is not what the tool's `outputSchema` says.
     #[error("the answer of `{tool}` of server `{server}` does not match its schema: {reason}")]
@@ -286,193 +313,6 @@ pub enum CallError {
     /// The gateway is going down.
     #[error("the gateway is shutting down")]
     ShuttingDown,
-}
-
-impl CallError {
-    /// Returns the class, by which machines decide.
-    #[must_use]
-    pub const fn class(&self) -> Class {
-        match self {
-            Self::UnknownServer { .. }
-            | Self::UnknownTool { .. }
-            | Self::UnknownPrompt { .. }
-            | Self::UnknownResource { .. }
-            | Self::UnknownTask { .. } => Class::NotFound,
-            Self::AmbiguousTask { .. } => Class::Invalid,
-            Self::Denied { .. } | Self::BudgetSpent { .. } | Self::PinChanged { .. } => {
-                Class::Denied
-            }
-            Self::TooManyCalls { .. }
-            | Self::TooFast { .. }
-            | Self::ServerBusy { .. }
-            | Self::QueuedTooLong { .. }
-            | Self::TooManySubscriptions { .. }
-            | Self::Throttled { .. } => Class::Throttled,
-            Self::Stopped { .. }
-            | Self::Ejected { .. }
-            | Self::Resting { .. }
-            | Self::StartTimeout { .. }
-            | Self::ShuttingDown => Class::Unavailable,
-            Self::StartFailed { .. } => Class::ConnectFailed,
-            Self::SendFailed { .. } => Class::SendFailed,
-            Self::ConnectionLost { .. } => Class::ConnectionLost,
-            Self::AuthRequired { .. } => Class::AuthRequired,
-            Self::ScopeRequired { .. } => Class::ScopeRequired,
-            // A gateway says so when it lost the server, and a server when it lost its way.
-            Self::HttpStatus {
-                status: 408 | 500..,
-                ..
-            } => Class::ConnectionLost,
-            Self::Timeout { .. } => Class::Timeout,
-            Self::AnswerTooLarge { .. } => Class::Truncated,
-            Self::BadAnswer { .. }
-            | Self::BadOutput { .. }
-            | Self::Refused { .. }
-            | Self::NoMessage { .. }
-            | Self::HttpStatus { .. } => Class::ProtocolError,
-            Self::Cancelled { .. } => Class::Cancelled,
-        }
-    }
-
-    /// Whether it speaks against the server's health. What we throttle ourselves does not; what
-    /// the server throttles does.
-    #[must_use]
-    pub const fn counts_against_server(&self) -> bool {
-        matches!(self, Self::Throttled { .. }) || self.class().counts_against_server()
-    }
-
-    /// Returns what is known about whether the tool ran.
-    #[must_use]
-    pub const fn execution(&self) -> Execution {
-        match self {
-            Self::Timeout { execution, .. }
-            | Self::Throttled { execution, .. }
-            | Self::Cancelled { execution } => *execution,
-            // What comes in place of an answer may come after the request went through.
-            Self::ConnectionLost { .. } | Self::HttpStatus { .. } | Self::NoMessage { .. } => {
-                Execution::Unknown
-            }
-            Self::AnswerTooLarge { .. }
-            | Self::BadAnswer { .. }
-            | Self::BadOutput { .. }
-            | Self::Refused { .. } => Execution::Completed,
-            Self::UnknownServer { .. }
-            | Self::UnknownTool { .. }
-            | Self::UnknownPrompt { .. }
-            | Self::UnknownResource { .. }
-            | Self::UnknownTask { .. }
-            | Self::AmbiguousTask { .. }
-            | Self::TooManySubscriptions { .. }
-            | Self::Denied { .. }
-            | Self::BudgetSpent { .. }
-            | Self::TooFast { .. }
-            | Self::PinChanged { .. }
-            | Self::TooManyCalls { .. }
-            | Self::ServerBusy { .. }
-            | Self::QueuedTooLong { .. }
-            | Self::Stopped { .. }
-            | Self::Ejected { .. }
-            | Self::Resting { .. }
-            | Self::StartFailed { .. }
-            | Self::StartTimeout { .. }
-            | Self::SendFailed { .. }
-            | Self::AuthRequired { .. }
-            | Self::ScopeRequired { .. }
-            | Self::ShuttingDown => Execution::NotStarted,
-        }
-    }
-
-    /// Returns whether trying again makes sense.
-    #[must_use]
-    pub const fn retry(&self) -> Retry {
-        match self {
-            Self::Resting { rest, .. } => Retry::After(*rest),
-            Self::TooFast { after, .. }
-            | Self::BudgetSpent {
-                after: Some(after), ..
-            } => Retry::After(*after),
-            Self::StartFailed { next, .. } => Retry::After(*next),
-            Self::TooManyCalls { .. }
-            | Self::ServerBusy { .. }
-            | Self::QueuedTooLong { .. }
-            | Self::StartTimeout { .. }
-            | Self::SendFailed { .. }
-            | Self::ShuttingDown => Retry::Safe,
-            Self::Throttled {
-                execution: Execution::NotStarted,
-                after: Some(after),
-                ..
-            } => Retry::After(*after),
-            Self::Timeout { execution, .. } | Self::Throttled { execution, .. } => {
-                match execution {
-                    Execution::NotStarted => Retry::Safe,
-                    Execution::Unknown | Execution::Completed => Retry::Never,
-                }
-            }
-            Self::UnknownServer { .. }
-            | Self::UnknownTool { .. }
-            | Self::UnknownPrompt { .. }
-            | Self::UnknownResource { .. }
-            | Self::UnknownTask { .. }
-            | Self::AmbiguousTask { .. }
-            | Self::TooManySubscriptions { .. }
-            | Self::Denied { .. }
-            | Self::BudgetSpent { .. }
-            | Self::PinChanged { .. }
-            | Self::Stopped { .. }
-            | Self::Ejected { .. }
-            | Self::ConnectionLost { .. }
-            | Self::AuthRequired { .. }
-            | Self::ScopeRequired { .. }
-            | Self::HttpStatus { .. }
-            | Self::NoMessage { .. }
-            | Self::AnswerTooLarge { .. }
-            | Self::BadAnswer { .. }
-            | Self::BadOutput { .. }
-            | Self::Refused { .. }
-            | Self::Cancelled { .. } => Retry::Never,
-        }
-    }
-
-    /// Returns where the failure arose.
-    #[must_use]
-    pub const fn origin(&self) -> Origin {
-        match self {
-            Self::Denied { .. }
-            | Self::BudgetSpent { .. }
-            | Self::TooFast { .. }
-            | Self::PinChanged { .. } => Origin::Policy,
-            Self::StartFailed { .. }
-            | Self::StartTimeout { .. }
-            | Self::AuthRequired { .. }
-            | Self::ScopeRequired { .. }
-            | Self::Throttled { .. }
-            | Self::HttpStatus { .. }
-            | Self::NoMessage { .. }
-            | Self::AnswerTooLarge { .. }
-            | Self::BadAnswer { .. }
-            | Self::BadOutput { .. }
-            | Self::Refused { .. } => Origin::Upstream,
-            Self::SendFailed { .. } | Self::ConnectionLost { .. } | Self::Timeout { .. } => {
-                Origin::Transport
-            }
-            Self::UnknownServer { .. }
-            | Self::UnknownTool { .. }
-            | Self::UnknownPrompt { .. }
-            | Self::UnknownResource { .. }
-            | Self::UnknownTask { .. }
-            | Self::AmbiguousTask { .. }
-            | Self::TooManySubscriptions { .. }
-            | Self::TooManyCalls { .. }
-            | Self::ServerBusy { .. }
-            | Self::QueuedTooLong { .. }
-            | Self::Stopped { .. }
-            | Self::Ejected { .. }
-            | Self::Resting { .. }
-            | Self::Cancelled { .. }
-            | Self::ShuttingDown => Origin::Gateway,
-        }
-    }
 }
 
 fn said(challenge: Option<&Arc<str>>) -> String {

@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use bowline_core::name;
 use bowline_core::policy::Policy;
+use bowline_journal::{Journal, Memory};
 use bowline_link::http::HttpLimits;
 use bowline_link::http::hyper_client::{ClientLimits, HyperClient};
 use bowline_link::{ClientInfo, StdioLimits};
 use thiserror::Error;
 
+use crate::audit::{Audit, Unaudited};
 use crate::dial::RealDial;
 use crate::guard::{Guard, Verdict};
 use crate::host::{Host, HostLimits, Ports};
@@ -61,6 +63,8 @@ pub struct HostBuilder {
     audience: Arc<dyn Audience>,
     manifests: Arc<dyn Manifests>,
     pins: Arc<dyn PinStore>,
+    journal: Arc<dyn Journal>,
+    audit: Arc<dyn Audit>,
     client: ClientInfo,
     servers: Vec<ServerSpec>,
 }
@@ -103,6 +107,8 @@ impl Host {
             audience: Arc::new(Silent),
             manifests: Arc::new(Forgetful),
             pins: Arc::new(Unkept),
+            journal: Arc::new(Memory::default()),
+            audit: Arc::new(Unaudited),
             client: ClientInfo {
                 name: "bowline".into(),
                 version: env!("CARGO_PKG_VERSION").into(),
@@ -204,6 +210,8 @@ impl HostBuilder {
             audience: self.audience,
             manifests: self.manifests,
             pins: self.pins,
+            journal: self.journal,
+            audit: self.audit,
         };
         let host = Host::start(Vec::new(), self.limits, ports);
         // Before any server is there, so that nothing is seen that may not be.

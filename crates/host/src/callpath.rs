@@ -1,5 +1,6 @@
 //! The road every call takes, in order, on one page.
 
+pub(crate) mod audited;
 pub(crate) mod cached;
 pub(crate) mod charge;
 pub(crate) mod checked;
@@ -23,6 +24,7 @@ use bowline_link::{LinkError, Rename, Request};
 use foldhash::fast::RandomState;
 use tracing::Instrument as _;
 
+use crate::callpath::audited::{Auditor, Record};
 use crate::callpath::cached::{Answers, Ask, Begun, Entered};
 use crate::callpath::charge::Purse;
 use crate::callpath::checked::Checker;
@@ -30,6 +32,7 @@ use crate::callpath::seat::SeatTable;
 use crate::catalog::CatalogStore;
 use crate::decide::Decider;
 use crate::memory::Memory;
+use crate::outbox::{self, Outbox};
 use crate::ports::Clock;
 use crate::supervisor::{Ready, Supervisor, Tally};
 
@@ -48,7 +51,9 @@ pub struct CallPath {
     pub(crate) purse: Purse,
     pub(crate) seats: SeatTable,
     pub(crate) answers: Arc<Answers>,
+    pub(crate) outbox: Outbox,
     pub(crate) checker: Checker,
+    pub(crate) auditor: Auditor,
     pub(crate) servers: ArcSwap<Servers>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) memory: Arc<Memory>,
@@ -63,7 +68,7 @@ impl CallPath {
     /// Dropping the future at any point is a cancellation: the seat is given back, the breaker is
     /// not told anything, and a server that has the request is told to stop.
     pub async fn call(&self, call: &Call) -> Result<Reply, CallError> {
-        self.carry(call, Charge::Due, None).await
+        self.told(call, None).await
     }
 
     /// Carries `call` to this very server, and to no other that has its name by now.
@@ -72,7 +77,15 @@ impl CallPath {
         call: &Call,
         server: &Supervisor,
     ) -> Result<Reply, CallError> {
-        self.carry(call, Charge::Due, Some(server)).await
+        self.told(call, Some(server)).await
+    }
+
+    /// Carries a call and writes down how it ended.
+    async fn told(&self, call: &Call, only: Option<&Supervisor>) -> Result<Reply, CallError> {
+        let mut record = self.auditor.open(call, self.clock.moment());
+        let outcome = self.carry(call, Charge::Due, only, &mut record).await;
+        record.close(&outcome, self.clock.moment());
+        outcome
     }
 
     async fn carry(
@@ -80,6 +93,7 @@ impl CallPath {
         call: &Call,
         charge: Charge,
         only: Option<&Supervisor>,
+        record: &mut Record<'_>,
     ) -> Result<Reply, CallError> {
         if self.closing.load(Ordering::Relaxed) {
             return Err(CallError::ShuttingDown);
@@ -90,6 +104,7 @@ impl CallPath {
         // Catalog: which thing of which server. Waits for a server that is still starting.
         let (route, server) = self.resolve(call.into(), started.now()).await?;
         server.must_be(only)?;
+        record.goes(&route);
 
         // Policy: the same decision as for listing.
         self.permit(call.into(), &route)?;
@@ -102,8 +117,8 @@ impl CallPath {
         }
         let seat = self.seats.take(&call.principal)?;
 
-        // Cache and outbox lane stand here, outside the breaker: a fresh answer needs no server,
-        // and an open breaker must queue the writes that the outbox exists for.
+        // Cache and outbox stand here, outside the breaker: a fresh answer needs no server, and an
+        // open breaker must queue the writes that the outbox exists for.
         let way = Way::new(call, &route, &server, started.now());
         let mut flight = match self
             .answers
@@ -112,6 +127,10 @@ impl CallPath {
         {
             Entered::Hit(reply) => return self.given_again(call, &route, reply),
             Entered::Live(flight) => flight,
+        };
+        let intent = match self.outbox.enter(call, &route, started).await? {
+            outbox::Entered::Queued(reply) => return Ok(reply),
+            outbox::Entered::Live(intent) => intent,
         };
 
         // Load: from here on the call is counted at its server, also when its caller goes away.
@@ -128,7 +147,7 @@ impl CallPath {
         // Configuration: what a server did not take before its entry changed is its successor's.
         if matches!(outcome, Err(CallError::Stopped { .. })) && self.is_replaced(&server) {
             drop((seat, flight));
-            return Box::pin(self.carry(call, Charge::Paid, only)).await;
+            return Box::pin(self.carry(call, Charge::Paid, only, record)).await;
         }
 
         // Check: what came is what the tool promised.
@@ -141,7 +160,10 @@ impl CallPath {
         // where its server says that it stays good.
         self.memory.learn(call, (&route, link), &reply, ended.now());
         flight.land(&reply, ended.now());
-        Ok(reply)
+        match intent {
+            None => Ok(reply),
+            Some(intent) => intent.settle(Ok(reply)).await,
+        }
     }
 
     /// Gives out an answer that was kept. The guard may have changed since it came, and this

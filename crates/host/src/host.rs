@@ -23,10 +23,13 @@ use bowline_core::call::{Call, Reply};
 use bowline_core::error::CallError;
 use bowline_core::seats::SeatsView;
 use bowline_core::sync::lock;
+use bowline_journal::Journal;
 use bowline_link::stderr::{LogLine, Stamps};
 use tokio::sync::{Semaphore, watch};
 
 use crate::audience::Hall;
+use crate::audit::Audit;
+use crate::callpath::audited::Auditor;
 use crate::callpath::cached::Answers;
 use crate::callpath::charge::Purse;
 use crate::callpath::checked::Checker;
@@ -39,6 +42,7 @@ use crate::events::Events;
 use crate::inprocess::Beside;
 use crate::manifest::Manifests;
 use crate::memory::Memory;
+use crate::outbox::Outbox;
 use crate::pins::{PinStore, Pins};
 use crate::ports::{Audience, Clock};
 use crate::spec::ServerSpec;
@@ -115,6 +119,10 @@ pub struct Ports {
     pub manifests: Arc<dyn Manifests>,
     /// Keeps which definitions were approved.
     pub pins: Arc<dyn PinStore>,
+    /// Remembers writes until they are delivered.
+    pub journal: Arc<dyn Journal>,
+    /// Takes a row for every call.
+    pub audit: Arc<dyn Audit>,
 }
 
 impl Host {
@@ -128,6 +136,8 @@ impl Host {
             audience,
             manifests,
             pins,
+            journal,
+            audit,
         } = ports;
         let events = Events::new(Arc::clone(&clock));
         let catalog = Arc::new(CatalogStore::default());
@@ -169,7 +179,9 @@ impl Host {
             decider,
             purse: Purse::default(),
             answers,
+            outbox: Outbox::new(journal),
             checker: Checker::default(),
+            auditor: Auditor::new(audit),
             seats: SeatTable::new(limits.principal_calls_max),
             servers: ArcSwap::from_pointee(servers),
             clock,

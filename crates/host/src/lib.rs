@@ -2,6 +2,7 @@
 
 pub mod allowlist;
 pub mod audience;
+pub mod audit;
 pub mod beacon;
 pub mod builder;
 pub mod callpath;
@@ -17,6 +18,7 @@ pub mod host;
 mod inprocess;
 pub mod manifest;
 pub mod memory;
+mod outbox;
 pub mod output;
 pub mod pins;
 pub mod ports;

@@ -13,6 +13,7 @@ use std::time::Duration;
 use bowline_core::backoff::Backoff;
 use bowline_core::breaker::BreakerPolicy;
 use bowline_core::call::Effect;
+use bowline_core::lane::{Channel, Queueing};
 use bowline_core::policy::Pattern;
 use bowline_core::redact::Redactor;
 use bowline_core::supervision::RestartPolicy;
@@ -135,6 +136,20 @@ pub struct ToolRule {
     /// Tools of the same server whose kept answers are worth nothing after a call of it, by names
     /// in which the server is any: `*.get_*`.
     pub invalidates: Vec<Pattern>,
+    /// How long a call of it is kept for delivery while the server is away; never where absent.
+    pub queue: Option<Duration>,
+    /// How the server is told which call it is, so that it knows a repeated one.
+    pub idempotency: Channel,
+}
+
+impl ToolRule {
+    /// Returns how calls of a tool with this effect are queued, if they are. What a read gives is
+    /// wanted now or not at all.
+    pub(crate) fn queueing(&self, effect: Effect) -> Option<Queueing> {
+        let keep = self.queue.filter(|_| effect != Effect::Read)?;
+        let channel = self.idempotency.clone();
+        Some(Queueing { keep, channel })
+    }
 }
 
 impl ServerSpec {

@@ -75,6 +75,8 @@ fn host(world: &World, store: &Arc<Store>, specs: Vec<ServerSpec>) -> Host {
         audience: Arc::new(Silent),
         manifests: Arc::new(Forgetful),
         pins: Arc::clone(store) as _,
+        journal: Arc::new(bowline_journal::Memory::default()),
+        audit: Arc::new(bowline_host::audit::Unaudited),
     };
     Host::start(specs, HostLimits::default(), ports)
 }

@@ -1,4 +1,15 @@
-//! What is remembered: lanes, mailboxes, results by idempotency key and the audit chain.
+//! What is remembered: lanes and mailboxes, results by idempotency key, values with
+//! compare-and-set, and the audit trail.
 //!
-//! The room is empty so far: nothing of the first milestone has to survive a restart except what
-//! the state directory holds. See `docs/ARCHITECTURE.md`.
+//! [`Journal`] is the one contract; [`Memory`] keeps it for tests and for hosts without a disk.
+//! Nothing here knows MCP: a message is bytes, and a lane is a name.
+
+pub mod audit;
+pub mod engine;
+pub mod memory;
+
+pub use engine::{
+    At, BoxFuture, Delivery, Done, Draft, Entry, Expect, Filter, Health, Journal, JournalError,
+    Known, Lane, LaneView, MessageId, Order, Pending, Published, Receipt, Standing, Value, Watch,
+};
+pub use memory::Memory;

@@ -44,6 +44,7 @@ pub fn call(tool: &str, arguments: &str) -> Call {
         caller: None,
         trace: None,
         run: None,
+        key: None,
     }
 }
 

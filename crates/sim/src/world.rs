@@ -74,6 +74,8 @@ impl World {
             audience,
             manifests: Arc::new(Forgetful),
             pins: Arc::new(Unkept),
+            journal: Arc::new(bowline_journal::Memory::default()),
+            audit: Arc::new(bowline_host::audit::Unaudited),
         };
         Host::start(specs, limits, ports)
     }

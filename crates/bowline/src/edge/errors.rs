@@ -11,7 +11,7 @@ use http::StatusCode;
 use serde_json::{Map, Value, json};
 
 /// Every code word there is; each has a page in `docs/errors/`.
-pub const CODES: [&str; 31] = [
+pub const CODES: [&str; 34] = [
     "server_not_found",
     "tool_not_found",
     "prompt_not_found",
@@ -24,6 +24,9 @@ pub const CODES: [&str; 31] = [
     "budget_exceeded",
     "rate_exceeded",
     "pin_changed",
+    "idempotency_conflict",
+    "not_stored",
+    "outbox_full",
     "bad_output",
     "too_many_calls",
     "server_busy",
@@ -70,6 +73,9 @@ pub const fn word(error: &CallError) -> &'static str {
         CallError::BudgetSpent { .. } => "budget_exceeded",
         CallError::TooFast { .. } => "rate_exceeded",
         CallError::PinChanged { .. } => "pin_changed",
+        CallError::KeyConflict { .. } => "idempotency_conflict",
+        CallError::NotStored { .. } => "not_stored",
+        CallError::OutboxFull { .. } => "outbox_full",
         CallError::BadOutput { .. } => "bad_output",
         CallError::TooManyCalls { .. } => "too_many_calls",
         CallError::ServerBusy { .. } | CallError::QueuedTooLong { .. } => "server_busy",
@@ -101,13 +107,14 @@ pub const fn status(error: &CallError) -> StatusCode {
         | CallError::UnknownPrompt { .. }
         | CallError::UnknownResource { .. }
         | CallError::UnknownTask { .. } => StatusCode::NOT_FOUND,
-        CallError::AmbiguousTask { .. } => StatusCode::CONFLICT,
+        CallError::AmbiguousTask { .. } | CallError::KeyConflict { .. } => StatusCode::CONFLICT,
         CallError::Denied { .. } | CallError::PinChanged { .. } => StatusCode::FORBIDDEN,
         CallError::TooManyCalls { .. }
         | CallError::BudgetSpent { .. }
         | CallError::TooFast { .. }
         | CallError::ServerBusy { .. }
         | CallError::QueuedTooLong { .. }
+        | CallError::OutboxFull { .. }
         | CallError::TooManySubscriptions { .. } => StatusCode::TOO_MANY_REQUESTS,
         CallError::Stopped { .. }
         | CallError::Ejected { .. }
@@ -115,6 +122,7 @@ pub const fn status(error: &CallError) -> StatusCode {
         | CallError::StartFailed { .. }
         | CallError::SendFailed { .. }
         | CallError::Cancelled { .. }
+        | CallError::NotStored { .. }
         | CallError::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
         CallError::StartTimeout { .. } | CallError::Timeout { .. } => StatusCode::GATEWAY_TIMEOUT,
         CallError::Throttled { .. } => StatusCode::SERVICE_UNAVAILABLE,
@@ -187,6 +195,9 @@ pub fn advice(error: &CallError) -> String {
         CallError::BudgetSpent { after, .. } => spent(*after),
         CallError::TooFast { after, .. } => spent(Some(*after)),
         CallError::PinChanged { server, tool } => unapproved(server, tool),
+        CallError::KeyConflict { .. } => OTHER_KEY.to_owned(),
+        CallError::NotStored { .. } => NOT_STORED.to_owned(),
+        CallError::OutboxFull { .. } => OUTBOX_FULL.to_owned(),
         CallError::TooManyCalls { .. }
         | CallError::ServerBusy { .. }
         | CallError::QueuedTooLong { .. } => {
@@ -246,6 +257,13 @@ fn unapproved(server: &str, tool: &str) -> String {
          {server}.{tool}` and accept it."
     )
 }
+
+const OTHER_KEY: &str = "The call did not run; take another idempotency key for another call.";
+
+const NOT_STORED: &str = "The call did not run and is not queued; tell the owner of the gateway.";
+
+const OUTBOX_FULL: &str =
+    "The call did not run and is not queued; wait until others are delivered.";
 
 const UNKNOWN: &str = "The call may have run; do not repeat it without checking what it did.";
 

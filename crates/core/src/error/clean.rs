@@ -26,7 +26,8 @@ impl CallError {
             | Self::HttpStatus { reason, .. }
             | Self::NoMessage { reason, .. }
             | Self::BadAnswer { reason, .. }
-            | Self::BadOutput { reason, .. } => Some(reason),
+            | Self::BadOutput { reason, .. }
+            | Self::NotStored { reason, .. } => Some(reason),
             Self::AuthRequired { challenge, .. } | Self::ScopeRequired { challenge, .. } => {
                 challenge.as_mut()
             }
@@ -42,6 +43,8 @@ impl CallError {
             | Self::BudgetSpent { .. }
             | Self::TooFast { .. }
             | Self::PinChanged { .. }
+            | Self::KeyConflict { .. }
+            | Self::OutboxFull { .. }
             | Self::TooManySubscriptions { .. }
             | Self::TooManyCalls { .. }
             | Self::ServerBusy { .. }

@@ -132,6 +132,8 @@ impl Bench {
             audience: Arc::new(Silent),
             manifests: Arc::new(Forgetful),
             pins: Arc::new(Unkept),
+            journal: Arc::new(bowline_journal::Memory::default()),
+            audit: Arc::new(bowline_host::audit::Unaudited),
         };
         let mut specs: Vec<_> = (1..servers)
             .map(|nth| ServerSpec::new(&format!("null-{nth}"), "null"))
@@ -252,6 +254,7 @@ fn call(principal: Arc<Principal>, tool: &str, arguments: &str) -> Call {
         caller: None,
         trace: None,
         run: None,
+        key: None,
     }
 }
 

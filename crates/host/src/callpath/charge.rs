@@ -116,6 +116,7 @@ mod tests {
             caller: None,
             trace: None,
             run: Some(Arc::clone(run)),
+            key: None,
         }
     }
 

@@ -297,6 +297,11 @@ impl Item {
             },
         };
         let hint = |key| hinted(&definition, key);
+        let effect = rule.effect.unwrap_or_else(|| match hint("readOnlyHint") {
+            Some(true) => Effect::Read,
+            Some(false) => Effect::Write,
+            None => Effect::Unknown,
+        });
         Some(Self {
             visible,
             template: (kind == ListKind::Templates)
@@ -305,14 +310,11 @@ impl Item {
             route: Arc::new(Route {
                 server: Arc::clone(server),
                 name: own,
-                effect: rule.effect.unwrap_or_else(|| match hint("readOnlyHint") {
-                    Some(true) => Effect::Read,
-                    Some(false) => Effect::Write,
-                    None => Effect::Unknown,
-                }),
+                effect,
                 idempotent: rule.idempotent.or_else(|| hint("idempotentHint")) == Some(true),
                 timeout: rule.timeout,
                 definition: digest(&definition),
+                queue: rule.queueing(effect).map(Arc::new),
             }),
             written: definition.clone(),
             definition,

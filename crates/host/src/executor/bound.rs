@@ -112,5 +112,6 @@ pub(crate) fn tool_call(
         caller: context.caller.clone(),
         trace: context.trace.clone(),
         run: context.run.clone(),
+        key: None,
     })
 }

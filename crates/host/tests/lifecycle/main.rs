@@ -76,6 +76,8 @@ fn host(dial: impl Dial + 'static, manifests: &Arc<Kept>, specs: Vec<ServerSpec>
         audience: Arc::new(Silent),
         manifests: Arc::clone(manifests) as Arc<dyn Manifests>,
         pins: Arc::new(Unkept),
+        journal: Arc::new(bowline_journal::Memory::default()),
+        audit: Arc::new(bowline_host::audit::Unaudited),
     };
     Host::start(specs, HostLimits::default(), ports)
 }

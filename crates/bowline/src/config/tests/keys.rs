@@ -107,6 +107,7 @@ fn how_a_server_lives_and_what_it_takes_is_read_from_both_syntaxes() {
         invalidates: ["*.get_*", "*.list"]
             .map(|glob| Pattern::parse(glob).unwrap())
             .into(),
+        ..ToolRule::default()
     };
     assert_eq!(server.pin, PinMode::Block);
     assert!(!server.cache && !server.check_output);

@@ -106,6 +106,7 @@ fn to_call(edge: &Edge, principal: Arc<Principal>, asked: &Asked<'_>, headers: &
         caller: Some(Arc::new(Deaf(SessionKey(0)))),
         trace: edge.traces.tracer.place(trace::read(headers, None)),
         run: None,
+        key: None,
     }
 }
 

@@ -128,6 +128,7 @@ pub(super) fn begin(
         caller: Some(end),
         trace,
         run,
+        key: None,
     };
     Ok(Box::pin(carry(Arc::clone(caller.edge), call, cancelled)))
 }

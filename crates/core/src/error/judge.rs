@@ -1,0 +1,201 @@
+//! What an error means to machines: its class, whether the tool ran, whether to repeat it.
+
+use super::{CallError, Class, Execution, Origin, Retry};
+
+impl CallError {
+    /// Returns the class, by which machines decide.
+    #[must_use]
+    pub const fn class(&self) -> Class {
+        match self {
+            Self::UnknownServer { .. }
+            | Self::UnknownTool { .. }
+            | Self::UnknownPrompt { .. }
+            | Self::UnknownResource { .. }
+            | Self::UnknownTask { .. } => Class::NotFound,
+            Self::AmbiguousTask { .. } | Self::KeyConflict { .. } => Class::Invalid,
+            Self::Denied { .. } | Self::BudgetSpent { .. } | Self::PinChanged { .. } => {
+                Class::Denied
+            }
+            Self::TooManyCalls { .. }
+            | Self::TooFast { .. }
+            | Self::ServerBusy { .. }
+            | Self::QueuedTooLong { .. }
+            | Self::TooManySubscriptions { .. }
+            | Self::OutboxFull { .. }
+            | Self::Throttled { .. } => Class::Throttled,
+            Self::Stopped { .. }
+            | Self::Ejected { .. }
+            | Self::Resting { .. }
+            | Self::StartTimeout { .. }
+            | Self::NotStored { .. }
+            | Self::ShuttingDown => Class::Unavailable,
+            Self::StartFailed { .. } => Class::ConnectFailed,
+            Self::SendFailed { .. } => Class::SendFailed,
+            Self::ConnectionLost { .. } => Class::ConnectionLost,
+            Self::AuthRequired { .. } => Class::AuthRequired,
+            Self::ScopeRequired { .. } => Class::ScopeRequired,
+            // A gateway says so when it lost the server, and a server when it lost its way.
+            Self::HttpStatus {
+                status: 408 | 500..,
+                ..
+            } => Class::ConnectionLost,
+            Self::Timeout { .. } => Class::Timeout,
+            Self::AnswerTooLarge { .. } => Class::Truncated,
+            Self::BadAnswer { .. }
+            | Self::BadOutput { .. }
+            | Self::Refused { .. }
+            | Self::NoMessage { .. }
+            | Self::HttpStatus { .. } => Class::ProtocolError,
+            Self::Cancelled { .. } => Class::Cancelled,
+        }
+    }
+
+    /// Whether it speaks against the server's health. What we throttle ourselves does not; what
+    /// the server throttles does.
+    #[must_use]
+    pub const fn counts_against_server(&self) -> bool {
+        matches!(self, Self::Throttled { .. }) || self.class().counts_against_server()
+    }
+
+    /// Returns what is known about whether the tool ran.
+    #[must_use]
+    pub const fn execution(&self) -> Execution {
+        match self {
+            Self::Timeout { execution, .. }
+            | Self::Throttled { execution, .. }
+            | Self::Cancelled { execution } => *execution,
+            // What comes in place of an answer may come after the request went through.
+            Self::ConnectionLost { .. } | Self::HttpStatus { .. } | Self::NoMessage { .. } => {
+                Execution::Unknown
+            }
+            Self::AnswerTooLarge { .. }
+            | Self::BadAnswer { .. }
+            | Self::BadOutput { .. }
+            | Self::Refused { .. } => Execution::Completed,
+            Self::UnknownServer { .. }
+            | Self::UnknownTool { .. }
+            | Self::UnknownPrompt { .. }
+            | Self::UnknownResource { .. }
+            | Self::UnknownTask { .. }
+            | Self::AmbiguousTask { .. }
+            | Self::TooManySubscriptions { .. }
+            | Self::Denied { .. }
+            | Self::BudgetSpent { .. }
+            | Self::TooFast { .. }
+            | Self::PinChanged { .. }
+            | Self::KeyConflict { .. }
+            | Self::NotStored { .. }
+            | Self::OutboxFull { .. }
+            | Self::TooManyCalls { .. }
+            | Self::ServerBusy { .. }
+            | Self::QueuedTooLong { .. }
+            | Self::Stopped { .. }
+            | Self::Ejected { .. }
+            | Self::Resting { .. }
+            | Self::StartFailed { .. }
+            | Self::StartTimeout { .. }
+            | Self::SendFailed { .. }
+            | Self::AuthRequired { .. }
+            | Self::ScopeRequired { .. }
+            | Self::ShuttingDown => Execution::NotStarted,
+        }
+    }
+
+    /// Returns whether trying again makes sense.
+    #[must_use]
+    pub const fn retry(&self) -> Retry {
+        match self {
+            Self::Resting { rest, .. } => Retry::After(*rest),
+            Self::TooFast { after, .. }
+            | Self::BudgetSpent {
+                after: Some(after), ..
+            } => Retry::After(*after),
+            Self::StartFailed { next, .. } => Retry::After(*next),
+            Self::TooManyCalls { .. }
+            | Self::ServerBusy { .. }
+            | Self::QueuedTooLong { .. }
+            | Self::OutboxFull { .. }
+            | Self::StartTimeout { .. }
+            | Self::SendFailed { .. }
+            | Self::ShuttingDown => Retry::Safe,
+            Self::Throttled {
+                execution: Execution::NotStarted,
+                after: Some(after),
+                ..
+            } => Retry::After(*after),
+            Self::Timeout { execution, .. } | Self::Throttled { execution, .. } => {
+                match execution {
+                    Execution::NotStarted => Retry::Safe,
+                    Execution::Unknown | Execution::Completed => Retry::Never,
+                }
+            }
+            Self::UnknownServer { .. }
+            | Self::UnknownTool { .. }
+            | Self::UnknownPrompt { .. }
+            | Self::UnknownResource { .. }
+            | Self::UnknownTask { .. }
+            | Self::AmbiguousTask { .. }
+            | Self::TooManySubscriptions { .. }
+            | Self::Denied { .. }
+            | Self::BudgetSpent { .. }
+            | Self::PinChanged { .. }
+            | Self::KeyConflict { .. }
+            | Self::NotStored { .. }
+            | Self::Stopped { .. }
+            | Self::Ejected { .. }
+            | Self::ConnectionLost { .. }
+            | Self::AuthRequired { .. }
+            | Self::ScopeRequired { .. }
+            | Self::HttpStatus { .. }
+            | Self::NoMessage { .. }
+            | Self::AnswerTooLarge { .. }
+            | Self::BadAnswer { .. }
+            | Self::BadOutput { .. }
+            | Self::Refused { .. }
+            | Self::Cancelled { .. } => Retry::Never,
+        }
+    }
+
+    /// Returns where the failure arose.
+    #[must_use]
+    pub const fn origin(&self) -> Origin {
+        match self {
+            Self::Denied { .. }
+            | Self::BudgetSpent { .. }
+            | Self::TooFast { .. }
+            | Self::PinChanged { .. } => Origin::Policy,
+            Self::StartFailed { .. }
+            | Self::StartTimeout { .. }
+            | Self::AuthRequired { .. }
+            | Self::ScopeRequired { .. }
+            | Self::Throttled { .. }
+            | Self::HttpStatus { .. }
+            | Self::NoMessage { .. }
+            | Self::AnswerTooLarge { .. }
+            | Self::BadAnswer { .. }
+            | Self::BadOutput { .. }
+            | Self::Refused { .. } => Origin::Upstream,
+            Self::SendFailed { .. } | Self::ConnectionLost { .. } | Self::Timeout { .. } => {
+                Origin::Transport
+            }
+            Self::UnknownServer { .. }
+            | Self::UnknownTool { .. }
+            | Self::UnknownPrompt { .. }
+            | Self::UnknownResource { .. }
+            | Self::UnknownTask { .. }
+            | Self::AmbiguousTask { .. }
+            | Self::TooManySubscriptions { .. }
+            | Self::TooManyCalls { .. }
+            | Self::KeyConflict { .. }
+            | Self::NotStored { .. }
+            | Self::OutboxFull { .. }
+            | Self::ServerBusy { .. }
+            | Self::QueuedTooLong { .. }
+            | Self::Stopped { .. }
+            | Self::Ejected { .. }
+            | Self::Resting { .. }
+            | Self::Cancelled { .. }
+            | Self::ShuttingDown => Origin::Gateway,
+        }
+    }
+}

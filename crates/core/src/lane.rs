@@ -1,0 +1,31 @@
+//! Writes that must not be lost: which may be queued, and how their server knows one again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How a tool's calls are queued where their server cannot be reached.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Queueing {
+    /// How long a call is worth delivering.
+    pub keep: Duration,
+    /// How the server is told which call it is.
+    pub channel: Channel,
+}
+
+/// How the idempotency key of a call travels, so that its server can know the call again.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Channel {
+    /// It does not: the server cannot tell a repeated call from a new one.
+    #[default]
+    None,
+    /// As the argument of this name.
+    Argument(Arc<str>),
+    /// As the HTTP header of this name.
+    Header(Arc<str>),
+    /// In `_meta`, under [`KEY_META`].
+    Meta,
+}
+
+/// The member of `_meta` that holds an idempotency key: ours towards servers, and a caller's own
+/// towards us.
+pub const KEY_META: &str = "dev.bowline/idempotencyKey";
