@@ -3,19 +3,26 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result, bail};
 
 /// What was asked for.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Args {
     named: BTreeMap<String, String>,
+    panics: Arc<AtomicU64>,
 }
 
 impl Args {
     /// Reads the options.
-    pub(crate) fn read(words: impl Iterator<Item = String>) -> Result<Self> {
-        let mut args = Self::default();
+    pub(crate) fn read(
+        words: impl Iterator<Item = String>,
+        panics: Arc<AtomicU64>,
+    ) -> Result<Self> {
+        let named = BTreeMap::new();
+        let mut args = Self { named, panics };
         let mut words = words.peekable();
         while let Some(word) = words.next() {
             let Some(name) = word.strip_prefix("--") else {
@@ -26,6 +33,11 @@ impl Args {
                 .insert(name.to_owned(), value.unwrap_or_default());
         }
         Ok(args)
+    }
+
+    /// How often this process panicked so far.
+    pub(crate) fn panics(&self) -> u64 {
+        self.panics.load(Ordering::Relaxed)
     }
 
     /// Whether an option was given.

@@ -13,7 +13,7 @@ use crate::child::Suffering;
 use crate::disk::{self, Disk};
 use crate::model::{Broken, Results, Truth};
 use crate::shim::{Fault, Shim};
-use crate::{Outcome, kill, open, panics};
+use crate::{Outcome, kill, open};
 
 /// Milliseconds between the first acknowledgement of a writer and the cut.
 const LIFE_MS: std::ops::Range<u64> = 20..700;
@@ -65,11 +65,11 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let mut tally = json!({
         "part": "cut", "cuts": cuts, "producers": producers, "unsynced": args.has("unsynced"),
         "acknowledged": truth.acknowledged, "published": truth.published, "ended": truth.ended,
-        "open_failures": shut + truth.shut, "rounds_bad": rounds_bad, "panics": panics(),
+        "open_failures": shut + truth.shut, "rounds_bad": rounds_bad, "panics": args.panics(),
         "broken_after_kill": after_kill.count(),
     });
     crate::merge(&mut tally, after_cut.json());
-    let bad = after_cut.count() + after_kill.count() + shut + truth.shut + panics();
+    let bad = after_cut.count() + after_kill.count() + shut + truth.shut + args.panics();
     Ok(Outcome {
         tally,
         kept: bad == 0,

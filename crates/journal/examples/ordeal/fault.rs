@@ -57,7 +57,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let mut told = json!({
         "part": "faults", "runs": tally.runs, "indexes": tally.indexes, "hits": tally.hits,
         "acknowledged": tally.acknowledged, "false_acknowledgements": tally.false_acks,
-        "panics": tally.panics + crate::panics(), "reads_failed": tally.misread,
+        "panics": tally.panics + args.panics(), "reads_failed": tally.misread,
         "open_failures": tally.shut, "acknowledged_after_failed_sync": tally.after_sync,
         "not_acknowledged_after_a_passing_fault": tally.unheard,
     });
@@ -65,7 +65,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let bad = tally.false_acks + tally.panics + tally.misread + tally.shut + tally.after_sync;
     Ok(Outcome {
         tally: told,
-        kept: bad == 0 && crate::panics() == 0,
+        kept: bad == 0 && args.panics() == 0,
     })
 }
 

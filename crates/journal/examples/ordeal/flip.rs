@@ -18,7 +18,7 @@ use crate::child::Suffering;
 use crate::model::Truth;
 use crate::open::{self, Clock};
 use crate::writer::HOLD;
-use crate::{Outcome, kill, panics, plan};
+use crate::{Outcome, kill, plan};
 
 /// Rows that are read at once.
 const PAGE: usize = 1_000;
@@ -90,13 +90,13 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let told = json!({
         "part": "flips", "flips": flips, "seed": seed, "by_file": tally.by_file,
         "unaffected": tally.unaffected, "not_opened": tally.not_opened, "named": tally.named,
-        "reported": tally.reported, "silent": tally.silent, "panics": panics(),
+        "reported": tally.reported, "silent": tally.silent, "panics": args.panics(),
         "rows": specimens.iter().map(|one| one.contents.entries.len()).collect::<Vec<_>>(),
         "told": tally.told, "other_errors": tally.others,
     });
     Ok(Outcome {
         tally: told,
-        kept: tally.silent == 0 && panics() == 0,
+        kept: tally.silent == 0 && args.panics() == 0,
     })
 }
 

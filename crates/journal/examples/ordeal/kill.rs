@@ -5,11 +5,11 @@ use std::time::Duration;
 use anyhow::Result;
 use serde_json::json;
 
+use crate::Outcome;
 use crate::args::Args;
 use crate::child::Suffering;
 use crate::model::{Broken, Results, Truth};
 use crate::open::{self, instant};
-use crate::{Outcome, panics};
 
 /// Milliseconds that a writer lives after its first acknowledgement.
 const LIFE_MS: std::ops::Range<u64> = 1..250;
@@ -70,11 +70,11 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let mut tally = json!({
         "part": "kill", "kills": kills, "producers": producers,
         "acknowledged": acknowledged, "published": published, "ended": ended,
-        "refused": refused, "open_failures": shut, "panics": panics(),
+        "refused": refused, "open_failures": shut, "panics": args.panics(),
         "open_us_p50": middle, "open_us_max": open_us.last(),
     });
     crate::merge(&mut tally, broken.json());
-    let kept = broken.count() == 0 && shut == 0 && refused == 0 && panics() == 0;
+    let kept = broken.count() == 0 && shut == 0 && refused == 0 && args.panics() == 0;
     Ok(Outcome { tally, kept })
 }
 

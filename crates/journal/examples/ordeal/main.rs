@@ -21,6 +21,7 @@ mod writer;
 
 use std::io::Write as _;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Result, bail};
@@ -37,18 +38,17 @@ struct Outcome {
     kept: bool,
 }
 
-/// Counts the panics of this process, whichever thread they happen on.
-static PANICS: AtomicU64 = AtomicU64::new(0);
-
 fn main() -> ExitCode {
-    let before = std::panic::take_hook();
+    // Whichever thread panics, it counts.
+    let panics = Arc::new(AtomicU64::new(0));
+    let (before, counted) = (std::panic::take_hook(), Arc::clone(&panics));
     std::panic::set_hook(Box::new(move |info| {
-        PANICS.fetch_add(1, Ordering::Relaxed);
+        counted.fetch_add(1, Ordering::Relaxed);
         before(info);
     }));
     let mut words = std::env::args().skip(1);
     let command = words.next().unwrap_or_default();
-    let outcome = Args::read(words).and_then(|args| run(&command, &args));
+    let outcome = Args::read(words, panics).and_then(|args| run(&command, &args));
     match outcome {
         Ok(Some(outcome)) => {
             let told = writeln!(std::io::stdout(), "{}", outcome.tally);
@@ -74,11 +74,6 @@ fn run(command: &str, args: &Args) -> Result<Option<Outcome>> {
         "faults" => fault::run(args).map(Some),
         other => bail!("unknown word `{other}`"),
     }
-}
-
-/// How often this process panicked so far.
-fn panics() -> u64 {
-    PANICS.load(Ordering::Relaxed)
 }
 
 /// Adds the fields of one object to another.
