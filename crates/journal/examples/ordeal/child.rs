@@ -90,6 +90,20 @@ impl Suffering {
         Ok(Pipe::Open)
     }
 
+    /// Takes in what it tells until it has come to its end, and lingers.
+    pub(crate) fn over(&mut self, truth: &mut Truth, patience: Duration) -> Result<()> {
+        let start = instant();
+        while truth.over == 0 {
+            ensure!(
+                self.drain(truth)? == Pipe::Open,
+                "the writer ended too early"
+            );
+            ensure!(start.elapsed() < patience, "the writer takes too long");
+            self.poll(Duration::from_millis(50))?;
+        }
+        Ok(())
+    }
+
     /// Takes in what lies in the pipe.
     pub(crate) fn drain(&mut self, truth: &mut Truth) -> Result<Pipe> {
         let mut bytes = [0_u8; 64 * 1024];

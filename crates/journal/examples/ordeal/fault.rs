@@ -43,7 +43,10 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let from: u64 = args.number("from", 1)?;
     for kind in KINDS {
         for (name, fault) in [
-            ("once", Fault::Once as fn(&'static str, u64) -> Fault),
+            (
+                "once",
+                Fault::Once as fn(&'static str, u64) -> Fault<'static>,
+            ),
             ("on", Fault::From),
         ] {
             let mut at = from;
@@ -70,7 +73,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
 }
 
 /// One run of the script; whether the fault was met.
-fn one(shim: &Shim, fault: Fault, tally: &mut Tally) -> Result<bool> {
+fn one(shim: &Shim, fault: Fault<'_>, tally: &mut Tally) -> Result<bool> {
     let dir = tempfile::tempdir()?;
     let mut truth = Truth::default();
     prepare(dir.path(), &mut truth)?;

@@ -5,6 +5,8 @@
  * too where ORDEAL_STICKY is set. ORDEAL_KIND=nosync fails nothing: a sync of a file whose name
  * ends in ORDEAL_ONLY says that it was done, and was not. Each failed call is told on the
  * standard output as one record, so that it stands in order among what the program tells.
+ * ORDEAL_KIND=count fails nothing either: at its end, the program writes the number of its syncs
+ * to the file ORDEAL_COUNT.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -18,7 +20,7 @@
 #include <unistd.h>
 
 enum call { WRITE, PWRITE, FSYNC, FDATASYNC, FTRUNCATE, RENAME, FALLOCATE, UNLINK };
-enum kind { NONE, EIO_KIND, ENOSPC_KIND, SHORT_KIND, NOSYNC_KIND };
+enum kind { NONE, EIO_KIND, ENOSPC_KIND, SHORT_KIND, NOSYNC_KIND, COUNT_KIND };
 
 static const char *dir, *only;
 static size_t dir_bytes, only_bytes;
@@ -26,7 +28,7 @@ static long fail_at;
 static int sticky;
 static enum kind kind;
 static atomic_long calls;
-static atomic_int skipped;
+static atomic_long syncs;
 
 __attribute__((constructor)) static void start(void) {
     const char *at = getenv("ORDEAL_AT"), *what = getenv("ORDEAL_KIND");
@@ -41,6 +43,15 @@ __attribute__((constructor)) static void start(void) {
     else if (!strcmp(what, "enospc")) kind = ENOSPC_KIND;
     else if (!strcmp(what, "short")) kind = SHORT_KIND;
     else if (!strcmp(what, "nosync")) kind = NOSYNC_KIND;
+    else if (!strcmp(what, "count")) kind = COUNT_KIND;
+}
+
+__attribute__((destructor)) static void end(void) {
+    const char *path = getenv("ORDEAL_COUNT");
+    FILE *file = path && kind == COUNT_KIND ? fopen(path, "w") : NULL;
+    if (!file) return;
+    fprintf(file, "%ld\n", atomic_load(&syncs));
+    fclose(file);
 }
 
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
@@ -63,7 +74,7 @@ static int ours_fd(int fd) {
 
 /* Numbers a call; whether it is to fail. */
 static int fails(enum call call) {
-    if (kind == NONE || kind == NOSYNC_KIND) return 0;
+    if (kind == NONE || kind == NOSYNC_KIND || kind == COUNT_KIND) return 0;
     long number = atomic_fetch_add(&calls, 1) + 1;
     if (number < fail_at || (number > fail_at && !sticky)) return 0;
     /* A sync cannot be short, nor can it run out of room on a disk that took the bytes. */
@@ -101,22 +112,18 @@ ssize_t pwrite(int fd, const void *bytes, size_t count, off_t at) {
 
 int fsync(int fd) {
     if (ours_fd(fd)) {
-        if (kind == NOSYNC_KIND) {
-            atomic_fetch_add(&skipped, 1);
-            return 0;
-        }
+        if (kind == NOSYNC_KIND) return 0;
         if (fails(FSYNC)) return -1;
+        atomic_fetch_add(&syncs, 1);
     }
     return REAL(fsync)(fd);
 }
 
 int fdatasync(int fd) {
     if (ours_fd(fd)) {
-        if (kind == NOSYNC_KIND) {
-            atomic_fetch_add(&skipped, 1);
-            return 0;
-        }
+        if (kind == NOSYNC_KIND) return 0;
         if (fails(FDATASYNC)) return -1;
+        atomic_fetch_add(&syncs, 1);
     }
     return REAL(fdatasync)(fd);
 }

@@ -5,6 +5,7 @@
 //! compare. Each prints one JSON line at its end, and fails where a promise was broken.
 
 mod args;
+mod bench;
 mod child;
 mod cut;
 mod disk;
@@ -17,6 +18,7 @@ mod plan;
 mod record;
 mod script;
 mod shim;
+mod tail;
 mod writer;
 
 use std::io::Write as _;
@@ -71,6 +73,8 @@ fn run(command: &str, args: &Args) -> Result<Option<Outcome>> {
         "kill" => kill::run(args).map(Some),
         "cut" => cut::run(args).map(Some),
         "flips" => flip::run(args).map(Some),
+        "tail" => tail::run(args).map(Some),
+        "bench" => bench::run(args).map(Some),
         "faults" => fault::run(args).map(Some),
         other => bail!("unknown word `{other}`"),
     }

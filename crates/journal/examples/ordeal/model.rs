@@ -63,6 +63,8 @@ pub(crate) struct Truth {
     pub(crate) shut: u64,
     pub(crate) misread: u64,
     pub(crate) over: u64,
+    /// What was acknowledged, in order, where somebody asked to keep it.
+    pub(crate) history: Option<Vec<Record>>,
     /// Calls that the shim failed, by their names' numbers.
     pub(crate) hits: Vec<u16>,
     /// Operations that were acknowledged after the first failed call of each kind.
@@ -147,9 +149,9 @@ pub(crate) enum Results {
 
 /// What is there.
 #[derive(Debug, Default)]
-struct Found {
-    live: HashMap<u64, State>,
-    values: BTreeMap<u64, u64>,
+pub(crate) struct Found {
+    pub(crate) live: HashMap<u64, State>,
+    pub(crate) values: BTreeMap<u64, u64>,
 }
 
 impl Truth {
@@ -204,6 +206,9 @@ impl Truth {
 
     fn end(&mut self, record: Record) {
         self.acknowledged += 1;
+        if let Some(history) = &mut self.history {
+            history.push(record);
+        }
         self.published += u64::from(record.op == Op::Publish);
         self.ended += u64::from(record.op == Op::Ack);
         match after(record.op) {
@@ -286,7 +291,7 @@ impl Truth {
 }
 
 /// What an operation makes of a message; none where it is about a value.
-const fn after(op: Op) -> Option<State> {
+pub(crate) const fn after(op: Op) -> Option<State> {
     match op {
         Op::Publish | Op::Nak | Op::Revive => Some(State::Waiting),
         Op::Ack => Some(State::Done),
@@ -297,7 +302,7 @@ const fn after(op: Op) -> Option<State> {
 }
 
 /// Reads everything, and checks that each row says what its number says.
-async fn look(journal: &dyn Journal, broken: &mut Broken) -> Result<Found> {
+pub(crate) async fn look(journal: &dyn Journal, broken: &mut Broken) -> Result<Found> {
     let mut found = Found::default();
     let at = Clock::new().at();
     let mut filter = Filter {
@@ -374,7 +379,11 @@ fn right(entry: &Entry) -> Option<u64> {
 }
 
 /// How a message stands that is not live.
-async fn ended(journal: &dyn Journal, number: u64, broken: &mut Broken) -> Result<State> {
+pub(crate) async fn ended(
+    journal: &dyn Journal,
+    number: u64,
+    broken: &mut Broken,
+) -> Result<State> {
     let lane = plan::lane(number)?;
     let Some(done) = journal.result(&lane, &plan::dedupe(number)).await? else {
         return Ok(State::Gone);

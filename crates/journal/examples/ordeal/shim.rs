@@ -28,13 +28,15 @@ pub(crate) struct Shim {
 
 /// What a shim does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub(crate) enum Fault<'a> {
     /// The call with this number fails, by this name.
     Once(&'static str, u64),
     /// That one and all later ones.
     From(&'static str, u64),
     /// Syncs of files whose names end so say that they were done.
     Unsynced(&'static str),
+    /// None, but the syncs are counted, and their number is written to this file at the end.
+    Counted(&'a Path),
 }
 
 impl Shim {
@@ -53,7 +55,7 @@ impl Shim {
     }
 
     /// The environment in which calls on the files of a directory fail.
-    pub(crate) fn env(&self, dir: &Path, fault: Fault) -> Vec<(&'static str, String)> {
+    pub(crate) fn env(&self, dir: &Path, fault: Fault<'_>) -> Vec<(&'static str, String)> {
         let mut env = vec![
             ("LD_PRELOAD", self.library.display().to_string()),
             ("ORDEAL_DIR", dir.display().to_string()),
@@ -66,6 +68,10 @@ impl Shim {
             Fault::Unsynced(only) => {
                 env.push(("ORDEAL_KIND", "nosync".to_owned()));
                 env.push(("ORDEAL_ONLY", only.to_owned()));
+            }
+            Fault::Counted(file) => {
+                env.push(("ORDEAL_KIND", "count".to_owned()));
+                env.push(("ORDEAL_COUNT", file.display().to_string()));
             }
         }
         if matches!(fault, Fault::From(..)) {

@@ -42,6 +42,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if args.has("script") {
         return open::wait(crate::script::run(&writer))?;
     }
+    if args.has("commits") {
+        return open::wait(crate::bench::commits(&writer, args.number("commits", 0)?))?;
+    }
+    if args.has("fill") {
+        return open::wait(crate::bench::fill(&writer, args.number("fill", 0)?))?;
+    }
     let (producers, seed) = (args.number("producers", 32)?, args.number("seed", 1)?);
     let messages: u64 = args.number("messages", u64::MAX)?;
     open::wait(async move {
@@ -63,6 +69,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             writer.journal.close().await;
         }
         writer.teller.tell(Phase::Over, Op::None, 0, 0)?;
+        if args.has("linger") {
+            std::future::pending::<()>().await;
+        }
         Ok(())
     })?
 }
