@@ -15,6 +15,9 @@ use crate::model::{Broken, Results, Truth};
 use crate::shim::{Fault, Shim};
 use crate::{Outcome, kill, open};
 
+/// Bytes of the disk.
+const DISK_BYTES: u64 = 256 * 1024 * 1024;
+
 /// Milliseconds between the first acknowledgement of a writer and the cut.
 const LIFE_MS: std::ops::Range<u64> = 20..700;
 
@@ -31,7 +34,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let (producers, seed) = (args.number("producers", 32)?, args.number("seed", 1)?);
     let mut random = fastrand::Rng::with_seed(seed);
     let home = tempfile::tempdir()?;
-    let disk = Disk::new(home.path(), "disk")?;
+    let disk = Disk::new(home.path(), "disk", DISK_BYTES)?;
     fs::create_dir(disk.state())?;
     let shim = match args.has("unsynced") {
         true => Shim::build(home.path())?.env(&disk.state(), Fault::Unsynced(LOG)),

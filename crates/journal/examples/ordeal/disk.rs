@@ -6,8 +6,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-/// Bytes of the file system; the file that holds it is sparse.
-const DISK_BYTES: u64 = 256 * 1024 * 1024;
+/// Bytes of the file system that is tried.
+const TRY_BYTES: u64 = 16 * 1024 * 1024;
 
 /// A mounted file system; dropped, it is unmounted.
 #[derive(Debug)]
@@ -25,15 +25,16 @@ pub(crate) fn missing() -> Option<&'static str> {
     if !has("mkfs.ext4") || !has("mount") {
         return Some("mkfs.ext4 or mount is not installed");
     }
-    let works = tempfile::tempdir().is_ok_and(|dir| Disk::new(dir.path(), "try").is_ok());
+    let works =
+        tempfile::tempdir().is_ok_and(|dir| Disk::new(dir.path(), "try", TRY_BYTES).is_ok());
     (!works).then_some("no loop device can be mounted")
 }
 
 impl Disk {
-    /// Makes an empty one in a directory.
-    pub(crate) fn new(dir: &Path, name: &str) -> Result<Self> {
+    /// Makes an empty one in a directory; the file that holds it is sparse.
+    pub(crate) fn new(dir: &Path, name: &str, bytes: u64) -> Result<Self> {
         let image = dir.join(format!("{name}.img"));
-        File::create(&image)?.set_len(DISK_BYTES)?;
+        File::create(&image)?.set_len(bytes)?;
         call("mkfs.ext4", &["-q".as_ref(), "-F".as_ref(), &image])?;
         Self::mounted(dir, name, image)
     }

@@ -23,6 +23,11 @@ use crate::{Outcome, kill, plan};
 /// Rows that are read at once.
 const PAGE: usize = 1_000;
 
+/// The log, what stands before its first frame, and what stands before the page of a frame.
+const LOG: &str = "state.db-wal";
+const LOG_HEADER_BYTES: usize = 32;
+const LOG_FRAME_BYTES: usize = 24;
+
 /// Damage that is told word by word.
 const TOLD_MAX: usize = 20;
 
@@ -44,6 +49,8 @@ struct Specimen {
     name: &'static str,
     files: Vec<(PathBuf, Vec<u8>)>,
     contents: Contents,
+    /// Where the last transaction of the log begins.
+    last: usize,
 }
 
 /// What was seen of one flipped bit.
@@ -62,6 +69,7 @@ struct Tally {
     not_opened: u64,
     named: u64,
     reported: u64,
+    unfinished: u64,
     silent: u64,
     by_file: HashMap<String, u64>,
     told: Vec<String>,
@@ -90,7 +98,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let told = json!({
         "part": "flips", "flips": flips, "seed": seed, "by_file": tally.by_file,
         "unaffected": tally.unaffected, "not_opened": tally.not_opened, "named": tally.named,
-        "reported": tally.reported, "silent": tally.silent, "panics": args.panics(),
+        "reported": tally.reported, "unfinished": tally.unfinished, "silent": tally.silent, "panics": args.panics(),
         "rows": specimens.iter().map(|one| one.contents.entries.len()).collect::<Vec<_>>(),
         "told": tally.told, "other_errors": tally.others,
     });
@@ -122,11 +130,32 @@ fn specimen(name: &'static str, seed: u64) -> Result<Specimen> {
         journal.close().await;
         contents
     })??;
+    let log = files.iter().find(|(name, _)| name.as_os_str() == LOG);
+    let last = log.map_or(usize::MAX, |(_, log)| last_transaction(log));
     Ok(Specimen {
         name,
         files,
         contents,
+        last,
     })
+}
+
+/// Where the last transaction of a log begins. One bit flipped in it makes it a transaction that
+/// was never finished, which nobody can tell from one that a crash cut off.
+fn last_transaction(log: &[u8]) -> usize {
+    let word = |at: usize| log.get(at..).and_then(|rest| rest.first_chunk().copied());
+    let number = |at: usize| word(at).map_or(0, u32::from_be_bytes);
+    let page = usize::try_from(number(8)).unwrap_or(0);
+    let (mut at, mut ends) = (LOG_HEADER_BYTES, vec![LOG_HEADER_BYTES]);
+    while at < log.len() && (number(at + 8), number(at + 12)) == (number(16), number(20)) {
+        let is_commit = number(at + 4) != 0;
+        at += LOG_FRAME_BYTES + page;
+        if is_commit {
+            ends.push(at);
+        }
+    }
+    ends.pop();
+    ends.pop().unwrap_or(0)
 }
 
 /// The files that hold rows, with their bytes.
@@ -136,7 +165,7 @@ fn files(dir: &Path) -> Result<Vec<(PathBuf, Vec<u8>)>> {
         let file = file?;
         let name = PathBuf::from(file.file_name());
         // The index of the log is built anew after a crash, and the rest holds no rows.
-        if matches!(name.to_str(), Some("state.db" | "state.db-wal")) {
+        if matches!(name.to_str(), Some("state.db" | LOG)) {
             files.push((name, fs::read(file.path())?));
         }
     }
@@ -189,7 +218,7 @@ fn one(specimen: &Specimen, nth: u64, random: &mut fastrand::Rng, tally: &mut Ta
         .files
         .get(random.usize(..specimen.files.len()))
         .context("no file")?;
-    let mut place = String::new();
+    let (mut place, mut in_last) = (String::new(), false);
     for (name, bytes) in &specimen.files {
         let mut bytes = bytes.clone();
         if name == hit && !bytes.is_empty() {
@@ -197,6 +226,7 @@ fn one(specimen: &Specimen, nth: u64, random: &mut fastrand::Rng, tally: &mut Ta
             if let Some(byte) = bytes.get_mut(at) {
                 *byte ^= 1 << bit;
             }
+            in_last = name.as_os_str() == LOG && at >= specimen.last;
             place = format!("#{nth} {} {}@{at}.{bit}", specimen.name, name.display());
         }
         fs::write(dir.path().join(name), bytes)?;
@@ -222,19 +252,21 @@ fn one(specimen: &Specimen, nth: u64, random: &mut fastrand::Rng, tally: &mut Ta
         seen
     })?;
     let reported = open::reported(journal.as_ref()).is_some();
-    tally.judge(&place, &seen, reported);
+    tally.judge(&place, &seen, reported, in_last);
     Ok(())
 }
 
 impl Tally {
-    fn judge(&mut self, place: &str, seen: &Seen, reported: bool) {
+    fn judge(&mut self, place: &str, seen: &Seen, reported: bool, in_last: bool) {
         for other in &seen.others {
             if self.others.len() < TOLD_MAX {
                 self.others.push(format!("{place}: {other}"));
             }
         }
         let missing_unsaid = !seen.missing.is_empty() && seen.errors == 0 && !reported;
-        if !seen.wrong.is_empty() || missing_unsaid {
+        if in_last && !seen.is_right() && seen.errors == 0 {
+            self.unfinished += 1;
+        } else if !seen.wrong.is_empty() || missing_unsaid {
             self.silent += 1;
             if self.told.len() < TOLD_MAX {
                 let (wrong, missing) = (&seen.wrong, &seen.missing);
@@ -255,6 +287,10 @@ impl Tally {
 }
 
 impl Seen {
+    const fn is_right(&self) -> bool {
+        self.wrong.is_empty() && self.missing.is_empty()
+    }
+
     async fn read(&mut self, journal: &dyn Journal, right: &Contents) {
         let at = Clock::new().at();
         if let Some(entries) = self.given("inspect", inspect(journal).await) {

@@ -11,6 +11,7 @@ mod cut;
 mod disk;
 mod fault;
 mod flip;
+mod full;
 mod kill;
 mod model;
 mod open;
@@ -75,6 +76,7 @@ fn run(command: &str, args: &Args) -> Result<Option<Outcome>> {
         "flips" => flip::run(args).map(Some),
         "tail" => tail::run(args).map(Some),
         "bench" => bench::run(args).map(Some),
+        "full" => full::run(args).map(Some),
         "faults" => fault::run(args).map(Some),
         other => bail!("unknown word `{other}`"),
     }

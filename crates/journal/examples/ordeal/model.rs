@@ -69,6 +69,9 @@ pub(crate) struct Truth {
     pub(crate) hits: Vec<u16>,
     /// Operations that were acknowledged after the first failed call of each kind.
     pub(crate) after_hit: u64,
+    /// Publications that were acknowledged after there was room again.
+    pub(crate) after_room: u64,
+    roomy: bool,
     poisoned_now: bool,
 }
 
@@ -161,6 +164,7 @@ impl Truth {
             Phase::Begun => self.begin(record),
             Phase::Ended => {
                 self.after_poison += u64::from(self.poisoned_now);
+                self.after_room += u64::from(self.roomy);
                 self.after_hit += u64::from(!self.hits.is_empty());
                 self.end(record);
             }
@@ -180,6 +184,7 @@ impl Truth {
             Phase::Shut => self.shut += 1,
             Phase::Misread => self.misread += 1,
             Phase::Over => self.over += 1,
+            Phase::Roomy => self.roomy = true,
             Phase::Hit => self.hits.push(record.detail),
         }
     }

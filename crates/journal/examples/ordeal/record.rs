@@ -28,6 +28,8 @@ pub(crate) enum Phase {
     Over,
     /// The shim failed a call; the operation says which.
     Hit,
+    /// What was there has been ended: there must be room again.
+    Roomy,
 }
 
 /// What is done to a message or a value.
@@ -56,7 +58,7 @@ pub(crate) struct Record {
     pub(crate) number: u64,
 }
 
-const PHASES: [Phase; 9] = [
+const PHASES: [Phase; 10] = [
     Phase::Begun,
     Phase::Ended,
     Phase::Refused,
@@ -66,6 +68,7 @@ const PHASES: [Phase; 9] = [
     Phase::Misread,
     Phase::Over,
     Phase::Hit,
+    Phase::Roomy,
 ];
 
 const OPS: [Op; 9] = [

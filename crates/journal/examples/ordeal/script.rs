@@ -60,7 +60,7 @@ async fn settle(writer: &Writer, nth: usize, delivery: &Delivery) -> Result<()> 
 }
 
 /// Reads must go on whatever became of writing.
-async fn read(writer: &Writer) -> Result<()> {
+pub(crate) async fn read(writer: &Writer) -> Result<()> {
     let at = writer.clock.at();
     let filter = Filter {
         lanes: plan::PREFIX.to_owned(),

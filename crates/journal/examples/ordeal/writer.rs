@@ -3,6 +3,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -30,6 +31,8 @@ pub(crate) struct Writer {
     pub(crate) clock: Clock,
     /// Which run of the writer in this directory.
     pub(crate) run: u64,
+    /// Operations that did not take effect.
+    refused: AtomicU64,
 }
 
 /// Runs the producers until somebody kills us, or until each has sent so many.
@@ -44,6 +47,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     if args.has("commits") {
         return open::wait(crate::bench::commits(&writer, args.number("commits", 0)?))?;
+    }
+    if args.has("until-full") {
+        return open::wait(crate::full::fill(&writer))?;
     }
     if args.has("fill") {
         return open::wait(crate::bench::fill(&writer, args.number("fill", 0)?))?;
@@ -86,6 +92,7 @@ fn start(dir: &Path, teller: Teller, run: u64) -> Result<Option<Writer>> {
                 teller,
                 clock: Clock::new(),
                 run,
+                refused: AtomicU64::new(0),
             }))
         }
         Err(error) => {
@@ -98,6 +105,11 @@ fn start(dir: &Path, teller: Teller, run: u64) -> Result<Option<Writer>> {
 }
 
 impl Writer {
+    /// How many operations did not take effect so far.
+    pub(crate) fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
     /// Does one thing and tells how it went, before and after.
     pub(crate) async fn step<'a, T>(
         &self,
@@ -110,6 +122,9 @@ impl Writer {
             Err(JournalError::Poisoned { .. }) => (Phase::Poisoned, None),
             Err(_) => (Phase::Refused, None),
         };
+        if given.is_none() {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+        }
         self.teller.tell(phase, op, detail, number)?;
         Ok(given)
     }
