@@ -47,8 +47,10 @@ struct Contents {
 #[derive(Debug)]
 struct Specimen {
     name: &'static str,
-    files: Vec<(PathBuf, Vec<u8>)>,
+    files: Files,
     contents: Contents,
+    /// The same, without its last transaction.
+    before: Contents,
     /// Where the last transaction of the log begins.
     last: usize,
 }
@@ -61,6 +63,8 @@ struct Seen {
     others: Vec<String>,
     wrong: Vec<String>,
     missing: Vec<String>,
+    /// Whether the engine says that something is amiss.
+    reported: bool,
 }
 
 #[derive(Debug, Default)]
@@ -124,20 +128,33 @@ fn specimen(name: &'static str, seed: u64) -> Result<Specimen> {
         writer.kill(&mut truth)?;
     }
     let files = files(dir.path())?;
-    let journal = open::open(dir.path())?;
-    let contents = open::wait(async {
-        let contents = contents(journal.as_ref(), &truth).await;
-        journal.close().await;
-        contents
-    })??;
-    let log = files.iter().find(|(name, _)| name.as_os_str() == LOG);
-    let last = log.map_or(usize::MAX, |(_, log)| last_transaction(log));
+    let mut cut = files.clone();
+    let log = cut.iter_mut().find(|(name, _)| name.as_os_str() == LOG);
+    let last = log.map_or(usize::MAX, |(_, log)| {
+        let last = last_transaction(log);
+        log.truncate(last);
+        last
+    });
     Ok(Specimen {
         name,
+        contents: contents_of(&files, &truth)?,
+        before: contents_of(&cut, &truth)?,
         files,
-        contents,
         last,
     })
+}
+
+fn contents_of(files: &Files, truth: &Truth) -> Result<Contents> {
+    let dir = tempfile::tempdir()?;
+    for (name, bytes) in files {
+        fs::write(dir.path().join(name), bytes)?;
+    }
+    let journal = open::open(dir.path())?;
+    open::wait(async {
+        let contents = contents(journal.as_ref(), truth).await;
+        journal.close().await;
+        contents
+    })?
 }
 
 /// Where the last transaction of a log begins. One bit flipped in it makes it a transaction that
@@ -159,7 +176,7 @@ fn last_transaction(log: &[u8]) -> usize {
 }
 
 /// The files that hold rows, with their bytes.
-fn files(dir: &Path) -> Result<Vec<(PathBuf, Vec<u8>)>> {
+fn files(dir: &Path) -> Result<Files> {
     let mut files = Vec::new();
     for file in fs::read_dir(dir)? {
         let file = file?;
@@ -211,62 +228,75 @@ async fn inspect(journal: &dyn Journal) -> Result<Vec<Entry>, JournalError> {
     }
 }
 
-/// Flips one bit in a copy and reads everything.
-fn one(specimen: &Specimen, nth: u64, random: &mut fastrand::Rng, tally: &mut Tally) -> Result<()> {
+/// The files of a journal, by name.
+type Files = Vec<(PathBuf, Vec<u8>)>;
+
+/// Writes files into a new directory, opens the journal there and reads everything; the error is
+/// that of opening.
+fn read(files: &Files, right: &Contents) -> Result<Result<Seen>> {
     let dir = tempfile::tempdir()?;
-    let (hit, _) = specimen
-        .files
-        .get(random.usize(..specimen.files.len()))
-        .context("no file")?;
-    let (mut place, mut in_last) = (String::new(), false);
-    for (name, bytes) in &specimen.files {
-        let mut bytes = bytes.clone();
-        if name == hit && !bytes.is_empty() {
-            let (at, bit) = (random.usize(..bytes.len()), random.u8(..8));
-            if let Some(byte) = bytes.get_mut(at) {
-                *byte ^= 1 << bit;
-            }
-            in_last = name.as_os_str() == LOG && at >= specimen.last;
-            place = format!("#{nth} {} {}@{at}.{bit}", specimen.name, name.display());
-        }
+    for (name, bytes) in files {
         fs::write(dir.path().join(name), bytes)?;
     }
-    *tally
-        .by_file
-        .entry(format!("{} {}", specimen.name, hit.display()))
-        .or_default() += 1;
     let journal = match open::open(dir.path()) {
         Ok(journal) => journal,
+        Err(error) => return Ok(Err(error)),
+    };
+    open::wait(async {
+        let mut seen = Seen::default();
+        seen.read(journal.as_ref(), right).await;
+        seen.reported = open::reported(journal.as_ref()).is_some();
+        journal.close().await;
+        Ok(Ok(seen))
+    })?
+}
+
+/// Flips one bit in a copy and reads everything.
+fn one(specimen: &Specimen, nth: u64, random: &mut fastrand::Rng, tally: &mut Tally) -> Result<()> {
+    let mut files = specimen.files.clone();
+    let which = random.usize(..files.len());
+    let (name, bytes) = files.get_mut(which).context("no file")?;
+    ensure!(!bytes.is_empty(), "{} is empty", name.display());
+    let (at, bit) = (random.usize(..bytes.len()), random.u8(..8));
+    if let Some(byte) = bytes.get_mut(at) {
+        *byte ^= 1 << bit;
+    }
+    let in_last = name.as_os_str() == LOG && at >= specimen.last;
+    let file = format!("{} {}", specimen.name, name.display());
+    let place = format!("#{nth} {file}@{at}.{bit}");
+    *tally.by_file.entry(file).or_default() += 1;
+    let seen = match read(&files, &specimen.contents)? {
+        Ok(seen) => seen,
         Err(error) => {
             tally.not_opened += 1;
-            if tally.others.len() < TOLD_MAX {
-                tally.others.push(format!("{place}: {error:#}"));
-            }
+            tally.other(format!("{place}: {error:#}"));
             return Ok(());
         }
     };
-    let seen = open::wait(async {
-        let mut seen = Seen::default();
-        seen.read(journal.as_ref(), &specimen.contents).await;
-        journal.close().await;
-        seen
-    })?;
-    let reported = open::reported(journal.as_ref()).is_some();
-    tally.judge(&place, &seen, reported, in_last);
+    if in_last && !seen.is_right() {
+        let before = read(&files, &specimen.before)?;
+        if before.is_ok_and(|seen| seen.is_right() && seen.errors == 0) {
+            tally.unfinished += 1;
+            return Ok(());
+        }
+    }
+    tally.judge(&place, &seen);
     Ok(())
 }
 
 impl Tally {
-    fn judge(&mut self, place: &str, seen: &Seen, reported: bool, in_last: bool) {
-        for other in &seen.others {
-            if self.others.len() < TOLD_MAX {
-                self.others.push(format!("{place}: {other}"));
-            }
+    fn other(&mut self, words: String) {
+        if self.others.len() < TOLD_MAX {
+            self.others.push(words);
         }
-        let missing_unsaid = !seen.missing.is_empty() && seen.errors == 0 && !reported;
-        if in_last && !seen.is_right() && seen.errors == 0 {
-            self.unfinished += 1;
-        } else if !seen.wrong.is_empty() || missing_unsaid {
+    }
+
+    fn judge(&mut self, place: &str, seen: &Seen) {
+        for other in &seen.others {
+            self.other(format!("{place}: {other}"));
+        }
+        let missing_unsaid = !seen.missing.is_empty() && seen.errors == 0 && !seen.reported;
+        if !seen.wrong.is_empty() || missing_unsaid {
             self.silent += 1;
             if self.told.len() < TOLD_MAX {
                 let (wrong, missing) = (&seen.wrong, &seen.missing);
@@ -278,7 +308,7 @@ impl Tally {
             }
         } else if seen.errors > 0 {
             self.named += 1;
-        } else if reported {
+        } else if seen.reported {
             self.reported += 1;
         } else {
             self.unaffected += 1;
