@@ -9,6 +9,7 @@ mod bench;
 mod chaos;
 mod check;
 mod examples;
+mod ordeal;
 mod peers;
 mod process;
 mod repo;
@@ -39,6 +40,8 @@ usage: cargo xtask COMMAND
            [--json]
   chaos    healthy servers beside five faulty ones [--minutes N] [--seconds N] [--rate N]
            [--crashes-per-minute N] [--binary PATH] [--json]
+  ordeal   what the journal keeps through kill -9, power cuts, flipped bits and failing disks
+           [--kills N] [--cuts N] [--flips N] [--faults] [--quick] [--seed N] [--json]
   soak     sim, chaos, and the long forms of the tests that have one; half an hour
   bench    measure the gateway [--quick] [--only what,..] [--json] [--pairs N]
 ";
@@ -67,6 +70,7 @@ fn run(command: &str, rest: &[String]) -> Result<ExitCode> {
         "test" => no_options(rest).and_then(|()| test::run(&root)),
         "sim" => sim::run(&root, rest),
         "chaos" => chaos::run(&root, rest),
+        "ordeal" => ordeal::run(&root, rest),
         "soak" => no_options(rest).and_then(|()| soak::run(&root)),
         "bench" => bench::run(&root, rest),
         "" | "help" | "--help" | "-h" => {
