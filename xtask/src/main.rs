@@ -17,6 +17,7 @@ mod sim;
 mod soak;
 mod test;
 mod tidy;
+mod writes;
 
 use std::process::ExitCode;
 
@@ -39,6 +40,8 @@ usage: cargo xtask COMMAND
            [--json]
   chaos    healthy servers beside five faulty ones [--minutes N] [--seconds N] [--rate N]
            [--crashes-per-minute N] [--binary PATH] [--json]
+  writes   numbered writes while server, gateway and network are killed [--calls N] [--kills N]
+           [--seed S]
   soak     sim, chaos, and the long forms of the tests that have one; half an hour
   bench    measure the gateway [--quick] [--only what,..] [--json] [--pairs N]
 ";
@@ -67,6 +70,7 @@ fn run(command: &str, rest: &[String]) -> Result<ExitCode> {
         "test" => no_options(rest).and_then(|()| test::run(&root)),
         "sim" => sim::run(&root, rest),
         "chaos" => chaos::run(&root, rest),
+        "writes" => writes::run(&root, rest),
         "soak" => no_options(rest).and_then(|()| soak::run(&root)),
         "bench" => bench::run(&root, rest),
         "" | "help" | "--help" | "-h" => {
