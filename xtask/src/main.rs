@@ -18,6 +18,7 @@ mod sim;
 mod soak;
 mod test;
 mod tidy;
+mod writes;
 
 use std::process::ExitCode;
 
@@ -42,6 +43,8 @@ usage: cargo xtask COMMAND
            [--crashes-per-minute N] [--binary PATH] [--json]
   ordeal   what the journal keeps through kill -9, power cuts, flipped bits and failing disks
            [--kills N] [--cuts N] [--flips N] [--faults] [--quick] [--seed N] [--json]
+  writes   numbered writes while server, gateway and network are killed [--calls N] [--kills N]
+           [--seed S]
   soak     sim, chaos, and the long forms of the tests that have one; half an hour
   bench    measure the gateway [--quick] [--only what,..] [--json] [--pairs N]
 ";
@@ -71,6 +74,7 @@ fn run(command: &str, rest: &[String]) -> Result<ExitCode> {
         "sim" => sim::run(&root, rest),
         "chaos" => chaos::run(&root, rest),
         "ordeal" => ordeal::run(&root, rest),
+        "writes" => writes::run(&root, rest),
         "soak" => no_options(rest).and_then(|()| soak::run(&root)),
         "bench" => bench::run(&root, rest),
         "" | "help" | "--help" | "-h" => {

@@ -11,6 +11,7 @@ mod failure;
 mod logs;
 mod ls;
 mod out;
+mod outbox;
 mod pin;
 mod power;
 mod pretty;
@@ -139,6 +140,7 @@ pub fn run(command: &Command, context: &mut Context) -> Result<Exit, Failure> {
         Command::Role { command } => role::run(command, context),
         Command::Token { command } => token::run(command, context),
         Command::Pin { command } => pin::run(command, context),
+        Command::Outbox { command } => outbox::run(command, context),
         Command::Version => version(context),
         // Both are run before anything is set up for a command.
         Command::Fixture(_) | Command::Reaper(_) => Err(Failure::usage("run it as a program")),

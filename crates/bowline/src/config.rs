@@ -75,6 +75,8 @@ pub struct Config {
     pub limits: HostLimits,
     /// What is told of calls, and where.
     pub telemetry: Telemetry,
+    /// What remembers queued writes.
+    pub journal: Engine,
     /// Who may do what.
     pub policy: PolicyConfig,
     /// Every pattern of the policy and where it stands, in file order.
@@ -99,6 +101,7 @@ impl Default for Config {
             listen: vec![defaults::LISTEN],
             limits: HostLimits::default(),
             telemetry: Telemetry::default(),
+            journal: Engine::default(),
             policy: PolicyConfig::default(),
             mentions: Vec::new(),
             servers: Vec::new(),
@@ -118,6 +121,27 @@ impl Config {
         match self.listen_instead.as_slice() {
             [] => &self.listen,
             instead => instead,
+        }
+    }
+}
+
+/// What remembers queued writes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Engine {
+    /// A file of the state directory: what is acknowledged is never lost.
+    #[default]
+    Sqlite,
+    /// Nothing but memory: everything queued is lost with the process.
+    Memory,
+}
+
+impl Engine {
+    /// Returns the word used in configuration and API.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Sqlite => "sqlite",
+            Self::Memory => "memory",
         }
     }
 }

@@ -8,6 +8,7 @@ pub mod door;
 pub mod errors;
 pub mod guard;
 pub mod hold;
+mod key;
 pub mod listen;
 pub mod mcp;
 pub mod metrics;

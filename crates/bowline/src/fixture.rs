@@ -52,7 +52,7 @@ const DRAIN_MS_MAX: u64 = 1_000;
 /// Command line of `bowline fixture`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// Tools to offer: `conformance`, `demo` or `many=N`
+    /// Tools to offer: `conformance`, `demo`, `writes` or `many=N`
     #[arg(long, value_name = "SET", default_value = "conformance")]
     pub toolset: Toolset,
     /// Misbehave on purpose; may be given several times, and an unknown NAME lists them all
@@ -67,7 +67,7 @@ pub struct Args {
     /// Era of the protocol to speak: `legacy` (up to 2025-11-25)
     #[arg(long, value_name = "ERA", default_value = "legacy")]
     pub era: Era,
-    /// Append the key of each `effect` call to this file
+    /// Append each execution of `effect`, `write_once` and `write_again` to this file
     #[arg(long, value_name = "FILE")]
     pub ledger: Option<PathBuf>,
 }

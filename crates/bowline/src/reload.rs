@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::sync::{Semaphore, broadcast, watch as signal};
 
 use self::watch::Watch;
-use crate::config::{self, Broken, Config, Env, Mention, PolicyConfig, Telemetry};
+use crate::config::{self, Broken, Config, Engine, Env, Mention, PolicyConfig, Telemetry};
 use crate::edge::Edge;
 
 /// Outcomes that one who listens may be behind.
@@ -47,6 +47,7 @@ struct Source {
 struct Fixed {
     listen: Vec<std::net::SocketAddr>,
     telemetry: Telemetry,
+    journal: Engine,
     starts_max: usize,
 }
 
@@ -149,6 +150,7 @@ impl Reloader {
             fixed: Fixed {
                 listen: config.listen.clone(),
                 telemetry: config.telemetry.clone(),
+                journal: config.journal,
                 starts_max: config.limits.starts_max,
             },
         }
@@ -238,6 +240,7 @@ impl Reloader {
         let fixed = [
             ("gateway.listen", config.listen == self.fixed.listen),
             ("telemetry", config.telemetry == self.fixed.telemetry),
+            ("journal", config.journal == self.fixed.journal),
             (
                 "limits.starts",
                 config.limits.starts_max == self.fixed.starts_max,

@@ -28,6 +28,7 @@ Fix
   restart   stop and start a server
   reload    apply the config file, or start a server anew once its calls ended
   pin       look at tools whose definitions changed, and accept them
+  outbox    look at queued calls, send them anew or drop them
 Share
   role      say what a role may do, and by which rule
   token     make, list and revoke tokens of principals
@@ -160,6 +161,12 @@ pub enum Command {
         #[command(subcommand)]
         command: Pin,
     },
+    /// Look at queued calls, send them anew or drop them
+    Outbox {
+        /// What to do with them
+        #[command(subcommand)]
+        command: OutboxCommand,
+    },
     /// Be a test MCP server
     Fixture(crate::fixture::Args),
     /// Print the version
@@ -236,6 +243,39 @@ fn life(text: &str) -> Result<Duration, &'static str> {
         .ok_or("expected a duration of at least a second, such as 90s, 12h or 30d")
 }
 
+/// What to do with queued calls.
+#[derive(Clone, Debug, Subcommand)]
+pub enum OutboxCommand {
+    /// List calls that wait for their server, and dead letters, the oldest first
+    Ls(OutboxFilter),
+    /// Show one of them, with its arguments
+    Show {
+        /// Its ID
+        id: String,
+    },
+    /// Send one of them at once, a dead letter as well, behind all others of its lane
+    Retry {
+        /// Its ID
+        id: String,
+    },
+    /// Drop one of them for good; it is printed first, since nothing brings it back
+    Drop {
+        /// Its ID
+        id: String,
+    },
+}
+
+/// Options of `outbox ls`.
+#[derive(Args, Clone, Debug, Default)]
+pub struct OutboxFilter {
+    /// Only calls of this server
+    #[arg(long, value_name = "NAME")]
+    pub server: Option<String>,
+    /// Only dead letters
+    #[arg(long)]
+    pub dead: bool,
+}
+
 /// What to do with pins.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Pin {
@@ -299,6 +339,9 @@ pub struct Call {
     /// Longest wait for the answer, such as 30s
     #[arg(long, value_name = "DURATION", value_parser = wait)]
     pub timeout: Option<Duration>,
+    /// Name this call, so that it runs once however often it is repeated with the same key
+    #[arg(long, value_name = "KEY")]
+    pub key: Option<String>,
 }
 
 fn wait(text: &str) -> Result<Duration, &'static str> {

@@ -10,13 +10,13 @@ use owo_colors::OwoColorize as _;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::Context;
 use super::api::{self, Tools};
 use super::args::{Call, Given, Target};
 use super::client::Client;
 use super::failure::{Exit, Failure};
 use super::out::Format;
 use super::table::duration;
+use super::{Context, clean};
 
 /// Longest wait when no `--timeout` is given; the gateway's own limit is usually shorter.
 const WAIT: Duration = Duration::from_secs(15 * 60);
@@ -27,8 +27,18 @@ const GRACE: Duration = Duration::from_secs(10);
 struct Answer<'a> {
     #[serde(default)]
     duration_us: u64,
+    #[serde(default)]
+    origin: String,
     #[serde(borrow)]
     result: &'a RawValue,
+}
+
+/// What stands in the place of a result while a call waits.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Queued {
+    id: String,
+    position: u64,
 }
 
 pub(super) fn run(call: &Call, context: &mut Context) -> Result<Exit, Failure> {
@@ -54,17 +64,24 @@ pub(super) fn run(call: &Call, context: &mut Context) -> Result<Exit, Failure> {
             arguments::from_pairs(&call.pairs, schema.as_ref())?
         }
     };
-    let body = request(server, tool, call.timeout, &arguments);
+    let body = request(server, tool, call, &arguments);
     let wait = call.timeout.map_or(WAIT, |limit| limit + GRACE);
     let answer = client.post("/api/v1/call", body, wait).map_err(explain)?;
     let parsed: Answer<'_> = api::read(&answer)?;
+    if parsed.origin == "queued" {
+        return queued(&answer, &parsed, server, context);
+    }
     let failed = content::is_error(parsed.result);
     match context.out.format() {
         Format::Json => context.out.raw(&answer)?,
         Format::Human => {
             content::show(parsed.result, &mut context.out)?;
             let time = duration(parsed.duration_us.div_ceil(1_000));
-            let verdict = if failed { "tool error" } else { "ok" };
+            let verdict = match (failed, parsed.origin.as_str()) {
+                (true, _) => "tool error",
+                (false, "recorded") => "ok, answered before",
+                (false, _) => "ok",
+            };
             let line = format!("{verdict} · {time} · {server}");
             context.out.note(&line.dimmed().to_string());
         }
@@ -72,12 +89,37 @@ pub(super) fn run(call: &Call, context: &mut Context) -> Result<Exit, Failure> {
     Ok(if failed { Exit::Tool } else { Exit::Ok })
 }
 
+/// Says that a call is stored, and where to look for what becomes of it.
+fn queued(
+    answer: &[u8],
+    parsed: &Answer<'_>,
+    server: &str,
+    context: &mut Context,
+) -> Result<Exit, Failure> {
+    if context.out.format() == Format::Json {
+        context.out.raw(answer)?;
+        return Ok(Exit::Queued);
+    }
+    content::show(parsed.result, &mut context.out)?;
+    let Queued { id, position } = content::structured(parsed.result);
+    let (id, server) = (clean::line(&id), clean::line(server));
+    let line = format!("queued · position {position} · {server} is away");
+    context.out.note(&line.yellow().to_string());
+    context.out.note(&format!(
+        "it is stored, and sent once the server is back; watch it: bowline outbox show {id}"
+    ));
+    Ok(Exit::Queued)
+}
+
 /// The request, with the arguments put in as they were written.
-fn request(server: &str, tool: &str, timeout: Option<Duration>, arguments: &str) -> Bytes {
+fn request(server: &str, tool: &str, call: &Call, arguments: &str) -> Bytes {
     let (server, tool) = (arguments::quote(server), arguments::quote(tool));
+    let timeout = call.timeout;
     let timeout = timeout.map(|limit| format!(",\"timeout_ms\":{}", limit.as_millis()));
-    let timeout = timeout.unwrap_or_default();
-    format!("{{\"server\":{server},\"tool\":{tool}{timeout},\"arguments\":{arguments}}}").into()
+    let key = call.key.as_deref();
+    let key = key.map(|key| format!(",\"idempotency_key\":{}", arguments::quote(key)));
+    let more = timeout.into_iter().chain(key).collect::<String>();
+    format!("{{\"server\":{server},\"tool\":{tool}{more},\"arguments\":{arguments}}}").into()
 }
 
 /// The schema of the tool's arguments, when a pair needs it and the gateway knows it.

@@ -1,9 +1,13 @@
 //! `check`: validates the config file and shows what it comes to.
 
+use std::time::Duration;
+
+use bowline_core::lane::{Channel, KEY_META};
+use bowline_core::time::millis;
 use serde_json::json;
 
 use super::failure::{Exit, Failure};
-use super::table::{count, table};
+use super::table::{count, duration, table};
 use super::{Context, clean};
 use crate::config::{self, Config, Warning};
 
@@ -46,9 +50,68 @@ pub(super) fn run(context: &mut Context) -> Result<Exit, Failure> {
                 ]
             })
             .collect();
-        out.line(&table(["SERVER", "STARTS", "COMMAND OR ADDRESS"], &rows))
+        out.line(&table(["SERVER", "STARTS", "COMMAND OR ADDRESS"], &rows))?;
+        let queued: Vec<_> = queued(&config).map(Queued::row).collect();
+        if queued.is_empty() {
+            return Ok(());
+        }
+        out.line("")?;
+        out.line(&table(["QUEUED", "FOR", "KEY IN"], &queued))
     })?;
     Ok(Exit::Ok)
+}
+
+/// A tool whose calls are kept while its server is away.
+struct Queued<'a> {
+    server: &'a str,
+    tool: &'a str,
+    keep: Duration,
+    channel: &'a Channel,
+}
+
+fn queued(config: &Config) -> impl Iterator<Item = Queued<'_>> {
+    config.servers.iter().flat_map(|server| {
+        server.tools.iter().filter_map(|(tool, rule)| {
+            Some(Queued {
+                server: &server.name,
+                tool,
+                keep: rule.queue?,
+                channel: &rule.idempotency,
+            })
+        })
+    })
+}
+
+impl Queued<'_> {
+    fn row(self) -> [String; 3] {
+        let channel = match self.channel {
+            Channel::None => "nothing (idempotent)".to_owned(),
+            Channel::Argument(name) => format!("argument {name}"),
+            Channel::Header(name) => format!("header {name}"),
+            Channel::Meta => format!("_meta {KEY_META}"),
+        };
+        [
+            clean::line(&format!("{}.{}", self.server, self.tool)).into_owned(),
+            duration(millis(self.keep)),
+            clean::line(&channel).into_owned(),
+        ]
+    }
+
+    fn json(self) -> serde_json::Value {
+        let (channel, name) = match self.channel {
+            Channel::None => ("none", None),
+            Channel::Argument(name) => ("argument", Some(name)),
+            Channel::Header(name) => ("header", Some(name)),
+            Channel::Meta => ("meta", None),
+        };
+        json!({
+            "server": self.server,
+            "tool": self.tool,
+            "keep_ms": millis(self.keep),
+            "channel": channel,
+            "name": name,
+        })
+    }
 }
 
 fn located(warning: &Warning, path: &str) -> String {
@@ -89,9 +152,10 @@ fn summary(config: &Config, path: &str) -> serde_json::Value {
             json!({"message": warning.message, "line": line, "column": column})
         })
         .collect();
+    let queued: Vec<_> = queued(config).map(Queued::json).collect();
     let listen: Vec<_> = config.listen.iter().map(ToString::to_string).collect();
     json!({
         "v": 1, "path": path, "listen": listen, "servers": servers, "broken": broken,
-        "warnings": warnings,
+        "warnings": warnings, "queued": queued, "journal": config.journal.as_str(),
     })
 }

@@ -23,6 +23,8 @@ pub enum Exit {
     Tool,
     /// Policy says no.
     Denied,
+    /// The call is stored and not answered yet.
+    Queued,
 }
 
 impl From<Exit> for ExitCode {
@@ -35,6 +37,7 @@ impl From<Exit> for ExitCode {
             Exit::Unreachable => 4,
             Exit::Tool => 5,
             Exit::Denied => 6,
+            Exit::Queued => 7,
         })
     }
 }

@@ -4,6 +4,7 @@ mod keys;
 mod reader;
 mod rules;
 mod server;
+mod tools;
 
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -15,6 +16,7 @@ use bowline_link::http::endpoint::Endpoint;
 use self::reader::Reader;
 use self::rules::Rules;
 use self::server::{choice, fill};
+use super::Engine;
 use super::frame::Problem;
 use super::size;
 use super::tree::{Entry, Node, Syntax};
@@ -63,6 +65,8 @@ pub(crate) struct File {
     pub(crate) cache_per_tool: Option<u32>,
     /// `cache.ttl_max`.
     pub(crate) cache_ttl_max: Option<Duration>,
+    /// `journal.engine`.
+    pub(crate) engine: Option<Engine>,
     /// Who may do what.
     pub(crate) rules: Rules,
     /// Every entry of `servers`, in file order.
@@ -109,6 +113,7 @@ fn common(reader: &mut Reader, key: &str, node: &Node, place: &str, file: &mut F
         "limits" => limits(reader, node, place, file),
         "telemetry" => telemetry(reader, node, place, file),
         "cache" => cache(reader, node, place, file),
+        "journal" => journal(reader, node, place, file),
         key => file.rules.fill(reader, key, node, place),
     }
 }
@@ -224,6 +229,15 @@ fn cache(reader: &mut Reader, node: &Node, place: &str, file: &mut File) {
             "per_tool" => file.cache_per_tool = reader.count_within(entry, &CACHE_ENTRIES),
             "ttl_max" => file.cache_ttl_max = reader.duration(entry),
             _ => {}
+        }
+    }
+}
+
+fn journal(reader: &mut Reader, node: &Node, place: &str, file: &mut File) {
+    for entry in reader.table(node, "journal", place, &keys::JOURNAL) {
+        if entry.key == "engine" {
+            let choices = [("sqlite", Engine::Sqlite), ("memory", Engine::Memory)];
+            file.engine = choice(reader, entry, &choices);
         }
     }
 }

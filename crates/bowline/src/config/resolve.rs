@@ -19,7 +19,7 @@ use super::policy::Mention;
 use super::reach::{Child, Reach, Remote, Template};
 use super::secrets::Secrets;
 use super::tree::Syntax;
-use super::warn::{warn, warn_of_strangers};
+use super::warn::{warn, warn_of_forgetting, warn_of_strangers};
 use super::{
     Breaker, Broken, Config, HostLimits, Restart, ServerConfig, Telemetry, Warning, defaults, name,
     read_up_to,
@@ -45,6 +45,7 @@ pub(super) fn resolve(file: File, origin: Origin<'_>) -> Result<Config, Vec<Prob
                 .unwrap_or_else(|| defaults::SERVICE_NAME.to_owned()),
             sample: file.sample.unwrap_or(defaults::SAMPLE),
         },
+        journal: file.engine.unwrap_or_default(),
         ..Config::default()
     };
     if let Some(listen) = file.listen {
@@ -90,6 +91,7 @@ pub(super) fn resolve(file: File, origin: Origin<'_>) -> Result<Config, Vec<Prob
             Err(problem) => problems.push(problem),
         }
     }
+    warn_of_forgetting(&mut config);
     config.mentions = mentions(file.rules.mentions, origin.text);
     warn_of_strangers(&mut config);
     if problems.is_empty() {
@@ -248,6 +250,13 @@ fn child(
         let message = format!("server `{name}` is started here, so `headers` go nowhere");
         let problem = Problem::new(first.span.clone(), message, "only a `url` has headers");
         return Err(Stop::File(problem));
+    }
+    if let Some(span) = &server.key_header_span {
+        let message = format!("server `{name}` is started here, so no header carries a key to it");
+        let problem = Problem::new(span.clone(), message, "only a `url` has headers");
+        return Err(Stop::File(problem.help(
+            "use \"argument:NAME\" or \"meta\", as the server understands it",
+        )));
     }
     let program = text(command, "command", source, |_, _| {})?;
     if program.is_empty() {

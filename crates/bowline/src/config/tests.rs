@@ -1,6 +1,7 @@
 //! Whole files in, values or exact error text out.
 
 mod keys;
+mod queueing;
 mod rules;
 
 use bowline_core::call::Effect;

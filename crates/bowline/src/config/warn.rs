@@ -8,7 +8,7 @@ use super::file::Server;
 use super::frame::place;
 use super::resolve::Origin;
 use super::suggest::nearest;
-use super::{Config, Warning};
+use super::{Config, Engine, Warning};
 
 /// Variables that make a program load code it does not name.
 const LOADERS: [&str; 7] = [
@@ -111,6 +111,21 @@ pub(super) fn warn_of_strangers(config: &mut Config) {
         });
     }
     config.warnings.extend(warnings);
+}
+
+/// Tells of calls that are queued by an engine that forgets them.
+pub(super) fn warn_of_forgetting(config: &mut Config) {
+    let mut tools = config
+        .servers
+        .iter()
+        .flat_map(|server| server.tools.values());
+    if config.journal == Engine::Memory && tools.any(|rule| rule.queue.is_some()) {
+        config.warnings.push(Warning {
+            place: None,
+            message: "`journal.engine` is \"memory\": queued calls are lost when the gateway ends"
+                .to_owned(),
+        });
+    }
 }
 
 /// Returns the package that a package runner fetches in whatever version is newest, and how it

@@ -481,6 +481,7 @@ impl Session {
 
 pub(crate) mod listener;
 mod more;
+pub(crate) mod network;
 mod process;
 pub(crate) mod served;
 

@@ -50,3 +50,4 @@ mod streams;
 mod telemetry;
 mod tokens;
 mod too_much;
+mod writes;

@@ -321,13 +321,17 @@ pub(crate) async fn look(journal: &dyn Journal, broken: &mut Broken) -> Result<F
         let Some(last) = page.last() else { break };
         filter.after = Some(last.id);
         for entry in page {
+            // Named as damaged, and so not silently wrong.
+            if entry.standing == Standing::Damaged {
+                continue;
+            }
             let Some(number) = right(&entry) else {
                 broken.wrong += 1;
                 broken.tell(format!("{} says something else", entry.dedupe));
                 continue;
             };
             let state = match entry.standing {
-                Standing::Waiting | Standing::Held => State::Waiting,
+                Standing::Waiting | Standing::Held | Standing::Damaged => State::Waiting,
                 Standing::Dead(_) => State::Dead,
             };
             waiting += u64::from(state == State::Waiting);
@@ -375,6 +379,7 @@ fn right(entry: &Entry) -> Option<u64> {
     let reason = match &entry.standing {
         Standing::Dead(reason) => *reason == plan::reason(number),
         Standing::Waiting | Standing::Held => true,
+        Standing::Damaged => false,
     };
     let well = reason
         && entry.body == plan::body(number)

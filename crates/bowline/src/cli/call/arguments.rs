@@ -122,10 +122,12 @@ pub(super) fn command(target: &str, call: &Call) -> String {
         .args
         .iter()
         .map(|args| format!("--args {}", shell(args)));
+    let key = call.key.iter().map(|key| format!("--key {}", shell(key)));
     let words = std::iter::once(format!("bowline call {}", shell(target)));
     words
         .chain(pairs)
         .chain(whole)
+        .chain(key)
         .collect::<Vec<_>>()
         .join(" ")
 }
@@ -225,10 +227,11 @@ mod tests {
             pairs: pairs(&["title=it's new", "n=1"]),
             args: None,
             timeout: None,
+            key: Some("order 7".to_owned()),
         };
         assert_eq!(
             command("c.d", &call),
-            r"bowline call c.d 'title=it'\''s new' n=1"
+            r"bowline call c.d 'title=it'\''s new' n=1 --key 'order 7'"
         );
     }
 }

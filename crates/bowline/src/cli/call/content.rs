@@ -44,6 +44,14 @@ pub(super) fn is_error(result: &RawValue) -> bool {
     serde_json::from_str::<ToolResult<'_>>(result.get()).is_ok_and(|result| result.is_error)
 }
 
+/// Reads structured content as something known; its defaults where it is something else.
+pub(super) fn structured<T: Default + serde::de::DeserializeOwned>(result: &RawValue) -> T {
+    let result: Option<ToolResult<'_>> = serde_json::from_str(result.get()).ok();
+    let structured = result.and_then(|result| result.structured);
+    let read = structured.and_then(|raw| serde_json::from_str(raw.get()).ok());
+    read.unwrap_or_default()
+}
+
 /// Text as it is, other content as a short line, structured content laid out.
 pub(super) fn show(result: &RawValue, out: &mut Out) -> std::io::Result<()> {
     let Ok(parsed) = serde_json::from_str::<ToolResult<'_>>(result.get()) else {

@@ -9,6 +9,7 @@ pub(super) const TOP: Keys = Keys {
         "limits",
         "telemetry",
         "cache",
+        "journal",
         "policy",
         "roles",
         "principals",
@@ -16,7 +17,7 @@ pub(super) const TOP: Keys = Keys {
         "profiles",
         "servers",
     ],
-    planned: &["executors", "journal"],
+    planned: &["executors"],
 };
 pub(super) const GATEWAY: Keys = Keys {
     built: &["listen"],
@@ -32,6 +33,10 @@ pub(super) const TELEMETRY: Keys = Keys {
 };
 pub(super) const CACHE: Keys = Keys {
     built: &["entries", "bytes", "per_tool", "ttl_max"],
+    planned: &[],
+};
+pub(super) const JOURNAL: Keys = Keys {
+    built: &["engine"],
     planned: &[],
 };
 pub(super) const POLICY: Keys = Keys {
@@ -109,8 +114,15 @@ pub(super) const BREAKER: Keys = Keys {
     planned: &[],
 };
 pub(super) const TOOL: Keys = Keys {
-    built: &["effect", "idempotent", "timeout", "invalidates"],
-    planned: &["idempotency", "queue"],
+    built: &[
+        "effect",
+        "idempotent",
+        "timeout",
+        "invalidates",
+        "queue",
+        "idempotency",
+    ],
+    planned: &[],
 };
 
 pub(super) const JSON_TOP: Keys = Keys {

@@ -19,7 +19,7 @@ const LISTEN_MAX: usize = 16;
 const HEADERS_MAX: usize = 64;
 
 /// Headers that say what the gateway itself knows better.
-const OUR_HEADERS: [&str; 9] = [
+pub(super) const OUR_HEADERS: [&str; 9] = [
     "accept",
     "connection",
     "content-length",

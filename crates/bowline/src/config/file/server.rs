@@ -5,7 +5,6 @@ use std::fmt;
 use std::ops::{Range, RangeInclusive};
 use std::time::Duration;
 
-use bowline_core::call::Effect;
 use bowline_host::pins::PinMode;
 use bowline_host::spec::{ChildLimits, Isolation, ToolRule};
 use bowline_link::http::Transport;
@@ -13,7 +12,7 @@ use http::HeaderName;
 
 use super::keys;
 use super::reader::Reader;
-use super::rules::tool_globs;
+use super::tools::tools;
 use crate::config::frame::Problem;
 use crate::config::suggest::nearest;
 use crate::config::tree::{Entry, Value};
@@ -107,6 +106,8 @@ pub(crate) struct Server {
     pub(crate) cache: Option<bool>,
     pub(crate) check_output: Option<bool>,
     pub(crate) tools: BTreeMap<String, ToolRule>,
+    /// Where it is said first that a key travels in a header, if it is.
+    pub(crate) key_header_span: Option<Range<usize>>,
 }
 
 /// Takes the values of `entries` into `server`; keys that are not ours were told before.
@@ -212,29 +213,6 @@ fn breaker(reader: &mut Reader, server: &mut Server, entry: &Entry, place: &str)
             "rest" => server.breaker_rest = reader.duration(inner),
             _ => {}
         }
-    }
-}
-
-fn tools(reader: &mut Reader, server: &mut Server, entry: &Entry, place: &str) {
-    let place = inside(place, "tools");
-    for tool in reader.names(&entry.node, "tools", usize::MAX) {
-        let place = inside(&place, &tool.key);
-        let mut rule = ToolRule::default();
-        for inner in reader.table(&tool.node, &tool.key, &place, &keys::TOOL) {
-            let effects = [
-                ("read", Effect::Read),
-                ("write", Effect::Write),
-                ("unknown", Effect::Unknown),
-            ];
-            match inner.key.as_str() {
-                "effect" => rule.effect = choice(reader, inner, &effects),
-                "idempotent" => rule.idempotent = reader.boolean(inner),
-                "timeout" => rule.timeout = reader.duration(inner),
-                "invalidates" => rule.invalidates = tool_globs(reader, inner),
-                _ => {}
-            }
-        }
-        server.tools.insert(tool.key.clone(), rule);
     }
 }
 

@@ -17,7 +17,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::{Failure, Shared, alive};
-use crate::edge::{Edge, run, trace};
+use crate::edge::{Edge, key, run, trace};
 
 /// What is asked.
 #[derive(Debug, Deserialize)]
@@ -28,6 +28,8 @@ struct Asked<'a> {
     #[serde(borrow, default)]
     arguments: Option<&'a RawValue>,
     timeout_ms: Option<u64>,
+    #[serde(default)]
+    idempotency_key: Option<String>,
 }
 
 /// What is answered; the result stays the bytes the server wrote.
@@ -59,12 +61,17 @@ pub(super) async fn call(
     let run = run::read(&headers, None).map_err(|run::Malformed| {
         Failure::plain(StatusCode::BAD_REQUEST, "invalid", run::MALFORMED)
     })?;
+    let key = asked.idempotency_key.as_deref().map(key::of).transpose();
+    let key = key.map_err(|key::Malformed| {
+        Failure::plain(StatusCode::BAD_REQUEST, "invalid", key::MALFORMED)
+    })?;
     let owner = Arc::new(Principal::new("owner", Role::Owner));
     let run = run.map(|run| edge.run_of(&owner, &run));
     let clock = edge.host.clock();
     let started = clock.instant(clock.now());
     let call = Call {
         run,
+        key,
         ..to_call(&edge, owner, &asked, &headers)
     };
     let reply = edge

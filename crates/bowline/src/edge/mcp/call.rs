@@ -19,6 +19,7 @@ use super::{Caller, error};
 use crate::edge::Edge;
 use crate::edge::body::{self, Answer};
 use crate::edge::errors::{self, TooMuch};
+use crate::edge::key;
 use crate::edge::run;
 use crate::edge::session::{CallEnd, Cancelled, Session};
 use crate::edge::stream::Source as _;
@@ -109,6 +110,7 @@ pub(super) fn begin(
     let run = run::read(&caller.parts.headers, meta);
     let run = run.map_err(|run::Malformed| invalid(run::MALFORMED))?;
     let run = run.map(|run| caller.edge.run_of(caller.principal, &run));
+    let key = key::read(meta).map_err(|key::Malformed| invalid(key::MALFORMED))?;
     let Some(cancelled) = session.in_flight.enter(&id) else {
         let text = "a request with this id is under way in this session";
         return Err(error(Some(&id), code::INVALID_REQUEST, text));
@@ -128,7 +130,7 @@ pub(super) fn begin(
         caller: Some(end),
         trace,
         run,
-        key: None,
+        key,
     };
     Ok(Box::pin(carry(Arc::clone(caller.edge), call, cancelled)))
 }

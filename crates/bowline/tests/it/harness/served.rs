@@ -1,6 +1,7 @@
 //! The fixture as a server of its own, over HTTP.
 
 use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 
 use super::{bowline, signal};
@@ -9,15 +10,21 @@ use super::{bowline, signal};
 #[derive(Debug)]
 pub(crate) struct Served {
     child: Child,
+    args: Vec<String>,
     pub(crate) url: String,
 }
 
 impl Served {
     /// Starts one with these arguments besides the address.
     pub(crate) fn start(args: &[&str]) -> Self {
+        let args = args.iter().map(|arg| (*arg).to_owned()).collect();
+        Self::at("127.0.0.1:0", args)
+    }
+
+    fn at(address: &str, args: Vec<String>) -> Self {
         let mut child = Command::new(bowline())
-            .args(["fixture", "--http", "127.0.0.1:0"])
-            .args(args)
+            .args(["fixture", "--http", address])
+            .args(&args)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
@@ -28,7 +35,26 @@ impl Served {
             .unwrap();
         let url = url.trim_end().to_owned();
         assert!(url.starts_with("http://127.0.0.1:"), "no URL: {url:?}");
-        Self { child, url }
+        Self { child, args, url }
+    }
+
+    /// Where it listens.
+    pub(crate) fn address(&self) -> SocketAddr {
+        let rest = self.url.strip_prefix("http://").unwrap();
+        rest.split('/').next().unwrap().parse().unwrap()
+    }
+
+    /// Kills it as the kernel would, without a word.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Starts another one in its place, at the same address.
+    pub(crate) fn restart(&mut self) {
+        let address = self.address().to_string();
+        let args = self.args.clone();
+        *self = Self::at(&address, args);
     }
 
     pub(crate) fn pid(&self) -> u32 {

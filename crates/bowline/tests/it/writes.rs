@@ -1,0 +1,170 @@
+//! Numbered writes while everything is killed: what was acknowledged or queued runs once and in
+//! order where the server knows a write again, and never twice where it does not.
+//!
+//! An agent sends its writes one after the other and goes on to the next once one was acknowledged
+//! or queued. Where its server knows writes again, it repeats one until then, under the same key;
+//! so the lane of that agent must show every number once, each after the one before it. Where the
+//! server does not, it repeats only what it was told did not start.
+
+mod agent;
+mod kills;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use self::agent::{Agent, Tally};
+use self::kills::Kills;
+use crate::harness::network::Network;
+use crate::harness::served::Served;
+use crate::harness::{Gateway, PATIENCE, eventually, fixture};
+use crate::props::number;
+
+/// Agents of each kind: they repeat, or they do not; over HTTP, or over pipes.
+const AGENTS_PER_KIND: usize = 2;
+
+/// Numbers of one agent.
+const NUMBERS: u64 = 1_000_000;
+
+/// What is killed, and the agents' way to it.
+#[derive(Debug)]
+pub(crate) struct World {
+    gateway: Mutex<Gateway>,
+    web: Mutex<Served>,
+    network: Network,
+    /// Writes that ended well for their agents.
+    done: AtomicU64,
+}
+
+/// How both servers are treated: a failed start is tried again at once.
+const PATIENT: &str = "restart = { budget = 1000000, window = \"1m\", backoff = \"10ms..100ms\" }\n\
+     breaker = { failures = 5, rest = \"100ms\" }\ntimeout = \"2s\"\nping = \"off\"\n";
+
+fn tools(name: &str, channel: &str) -> String {
+    format!(
+        "[servers.{name}.tools.write_once]\nqueue = \"1h\"\nidempotency = \"{channel}\"\n\
+         [servers.{name}.tools.write_again]\neffect = \"write\"\n"
+    )
+}
+
+impl World {
+    fn start(dir: &Path) -> Self {
+        let ledgers = ["web", "pipe"].map(|name| dir.join(name).display().to_string());
+        let writes = |ledger| ["--toolset", "writes", "--ledger", ledger];
+        let web = Served::start(&writes(&ledgers[0]));
+        let network = Network::to(web.address());
+        let config = [
+            "[roles.agent]\nallow = [\"*\"]\n".to_owned(),
+            format!(
+                "[servers.web]\nurl = \"http://{}/mcp\"\n{PATIENT}",
+                network.address
+            ),
+            tools("web", "header:Idempotency-Key"),
+            fixture("pipe", &writes(&ledgers[1])) + PATIENT,
+            tools("pipe", "meta"),
+        ];
+        let gateway = Gateway::up(&config.concat());
+        for server in ["web", "pipe"] {
+            gateway.wait_for(server, "ready");
+        }
+        Self {
+            gateway: Mutex::new(gateway),
+            web: Mutex::new(web),
+            network,
+            done: AtomicU64::new(0),
+        }
+    }
+
+    fn agents(&self, calls: u64) -> Vec<Agent> {
+        let gateway = self.gateway.lock().unwrap();
+        let kinds = [
+            ("web", "write_once"),
+            ("pipe", "write_once"),
+            ("web", "write_again"),
+            ("pipe", "write_again"),
+        ];
+        let all = (0..kinds.len() * AGENTS_PER_KIND).map(|nth| {
+            let (server, tool) = kinds[nth % kinds.len()];
+            let wanted = json!({"principal": format!("agent-{nth}"), "role": "agent"});
+            let (_, token) = gateway.token_of(&wanted);
+            let session = gateway.session_as(&token, "/mcp");
+            let first = nth as u64 * NUMBERS;
+            let each = calls / (kinds.len() * AGENTS_PER_KIND) as u64;
+            Agent::new((server, tool), (first, each), token, session.id.clone())
+        });
+        all.collect()
+    }
+
+    /// Waits until nothing waits any more.
+    fn drained(&self) {
+        let gateway = self.gateway.lock().unwrap();
+        let end = Instant::now() + 4 * PATIENCE;
+        loop {
+            let outbox = gateway.api("/api/v1/outbox");
+            let entries = outbox["entries"].as_array().unwrap();
+            if entries.is_empty() {
+                return;
+            }
+            let dead = entries.iter().find(|entry| entry["state"] == "dead");
+            assert_eq!(dead, None, "a write is dead");
+            assert!(Instant::now() < end, "never drained: {}", entries.len());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+/// The numbers that one agent's writes left in a ledger, in order.
+fn executed(ledger: &str, agent: &Agent) -> Vec<u64> {
+    let numbers = ledger.lines().filter_map(|line| {
+        let mut parts = line.split('\t');
+        parts.next().filter(|word| *word == "write")?;
+        parts.next()?.parse().ok()
+    });
+    numbers.filter(|number| agent.owns(*number)).collect()
+}
+
+#[test]
+fn each_acknowledged_or_queued_write_runs_once_and_in_order_whatever_is_killed() {
+    let calls = number("BOWLINE_WRITES", 320);
+    let kills = number("BOWLINE_KILLS", 6);
+    let seed = number("BOWLINE_SEED", u64::from(std::process::id()));
+    eprintln!("writes: BOWLINE_SEED={seed}");
+    let dir = tempfile::tempdir().unwrap();
+    let world = World::start(dir.path());
+    let mut agents = world.agents(calls);
+    let started = Instant::now();
+    let killed = std::thread::scope(|scope| {
+        for agent in &mut agents {
+            scope.spawn(|| agent.work(&world));
+        }
+        let mut chaos = Kills::new(seed);
+        chaos.run(&world, calls, kills);
+        chaos
+    });
+    let sent_in = started.elapsed();
+    eventually("web is back", || {
+        world.gateway.lock().unwrap().status("web")["state"] == "ready"
+    });
+    world.drained();
+    let ledgers = ["web", "pipe"].map(|name| std::fs::read_to_string(dir.path().join(name)));
+    let ledgers: BTreeMap<_, _> = ["web", "pipe"]
+        .into_iter()
+        .zip(ledgers.map(Result::unwrap))
+        .collect();
+    let mut tally = Tally::default();
+    for agent in &agents {
+        let executed = executed(&ledgers[agent.server], agent);
+        agent.check(&executed);
+        tally.add(&agent.tally, &executed);
+    }
+    assert_eq!(world.done.load(Ordering::SeqCst), tally.sent);
+    assert_eq!(killed.total(), kills);
+    eprintln!(
+        "writes: {tally}\nkilled: {killed}\nsent in {sent_in:?}, drained {:?} later",
+        started.elapsed().saturating_sub(sent_in)
+    );
+}

@@ -1,0 +1,45 @@
+//! `cargo xtask writes`: numbered writes while server, gateway and network are killed.
+
+use std::{
+    path::Path,
+    process::{Command, ExitCode},
+};
+
+use anyhow::{Context, Result, bail};
+
+use crate::process;
+
+/// Writes of a whole run, and how often something is killed meanwhile. Tests do less.
+const CALLS: u64 = 10_000;
+const KILLS: u64 = 100;
+/// The test that does it.
+const TEST: &str =
+    "writes::each_acknowledged_or_queued_write_runs_once_and_in_order_whatever_is_killed";
+
+pub(crate) fn run(root: &Path, rest: &[String]) -> Result<ExitCode> {
+    let (mut calls, mut kills, mut seed) = (CALLS, KILLS, None);
+    let mut words = rest.iter();
+    while let Some(word) = words.next() {
+        let value = words.next().and_then(|value| value.parse::<u64>().ok());
+        let value = || value.with_context(|| format!("`{word}` needs a number"));
+        match word.as_str() {
+            "--calls" => calls = value()?,
+            "--kills" => kills = value()?,
+            "--seed" => seed = Some(value()?),
+            other => bail!("unknown option `{other}`; known: --calls N, --kills N, --seed S"),
+        }
+    }
+    let start = process::now();
+    let mut cargo = Command::new("cargo");
+    cargo
+        .args(["test", "--quiet", "--package", "bowline", "--test", "it"])
+        .args(["--", "--nocapture", "--exact", TEST])
+        .env("BOWLINE_WRITES", calls.to_string())
+        .env("BOWLINE_KILLS", kills.to_string());
+    if let Some(seed) = seed {
+        cargo.env("BOWLINE_SEED", seed.to_string());
+    }
+    process::show(cargo.current_dir(root))?;
+    println!("writes: ok ({} s)", start.elapsed().as_secs());
+    Ok(ExitCode::SUCCESS)
+}
