@@ -9,7 +9,7 @@ use bowline_host::supervisor::Order;
 use bowline_link::Exit;
 use bowline_sim::{Act, Generation, Script, body, call, reaches};
 
-use crate::rig::{Rig, doing, key, server, up};
+use crate::rig::{Rig, doing, key, pass, server, up};
 
 #[tokio::test(start_paused = true)]
 async fn a_write_that_succeeds_carries_its_key_on_the_first_attempt_and_leaves_nothing() {
@@ -76,7 +76,7 @@ async fn an_ejected_server_has_its_writes_queued_until_a_person_starts_it() {
     assert!(rig.world.kill("s", Exit::Signal(9)));
     assert!(reaches(&rig.host, "s", "ejected").await);
     rig.queue(r#"{"n":1}"#).await;
-    tokio::time::sleep(Duration::from_secs(600)).await;
+    pass(Duration::from_secs(600)).await;
     assert_eq!(rig.letters().await.len(), 1);
     rig.world.order(&rig.host, "s", Order::Start).await.unwrap();
     rig.drained().await;

@@ -145,13 +145,14 @@ impl Rig {
 
     /// Waits until nothing waits any more.
     pub(crate) async fn drained(&self) {
+        let mut events = self.host.events().watch();
         let wait = async {
             while self.letters().await.iter().any(|one| one.position > 0) {
-                tokio::time::sleep(Duration::from_millis(20)).await;
+                events.recv().await.unwrap();
             }
         };
-        let hour = Duration::from_secs(3_600);
-        tokio::time::timeout(hour, wait).await.expect("it drains");
+        let day = Duration::from_secs(24 * 3_600);
+        tokio::time::timeout(day, wait).await.expect("it drains");
     }
 
     /// Returns the number `n` of every call that ran, in order.
@@ -174,6 +175,11 @@ impl Rig {
             .map(|deed| n(&deed.arguments))
             .collect()
     }
+}
+
+/// Lets time pass.
+pub(crate) async fn pass(time: Duration) {
+    let _ = tokio::time::timeout(time, std::future::pending::<()>()).await;
 }
 
 /// Returns a call of a principal without a role of its own, from session 7.
