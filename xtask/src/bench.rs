@@ -3,6 +3,7 @@
 mod gates;
 mod goals;
 mod http;
+mod journal;
 mod measure;
 mod reload;
 mod report;
@@ -24,10 +25,12 @@ const CALLERS: &[usize] = &[1, 16, 64];
 /// For figures that must not grow with anything.
 const CALLERS_FLAT: usize = 16;
 const SESSIONS: usize = 1_000;
-/// The part that needs no other program.
+/// The parts that need no other program.
 const GATES: &str = "gates";
+const JOURNAL: &str = "journal";
 const PARTS: &[&str] = &[
     GATES,
+    JOURNAL,
     "calls",
     "http",
     "list",
@@ -56,15 +59,19 @@ const QUICK: (usize, &str, &str) = (3, "1", "0.3");
 pub(crate) fn run(root: &Path, rest: &[String]) -> Result<ExitCode> {
     let plan = plan(rest)?;
     let mut report = Report::default();
-    let (gates, others): (Vec<&str>, Vec<&str>) = plan
+    let (alone, others): (Vec<&str>, Vec<&str>) = plan
         .parts
         .iter()
         .map(String::as_str)
-        .partition(|part| *part == GATES);
-    if !gates.is_empty() {
-        eprintln!("bench: {GATES}");
-        if let Err(error) = gates::measure(root, &mut report) {
-            report.leave_out(GATES, &format!("{error:#}"));
+        .partition(|part| [GATES, JOURNAL].contains(part));
+    for part in alone {
+        eprintln!("bench: {part}");
+        let measured = match part {
+            GATES => gates::measure(root, &mut report),
+            _ => journal::measure(root, &mut report),
+        };
+        if let Err(error) = measured {
+            report.leave_out(part, &format!("{error:#}"));
         }
     }
     if !others.is_empty() {

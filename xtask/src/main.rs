@@ -9,6 +9,7 @@ mod bench;
 mod chaos;
 mod check;
 mod examples;
+mod ordeal;
 mod peers;
 mod process;
 mod repo;
@@ -42,6 +43,8 @@ usage: cargo xtask COMMAND
            [--crashes-per-minute N] [--binary PATH] [--json]
   writes   numbered writes while server, gateway and network are killed [--calls N] [--kills N]
            [--seed S]
+  ordeal   what the journal keeps through kill -9, power cuts, flipped bits and failing disks
+           [--kills N] [--cuts N] [--flips N] [--faults] [--quick] [--seed N] [--json]
   soak     sim, chaos, and the long forms of the tests that have one; half an hour
   bench    measure the gateway [--quick] [--only what,..] [--json] [--pairs N]
 ";
@@ -71,6 +74,7 @@ fn run(command: &str, rest: &[String]) -> Result<ExitCode> {
         "sim" => sim::run(&root, rest),
         "chaos" => chaos::run(&root, rest),
         "writes" => writes::run(&root, rest),
+        "ordeal" => ordeal::run(&root, rest),
         "soak" => no_options(rest).and_then(|()| soak::run(&root)),
         "bench" => bench::run(&root, rest),
         "" | "help" | "--help" | "-h" => {

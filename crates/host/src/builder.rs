@@ -175,6 +175,12 @@ impl HostBuilder {
         self
     }
 
+    /// Has a row written for every call; by default there is no trail.
+    pub fn audit(mut self, audit: Arc<dyn Audit>) -> Self {
+        self.audit = audit;
+        self
+    }
+
     /// Presents itself to servers under this name and version.
     pub fn client(mut self, name: &str, version: &str) -> Self {
         self.client = ClientInfo {

@@ -82,9 +82,9 @@ impl CallPath {
 
     /// Carries a call and writes down how it ended.
     async fn told(&self, call: &Call, only: Option<&Supervisor>) -> Result<Reply, CallError> {
-        let mut record = self.auditor.open(call, self.clock.moment());
+        let mut record = self.auditor.open(call).await;
         let outcome = self.carry(call, Charge::Due, only, &mut record).await;
-        record.close(&outcome, self.clock.moment());
+        record.close(&outcome);
         outcome
     }
 
@@ -107,7 +107,8 @@ impl CallPath {
         record.goes(&route);
 
         // Policy: the same decision as for listing.
-        self.permit(call.into(), &route)?;
+        self.permit(call.into(), &route)
+            .inspect_err(|_| record.refused())?;
 
         // Budget: one unit for each call, whatever becomes of it; calls in flight of one
         // principal, given back on drop.

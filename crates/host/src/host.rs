@@ -181,7 +181,7 @@ impl Host {
             answers,
             outbox: Outbox::new(journal),
             checker: Checker::default(),
-            auditor: Auditor::new(audit),
+            auditor: Auditor::new(audit, Arc::clone(&clock)),
             seats: SeatTable::new(limits.principal_calls_max),
             servers: ArcSwap::from_pointee(servers),
             clock,
@@ -235,6 +235,12 @@ impl Host {
         C: Borrow<Call> + Send,
     {
         self.path.call(call.borrow()).await
+    }
+
+    /// Returns what takes a row for every call, for what else is to be noted.
+    #[must_use]
+    pub fn audit(&self) -> &Arc<dyn Audit> {
+        self.path.auditor.audit()
     }
 
     /// Returns how many calls each principal has in flight.

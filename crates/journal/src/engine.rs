@@ -36,7 +36,16 @@ pub const DEAD_MAX: u64 = 50_000;
 pub const DONE_KEPT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 /// Ends of messages that are remembered at most; the oldest go first.
-pub const DONE_MAX: u64 = 200_000;
+pub const DONE_MAX: u64 = 50_000;
+
+/// Results of ended messages that are kept at most in all, in bytes; the oldest go first.
+pub const DONE_BYTES_MAX: u64 = 256 * 1024 * 1024;
+
+/// Messages that one call makes dead letters at most because they are past their time.
+pub const EXPIRE_MAX: usize = 256;
+
+/// Bodies that one call shows at most, in bytes; one body is always shown.
+pub const SHOWN_BYTES_MAX: u64 = 32 * 1024 * 1024;
 
 /// A moment, on both clocks.
 ///
@@ -194,6 +203,9 @@ pub enum Standing {
     Held,
     /// It is a dead letter, for the reason that was given.
     Dead(Arc<str>),
+    /// What is on the disk is not what was written; the rest of the entry may be empty. It can be
+    /// removed.
+    Damaged,
 }
 
 /// A message as it is shown.
@@ -372,13 +384,14 @@ pub trait Journal: fmt::Debug + Send + Sync {
     fn withdraw(&self, receipt: Receipt, at: At) -> Pending<'_, ()>;
 
     /// Makes dead letters of messages of these lanes that nobody holds and that are past their
-    /// time, and returns them.
+    /// time, oldest first, and returns them: up to [`EXPIRE_MAX`] and [`SHOWN_BYTES_MAX`] a time.
     fn expire<'a>(&'a self, lanes: &'a str, at: At) -> Pending<'a, Vec<Entry>>;
 
     /// Returns all lanes whose names begin so and that are not empty.
     fn lanes<'a>(&'a self, prefix: &'a str, at: At) -> Pending<'a, Vec<LaneView>>;
 
-    /// Returns messages, oldest first.
+    /// Returns messages, oldest first; fewer than were asked for where they are larger than
+    /// [`SHOWN_BYTES_MAX`] together, but none only where there is none left.
     fn inspect(&self, filter: Filter, at: At) -> Pending<'_, Vec<Entry>>;
 
     /// Returns one message.

@@ -1,15 +1,20 @@
 //! What is remembered: lanes and mailboxes, results by idempotency key, values with
 //! compare-and-set, and the audit trail.
 //!
-//! [`Journal`] is the one contract; [`Memory`] keeps it for tests and for hosts without a disk.
+//! [`Journal`] is the one contract; [`Sqlite`] keeps it on a disk, and [`Memory`] for tests and for
+//! hosts without one.
 //! Nothing here knows MCP: a message is bytes, and a lane is a name.
 
 pub mod audit;
 pub mod engine;
+mod limits;
 pub mod memory;
+pub mod sqlite;
+mod watches;
 
 pub use engine::{
     At, BoxFuture, Delivery, Done, Draft, Entry, Expect, Filter, Health, Journal, JournalError,
     Known, Lane, LaneView, MessageId, Order, Pending, Published, Receipt, Standing, Value, Watch,
 };
 pub use memory::Memory;
+pub use sqlite::Sqlite;

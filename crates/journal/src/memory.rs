@@ -109,7 +109,7 @@ impl Journal for Memory {
     }
 
     fn watch(&self, prefix: &str) -> Watch {
-        lock(&self.table).watch(prefix)
+        lock(&self.table).watches.add(prefix)
     }
 
     fn health(&self) -> Health {

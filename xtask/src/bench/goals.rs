@@ -66,6 +66,42 @@ pub(super) const GOALS: &[Goal] = &[
         "x",
     ),
     goal(
+        "journal_ops",
+        "journal: durable publications and ends, 64 producers",
+        AtLeast(20_000.0),
+        "/s",
+    ),
+    goal(
+        "journal_p99_ms",
+        "journal: a publication, 64 producers, slowest of a hundred",
+        AtMost(25.0),
+        "ms",
+    ),
+    goal(
+        "journal_to_disk",
+        "journal: one producer against the disk's own append and sync",
+        AtMost(2.0),
+        "x",
+    ),
+    goal(
+        "journal_open_ms",
+        "journal: open with 100,000 live rows after kill -9",
+        AtMost(250.0),
+        "ms",
+    ),
+    goal(
+        "journal_churn_mb",
+        "journal: on disk after 1,000,000 messages, 1,000 live",
+        AtMost(10.0),
+        "MB",
+    ),
+    goal(
+        "journal_syncs",
+        "journal: syncs of a commit",
+        AtMost(1.0),
+        "",
+    ),
+    goal(
         "cpu_ratio_c16",
         "CPU per call against the bare bridge, 16 callers",
         AtMost(1.4),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bowline_core::call::{Kind, Principal, Scope, Subject};
 use bowline_core::caller::{CallerEnd, SessionKey};
-use bowline_core::error::CallError;
+use bowline_core::error::{CallError, Origin};
 use bowline_core::level::Level;
 use bowline_core::policy::Thing;
 use bowline_core::sync::lock;
@@ -16,6 +16,7 @@ use bowline_wire::object;
 use bytes::Bytes;
 
 use super::Host;
+use crate::audit::Target;
 use crate::callpath::resolve::Ask;
 use crate::callpath::{explain, health};
 use crate::catalog::introduction::declares;
@@ -51,8 +52,17 @@ impl Host {
             params: None,
         };
         let started = self.path.clock.now();
-        let (route, server) = self.path.resolve(ask, started).await?;
-        self.path.permit(ask, &route)?;
+        let auditor = &self.path.auditor;
+        let found = self.path.resolve(ask, started).await;
+        let (route, server) = found.inspect_err(|error| {
+            if error.origin() == Origin::Policy {
+                auditor.unsubscribed(ask, Target::Unknown, error);
+            }
+        })?;
+        self.path.permit(ask, &route).inspect_err(|error| {
+            let target = Target::Route(Arc::clone(&route));
+            auditor.unsubscribed(ask, target, error);
+        })?;
         let ticket = server.admit()?;
         let deadline = started.plus(server.spec().call_timeout);
         server.link(deadline).await?;

@@ -1,18 +1,19 @@
 //! What a journal holds, as plain maps: the model that every engine is compared with.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::time::{Now, millis};
 use bytes::Bytes;
-use tokio::sync::watch;
 
 use crate::engine::{
-    At, BODY_BYTES_MAX, DEAD_MAX, DONE_KEPT, DONE_MAX, Delivery, Done, Draft, Entry, Expect,
-    Filter, JournalError, KEY_BYTES_MAX, Known, LANE_MESSAGES_MAX, Lane, LaneView, MessageId,
-    Order, Published, Receipt, Standing, Value, Watch,
+    At, DEAD_MAX, DONE_BYTES_MAX, DONE_KEPT, DONE_MAX, Delivery, Done, Draft, EXPIRE_MAX, Entry,
+    Expect, Filter, JournalError, Known, LANE_MESSAGES_MAX, Lane, LaneView, MessageId, Order,
+    Published, Receipt, SHOWN_BYTES_MAX, Standing, Value,
 };
+use crate::limits::{expiry, fits, names};
+use crate::watches::Watches;
 
 /// Everything.
 #[derive(Debug, Default)]
@@ -28,10 +29,12 @@ pub(super) struct Table {
     by_dedupe: HashMap<(Lane, Arc<str>), MessageId>,
     done: HashMap<(Lane, Arc<str>), ([u8; 32], Done)>,
     /// The same by age.
-    done_by_id: BTreeMap<MessageId, (Lane, Arc<str>)>,
+    done_by_age: VecDeque<(Lane, Arc<str>)>,
+    /// Bytes of their results.
+    done_bytes: u64,
     dead: BTreeMap<MessageId, ()>,
     values: BTreeMap<Arc<str>, Value>,
-    watches: Vec<(Arc<str>, watch::Sender<u64>)>,
+    pub(super) watches: Watches,
     pub(super) closed: bool,
 }
 
@@ -59,25 +62,8 @@ impl Stored {
     }
 }
 
-fn expiry(ttl: Option<Duration>, at: At) -> Option<u64> {
-    ttl.map(|ttl| at.unix_ms.saturating_add(millis(ttl)))
-}
-
-fn fits(bytes: &Bytes) -> Result<(), JournalError> {
-    match bytes.len() {
-        bytes if bytes > BODY_BYTES_MAX => Err(JournalError::TooLarge {
-            bytes,
-            bytes_max: BODY_BYTES_MAX,
-        }),
-        _ => Ok(()),
-    }
-}
-
-fn names(key: &str) -> Result<(), JournalError> {
-    match (1..=KEY_BYTES_MAX).contains(&key.len()) {
-        true => Ok(()),
-        false => Err(JournalError::BadName),
-    }
+fn bytes_of(done: &Done) -> u64 {
+    done.result.as_ref().map_or(0, |result| result.len() as u64)
 }
 
 impl Table {
@@ -246,7 +232,8 @@ impl Table {
             result,
             unix_ms: at.unix_ms,
         };
-        self.done_by_id.insert(receipt.id, key.clone());
+        self.done_bytes += bytes_of(&done);
+        self.done_by_age.push_back(key.clone());
         self.done.insert(key, (stored.draft.digest, done));
         self.forget_done(at);
         Ok(())
@@ -254,14 +241,17 @@ impl Table {
 
     fn forget_done(&mut self, at: At) {
         let oldest_kept = at.unix_ms.saturating_sub(millis(DONE_KEPT));
-        while let Some(first) = self.done_by_id.first_entry() {
-            let old = self.done.get(first.get());
+        while let Some(first) = self.done_by_age.front() {
+            let old = self.done.get(first);
             let is_old = old.is_none_or(|(_, done)| done.unix_ms < oldest_kept);
-            if !is_old && self.done.len() as u64 <= DONE_MAX {
+            let is_many = self.done.len() as u64 > DONE_MAX || self.done_bytes > DONE_BYTES_MAX;
+            if !is_old && !is_many {
                 return;
             }
-            let (_, key) = first.remove_entry();
-            self.done.remove(&key);
+            if let Some((_, done)) = self.done.remove(first) {
+                self.done_bytes -= bytes_of(&done);
+            }
+            self.done_by_age.pop_front();
         }
     }
 
@@ -307,9 +297,16 @@ impl Table {
         ttl: Option<Duration>,
         at: At,
     ) -> Result<(), JournalError> {
-        let is_dead = self.dead.remove(&id).is_some();
-        let stored = self.messages.get_mut(&id).filter(|_| is_dead);
+        let stored = self.messages.get_mut(&id);
+        let stored = stored.filter(|stored| stored.dead.is_some());
         let stored = stored.ok_or(JournalError::Unknown)?;
+        let lane = self.lanes.get(&stored.draft.lane);
+        if lane.is_some_and(|lane| lane.len() as u64 >= LANE_MESSAGES_MAX) {
+            return Err(JournalError::LaneFull {
+                limit: LANE_MESSAGES_MAX,
+            });
+        }
+        self.dead.remove(&id);
         self.place += 1;
         stored.place = self.place;
         stored.dead = None;
@@ -350,12 +347,22 @@ impl Table {
             .filter(|(_, one)| one.draft.lane.as_str().starts_with(lanes))
             .map(|(id, _)| *id)
             .collect();
-        for id in &past {
-            self.kill(*id, "expired".into());
+        let mut entries = Vec::new();
+        let mut bytes = 0;
+        for id in past {
+            let Some(mut entry) = self.entry(id, at) else {
+                continue;
+            };
+            bytes += entry.body.len() as u64;
+            if entries.len() >= EXPIRE_MAX || (bytes > SHOWN_BYTES_MAX && !entries.is_empty()) {
+                break;
+            }
+            let reason: Arc<str> = "expired".into();
+            self.kill(id, Arc::clone(&reason));
+            (entry.standing, entry.position) = (Standing::Dead(reason), 0);
+            entries.push(entry);
         }
-        past.into_iter()
-            .filter_map(|id| self.entry(id, at))
-            .collect()
+        entries
     }
 
     pub(super) fn lanes(&self, prefix: &str) -> Vec<LaneView> {
@@ -373,23 +380,33 @@ impl Table {
             });
             match stored.dead {
                 Some(_) => view.dead += 1,
-                None => {
-                    view.waiting += 1;
-                    let oldest = view.oldest_unix_ms.unwrap_or(u64::MAX);
-                    view.oldest_unix_ms = Some(oldest.min(stored.stored_unix_ms));
-                }
+                None => view.waiting += 1,
             }
+        }
+        for view in views.values_mut() {
+            let first = self
+                .lanes
+                .get(&view.lane)
+                .and_then(BTreeMap::first_key_value);
+            let first = first.and_then(|(_, id)| self.messages.get(id));
+            view.oldest_unix_ms = first.map(|first| first.stored_unix_ms);
         }
         views.into_values().collect()
     }
 
     pub(super) fn inspect(&self, filter: &Filter, at: At) -> Vec<Entry> {
         let after = filter.after.map_or(0, |id| id.0.saturating_add(1));
+        let mut bytes = 0;
         self.messages
             .range(MessageId(after)..)
             .filter(|(_, one)| one.draft.lane.as_str().starts_with(&filter.lanes))
             .filter(|(_, one)| filter.dead.is_none_or(|dead| dead == one.dead.is_some()))
             .take(filter.limit)
+            .take_while(|(_, one)| {
+                let is_first = bytes == 0;
+                bytes += one.draft.body.len() as u64;
+                is_first || bytes <= SHOWN_BYTES_MAX
+            })
             .map(|(id, one)| self.shown(*id, one, at))
             .collect()
     }
@@ -465,18 +482,7 @@ impl Table {
                 self.values.remove(key);
             }
         }
-        self.watches.retain(|(prefix, sender)| {
-            if key.starts_with(&**prefix) {
-                sender.send_replace(revision);
-            }
-            sender.receiver_count() > 0
-        });
+        self.watches.tell(key, revision);
         Ok(revision)
-    }
-
-    pub(super) fn watch(&mut self, prefix: &str) -> Watch {
-        let (sender, receiver) = watch::channel(self.revision);
-        self.watches.push((prefix.into(), sender));
-        receiver
     }
 }

@@ -1,0 +1,150 @@
+//! A trail under load, and on a disk that fails.
+
+use std::sync::mpsc;
+
+use rusqlite::Connection;
+
+use super::*;
+
+/// A trail whose thread stops before each batch until it is let on.
+fn held(directory: &Path, limits: Limits) -> (Trail<Word>, mpsc::Sender<()>) {
+    let (let_on, waits) = mpsc::channel();
+    let rendering = render();
+    let waits = std::sync::Mutex::new(Some(waits));
+    let render: Render<Word> = Box::new(move |word| {
+        // The first note waits; then the channel is gone, and nothing does.
+        let waits = waits.lock().unwrap().take();
+        if let Some(waits) = waits {
+            let _gone = waits.recv();
+        }
+        rendering(word)
+    });
+    let trail = Trail::open(directory, limits, wall(), render).unwrap();
+    (trail, let_on)
+}
+
+#[tokio::test]
+async fn whoever_notes_something_waits_for_room_and_not_for_the_disk() {
+    let directory = tempfile::tempdir().unwrap();
+    let limits = Limits {
+        rows_max: 100,
+        ..Limits::default()
+    };
+    let (trail, let_on) = held(directory.path(), limits);
+    note(&trail, 0..99);
+    assert!(trail.has_room(), "nothing is written yet, and nobody waits");
+    note(&trail, 99..100);
+    assert!(!trail.has_room());
+    let mut room = Box::pin(trail.room());
+    let waits = std::future::poll_fn(|context| {
+        std::task::Poll::Ready(room.as_mut().poll(context).is_pending())
+    });
+    assert!(waits.await);
+    // Whoever can wait no more is taken all the same.
+    note(&trail, 100..101);
+    assert_eq!(trail.health().waiting, 101);
+    let_on.send(()).unwrap();
+    room.await;
+    trail.close().await;
+    assert_eq!(names(directory.path()).len(), 101);
+    assert_eq!(verify(directory.path(), None).unwrap().broken, None);
+}
+
+#[tokio::test]
+async fn bytes_that_are_kept_alive_are_bounded_as_well() {
+    let directory = tempfile::tempdir().unwrap();
+    let limits = Limits {
+        bytes_max: 1_000,
+        ..Limits::default()
+    };
+    let (trail, let_on) = held(directory.path(), limits);
+    trail.note("a".to_owned(), 999);
+    assert!(trail.has_room());
+    trail.note("b".to_owned(), 1);
+    assert!(!trail.has_room());
+    drop(let_on);
+    trail.room().await;
+    trail.flush().await;
+    assert_eq!(trail.health().waiting, 0);
+}
+
+#[tokio::test]
+async fn rows_that_no_disk_took_are_counted_and_a_row_tells_of_them() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let trail = open(directory, Limits::default());
+    note(&trail, 0..10);
+    trail.flush().await;
+    let file = files::list(directory).unwrap().pop().unwrap();
+    let other = Connection::open(&file.path).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    note(&trail, 10..17);
+    trail.flush().await;
+    let health = trail.health();
+    assert_eq!(
+        (health.lost, health.waiting),
+        (7, 0),
+        "nobody waits for a disk that fails"
+    );
+    assert!(health.trouble.is_some());
+    other.execute_batch("ROLLBACK").unwrap();
+    note(&trail, 17..20);
+    trail.flush().await;
+    assert_eq!((trail.health().lost, trail.health().trouble), (7, None));
+    trail.close().await;
+    let verdict = verify(directory, None).unwrap();
+    assert_eq!((verdict.broken, verdict.gaps, verdict.lost), (None, 1, 7));
+    let told = rows(directory)
+        .into_iter()
+        .find(|row| row.kind == Kind::Gap);
+    assert_eq!(told.unwrap().lost, Some(7));
+    assert_eq!(names(directory).len(), 13);
+}
+
+#[tokio::test]
+async fn a_trail_whose_disk_failed_for_good_goes_on_in_another_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let trail = open(directory, Limits::default());
+    note(&trail, 0..10);
+    trail.flush().await;
+    let file = files::list(directory).unwrap().pop().unwrap();
+    // What it writes to is not a database any more.
+    let damage = Connection::open(&file.path).unwrap();
+    damage
+        .execute_batch("DROP VIEW said; DROP TABLE rows")
+        .unwrap();
+    note(&trail, 10..20);
+    trail.flush().await;
+    assert_eq!(trail.health().lost, 10);
+    note(&trail, 20..25);
+    trail.flush().await;
+    assert_eq!(trail.health().trouble, None);
+    trail.close().await;
+    assert_eq!(names(directory).len(), 5);
+    let broken = verify(directory, None).unwrap().broken.unwrap();
+    assert_eq!((broken.seq, broken.damage), (1, Damage::Removed));
+}
+
+#[tokio::test]
+async fn what_is_noted_after_the_end_is_counted_and_holds_nobody_up() {
+    let directory = tempfile::tempdir().unwrap();
+    let trail = open(directory.path(), Limits::default());
+    trail.close().await;
+    note(&trail, 0..1);
+    trail.room().await;
+    trail.flush().await;
+    trail.close().await;
+    assert_eq!(trail.health().lost, 1);
+}
+
+#[tokio::test]
+async fn a_batch_is_written_though_nobody_asks_for_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let trail = open(directory.path(), Limits::default());
+    let mut heads = trail.heads();
+    heads.borrow_and_update();
+    note(&trail, 0..1);
+    heads.changed().await.unwrap();
+    assert_eq!(names(directory.path()), ["w0"]);
+}

@@ -1,0 +1,277 @@
+//! What the writer knows: everything about messages but their bodies, read lane by lane when it
+//! is first needed and checked then, so that no decision rests on a page that may have changed.
+//!
+//! A change is made here and in an open transaction at once. When the transaction fails, what it
+//! touched is forgotten here and read again from the disk.
+
+mod done;
+mod end;
+mod lease;
+mod load;
+mod publish;
+mod show;
+mod values;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+
+use bowline_core::time::Now;
+use rusqlite::Connection;
+
+use self::done::Dones;
+use self::values::Values;
+use super::fault::{Fault, damaged};
+use super::rows::{LaneRow, Ledger, Slot};
+use crate::engine::{At, JournalError, Lane};
+
+/// Everything about one journal.
+#[derive(Debug)]
+pub(super) struct Book {
+    conn: Connection,
+    ledger: Ledger,
+    /// The ledger as it is on the disk.
+    written: Ledger,
+    /// All lanes that are not empty.
+    lanes: HashMap<Lane, LaneRow>,
+    /// Whether a row of a lane is damaged or gone: then a lane that is not there may be that one.
+    lanes_suspect: bool,
+    /// Those whose messages were read.
+    loaded: HashMap<Lane, Loaded>,
+    /// The messages of lanes that were read.
+    messages: BTreeMap<u64, Slot>,
+    /// Who holds what and what is not due yet; void when the file is opened anew.
+    holds: HashMap<u64, Hold>,
+    lease: u64,
+    dones: Option<Dones>,
+    values: Option<Values>,
+    change: Change,
+    /// Changed values whose watchers are to be told once it is durable.
+    pub(super) news: Vec<(Arc<str>, u64)>,
+}
+
+/// What the open transaction has changed.
+#[derive(Debug, Default)]
+struct Change {
+    is_open: bool,
+    /// The lanes that were touched, as they were.
+    lanes: HashMap<Lane, Option<LaneRow>>,
+    /// Holds that were changed, as they were, in the order of the changes.
+    holds: Vec<(u64, Option<Hold>)>,
+    /// Messages that were handed out, whose attempts are to be written.
+    attempts: BTreeSet<u64>,
+}
+
+/// The order of the messages of a lane.
+#[derive(Debug, Default)]
+struct Loaded {
+    /// Place and number of those that wait or are held, in order.
+    waiting: VecDeque<(u64, u64)>,
+    dead: BTreeSet<u64>,
+    by_dedupe: HashMap<Arc<str>, u64>,
+    /// No message of the lane is past its time before this.
+    soonest: u64,
+    /// Rows that cannot be read, by their number.
+    damaged: BTreeSet<u64>,
+    /// How many rows are gone without a trace.
+    missing: u64,
+}
+
+impl Loaded {
+    /// Says what is wrong with the lane, where something is.
+    fn check(&self, lane: &Lane) -> Result<(), JournalError> {
+        match (self.damaged.first(), self.missing) {
+            (Some(id), _) => Err(damaged(format!("message {id} of lane `{lane}`"))),
+            (None, 0) => Ok(()),
+            (None, 1) => Err(damaged(format!("lane `{lane}`: a message is gone, which"))),
+            (None, gone) => Err(damaged(format!(
+                "lane `{lane}`: {gone} messages are gone, which"
+            ))),
+        }
+    }
+
+    fn index(&self, place: u64) -> Result<usize, usize> {
+        self.waiting
+            .binary_search_by_key(&place, |(place, _)| *place)
+    }
+
+    /// How many are before it, itself counted.
+    fn position(&self, place: u64) -> u64 {
+        self.index(place).map_or(0, |at| at as u64 + 1)
+    }
+}
+
+/// Who holds a message, and when it is due.
+#[derive(Clone, Copy, Debug, Default)]
+struct Hold {
+    /// The newest lease and until when it holds.
+    lease: Option<(u64, Now)>,
+    /// Not handed out before.
+    due: Now,
+}
+
+impl Book {
+    fn is_held(&self, id: u64, at: At) -> bool {
+        let hold = self.holds.get(&id).and_then(|hold| hold.lease);
+        hold.is_some_and(|(_, until)| at.now < until)
+    }
+
+    /// Changes who holds a message; nobody where `hold` is absent.
+    fn hold(&mut self, id: u64, hold: Option<Hold>) {
+        let was = match hold {
+            Some(hold) => self.holds.insert(id, hold),
+            None => self.holds.remove(&id),
+        };
+        self.change.holds.push((id, was));
+    }
+
+    fn begin(&mut self) -> Result<(), rusqlite::Error> {
+        if !self.change.is_open {
+            self.conn.execute_batch("BEGIN IMMEDIATE")?;
+            self.change.is_open = true;
+        }
+        Ok(())
+    }
+
+    /// Begins to change a lane, and returns its counters.
+    fn touch(&mut self, lane: &Lane) -> Result<&mut LaneRow, rusqlite::Error> {
+        self.begin()?;
+        Ok(self.touch_quietly(lane))
+    }
+
+    /// The same, where nothing is to be written by itself.
+    fn touch_quietly(&mut self, lane: &Lane) -> &mut LaneRow {
+        let was = self.lanes.get(lane).copied();
+        self.change.lanes.entry(lane.clone()).or_insert(was);
+        self.lanes.entry(lane.clone()).or_default()
+    }
+
+    /// Writes what is to be written and makes it durable. Attempts alone are written, but not
+    /// waited for: one that is lost is one delivery more, which is allowed.
+    pub(super) fn commit(&mut self) -> Result<(), rusqlite::Error> {
+        if !self.change.is_open {
+            if self.change.attempts.is_empty() {
+                self.change = Change::default();
+                return Ok(());
+            }
+            self.conn.execute_batch("PRAGMA synchronous = NORMAL")?;
+            let written = self.begin().and_then(|()| self.write_and_commit());
+            if written.is_err() && !self.conn.is_autocommit() {
+                self.conn.execute_batch("ROLLBACK")?;
+            }
+            self.conn.execute_batch("PRAGMA synchronous = FULL")?;
+            return written;
+        }
+        self.write_and_commit()
+    }
+
+    fn write_and_commit(&mut self) -> Result<(), rusqlite::Error> {
+        for id in &self.change.attempts {
+            if let Some(slot) = self.messages.get(id) {
+                slot.update_attempts(&self.conn)?;
+            }
+        }
+        self.write_lanes()?;
+        self.ledger.clean = false;
+        if self.ledger != self.written {
+            self.ledger.write(&self.conn)?;
+        }
+        self.conn.execute_batch("COMMIT")?;
+        self.written = self.ledger;
+        self.change = Change::default();
+        Ok(())
+    }
+
+    fn write_lanes(&mut self) -> Result<(), rusqlite::Error> {
+        for (lane, was) in &self.change.lanes {
+            let oldest = self.loaded.get(lane).and_then(|loaded| {
+                let (_, first) = loaded.waiting.front()?;
+                Some(self.messages.get(first)?.stored_unix_ms)
+            });
+            let Some(is) = self.lanes.get_mut(lane) else {
+                continue;
+            };
+            is.oldest = oldest;
+            if let Some(was) = was {
+                self.ledger.lanes.take(was.sum(lane));
+            }
+            if is.count() == 0 {
+                LaneRow::delete(&self.conn, lane)?;
+                self.lanes.remove(lane);
+                // What is known of an empty lane is that it is empty.
+                self.loaded.remove(lane);
+            } else {
+                is.write(&self.conn, lane)?;
+                self.ledger.lanes.add(is.sum(lane));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes back what the transaction has changed.
+    pub(super) fn rollback(&mut self) -> Result<(), rusqlite::Error> {
+        let change = std::mem::take(&mut self.change);
+        self.news.clear();
+        self.ledger = self.written;
+        for (id, was) in change.holds.into_iter().rev() {
+            match was {
+                Some(hold) => self.holds.insert(id, hold),
+                None => self.holds.remove(&id),
+            };
+        }
+        for (lane, was) in change.lanes {
+            match was {
+                Some(row) => self.lanes.insert(lane.clone(), row),
+                None => self.lanes.remove(&lane),
+            };
+            self.unload(&lane);
+        }
+        self.dones = None;
+        self.values = None;
+        match self.conn.is_autocommit() {
+            true => Ok(()),
+            false => self.conn.execute_batch("ROLLBACK"),
+        }
+    }
+
+    fn unload(&mut self, lane: &Lane) {
+        self.loaded.remove(lane);
+        self.messages.retain(|_, slot| slot.lane != *lane);
+    }
+
+    /// Reads a body and sees that it is the one that was stored.
+    fn body(&self, slot: &Slot) -> Result<bytes::Bytes, Fault> {
+        let what = || damaged(format!("message {} of lane `{}`", slot.id, slot.lane));
+        let body = match slot.body(&self.conn) {
+            Ok(body) => body.ok_or_else(what)?,
+            Err(error) if super::fault::is_of_read(&error) => return Err(what().into()),
+            Err(error) => return Err(error.into()),
+        };
+        let is_whole = body.len() as u64 == slot.body_bytes;
+        match is_whole && super::sum::of_bytes(&body) == slot.body_sum {
+            true => Ok(body.into()),
+            false => Err(what().into()),
+        }
+    }
+
+    /// Returns how many pages of the log are not in the file yet.
+    pub(super) fn log_pages(&self) -> Result<u64, rusqlite::Error> {
+        self.checkpoint("NOOP")
+    }
+
+    /// Moves the log into the file, and returns how many pages could not be moved.
+    pub(super) fn checkpoint(&self, how: &str) -> Result<u64, rusqlite::Error> {
+        let sql = format!("PRAGMA wal_checkpoint({how})");
+        let mut statement = self.conn.prepare_cached(&sql)?;
+        let (log, moved) =
+            statement.query_row([], |row| Ok((row.get::<_, i64>(1)?, row.get::<_, i64>(2)?)))?;
+        Ok(u64::try_from(log.saturating_sub(moved)).unwrap_or(0))
+    }
+
+    /// Marks the file as closed in order, and empties its log.
+    pub(super) fn close(mut self) -> Result<(), rusqlite::Error> {
+        self.ledger.clean = true;
+        self.ledger.write(&self.conn)?;
+        self.checkpoint("TRUNCATE")?;
+        self.conn.close().map_err(|(_, error)| error)
+    }
+}

@@ -1,0 +1,117 @@
+//! Ends of messages and what came of them.
+
+use rusqlite::{Connection, OptionalExtension as _, Row, params};
+
+use super::{Int, fixed, int, maybe_int, one, whole};
+use crate::engine::Lane;
+use crate::sqlite::sum::{Sum, Summer};
+
+/// The end of a message, without what came of it.
+#[derive(Clone, Debug)]
+pub(in crate::sqlite) struct DoneSlot {
+    pub(in crate::sqlite) seq: u64,
+    /// Stands for the lane and the dedupe id.
+    pub(in crate::sqlite) key: Sum,
+    /// Stands for the lane: of a damaged row this much can be guessed.
+    pub(in crate::sqlite) lane: u64,
+    pub(in crate::sqlite) id: u64,
+    pub(in crate::sqlite) digest: [u8; 32],
+    pub(in crate::sqlite) unix_ms: u64,
+    /// Length and checksum of what came of it.
+    pub(in crate::sqlite) result: Option<(u64, Sum)>,
+}
+
+/// Stands for a lane in rows of ends.
+pub(in crate::sqlite) fn lane_mark(lane: &Lane) -> u64 {
+    let sum = Summer::new("lane mark").bytes(lane.as_str().as_bytes());
+    let [a, b, c, d, ..] = sum.finish();
+    u64::from(u32::from_le_bytes([a, b, c, d]))
+}
+
+/// Stands for a lane and a dedupe id in rows of ends.
+pub(in crate::sqlite) fn done_key(lane: &Lane, dedupe: &str) -> Sum {
+    let lane = lane.as_str().as_bytes();
+    let key = Summer::new("key").bytes(lane).bytes(dedupe.as_bytes());
+    key.finish()
+}
+
+impl DoneSlot {
+    pub(in crate::sqlite) fn sum(&self) -> Sum {
+        let result = self.result.as_ref();
+        let bytes = result.map(|(bytes, _)| bytes.to_le_bytes());
+        Summer::new("done")
+            .int(self.seq)
+            .bytes(&self.key)
+            .int(self.lane)
+            .int(self.id)
+            .bytes(&self.digest)
+            .int(self.unix_ms)
+            .maybe(bytes.as_ref().map(<[u8; 8]>::as_slice))
+            .maybe(result.map(|(_, sum)| sum.as_slice()))
+            .finish()
+    }
+
+    fn of(row: &Row<'_>) -> rusqlite::Result<Self> {
+        let bytes = maybe_int(row, 6)?;
+        let slot = Self {
+            seq: int(row, 0)?,
+            key: fixed(row, 1)?,
+            lane: int(row, 2)?,
+            id: int(row, 3)?,
+            digest: fixed(row, 4)?,
+            unix_ms: int(row, 5)?,
+            result: match bytes {
+                Some(bytes) => Some((bytes, fixed(row, 7)?)),
+                None => None,
+            },
+        };
+        whole(fixed(row, 8)?, slot.sum(), slot)
+    }
+
+    /// Reads all, oldest first; of each that is damaged the mark of its lane, where it has one.
+    pub(in crate::sqlite) fn all(
+        conn: &Connection,
+    ) -> rusqlite::Result<Vec<Result<Self, Option<u64>>>> {
+        let sql = "SELECT seq, key, lane, id, digest, at, result_bytes, result_sum, sum \
+                   FROM done ORDER BY seq";
+        let mut statement = conn.prepare(sql)?;
+        let rows =
+            statement.query_map([], |row| Ok(Self::of(row).map_err(|_| int(row, 2).ok())))?;
+        rows.collect()
+    }
+
+    pub(in crate::sqlite) fn insert(
+        &self,
+        conn: &Connection,
+        result: Option<&[u8]>,
+    ) -> rusqlite::Result<()> {
+        let sql = "INSERT INTO done (seq, key, lane, id, digest, at, result_bytes, result_sum, \
+                   sum, result) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
+        conn.prepare_cached(sql)?.execute(params![
+            Int(self.seq),
+            self.key,
+            Int(self.lane),
+            Int(self.id),
+            self.digest,
+            Int(self.unix_ms),
+            self.result.map(|(bytes, _)| Int(bytes)),
+            self.result.map(|(_, sum)| sum),
+            self.sum(),
+            result,
+        ])?;
+        Ok(())
+    }
+
+    pub(in crate::sqlite) fn delete(conn: &Connection, seq: u64) -> rusqlite::Result<()> {
+        let sql = "DELETE FROM done WHERE seq = ?1";
+        one(conn.prepare_cached(sql)?.execute([Int(seq)])?)
+    }
+
+    /// Reads what came of it, as it is on the disk.
+    pub(in crate::sqlite) fn result(&self, conn: &Connection) -> rusqlite::Result<Option<Vec<u8>>> {
+        let sql = "SELECT result FROM done WHERE seq = ?1";
+        let mut statement = conn.prepare_cached(sql)?;
+        let result = statement.query_row([Int(self.seq)], |row| Ok(row.get(0).ok()));
+        Ok(result.optional()?.flatten())
+    }
+}

@@ -1,0 +1,174 @@
+//! Messages and their bodies.
+
+use std::sync::Arc;
+
+use rusqlite::{Connection, OptionalExtension as _, Row, params};
+
+use super::{Int, fixed, int, maybe_int, one, whole};
+use crate::engine::{At, Lane};
+use crate::sqlite::sum::{Sum, Summer};
+
+/// A message without its body.
+#[derive(Clone, Debug)]
+pub(in crate::sqlite) struct Slot {
+    pub(in crate::sqlite) id: u64,
+    pub(in crate::sqlite) lane: Lane,
+    pub(in crate::sqlite) place: u64,
+    pub(in crate::sqlite) dedupe: Arc<str>,
+    pub(in crate::sqlite) digest: [u8; 32],
+    pub(in crate::sqlite) attempts: u32,
+    pub(in crate::sqlite) stored_unix_ms: u64,
+    pub(in crate::sqlite) expires_unix_ms: Option<u64>,
+    pub(in crate::sqlite) dead: Option<Arc<str>>,
+    pub(in crate::sqlite) body_bytes: u64,
+    pub(in crate::sqlite) body_sum: Sum,
+}
+
+/// The columns of a message, in the order in which [`Slot::of`] reads them.
+const SLOT: &str = "SELECT id, lane, place, dedupe, digest, attempts, stored, expires, dead, \
+                    body_bytes, body_sum, sum FROM message";
+
+impl Slot {
+    pub(in crate::sqlite) fn is_past(&self, at: At) -> bool {
+        self.expires_unix_ms.is_some_and(|end| end <= at.unix_ms)
+    }
+
+    pub(in crate::sqlite) fn sum(&self) -> Sum {
+        let expires = self.expires_unix_ms.map(u64::to_le_bytes);
+        Summer::new("message")
+            .int(self.id)
+            .bytes(self.lane.as_str().as_bytes())
+            .int(self.place)
+            .bytes(self.dedupe.as_bytes())
+            .bytes(&self.digest)
+            .int(u64::from(self.attempts))
+            .int(self.stored_unix_ms)
+            .maybe(expires.as_ref().map(<[u8; 8]>::as_slice))
+            .maybe(self.dead.as_deref().map(str::as_bytes))
+            .int(self.body_bytes)
+            .bytes(&self.body_sum)
+            .finish()
+    }
+
+    fn of(row: &Row<'_>) -> rusqlite::Result<Self> {
+        let name: String = row.get(1)?;
+        let slot = Self {
+            id: int(row, 0)?,
+            lane: Lane::new(&name).map_err(|_| rusqlite::Error::InvalidQuery)?,
+            place: int(row, 2)?,
+            dedupe: row.get(3)?,
+            digest: fixed(row, 4)?,
+            attempts: row.get(5)?,
+            stored_unix_ms: int(row, 6)?,
+            expires_unix_ms: maybe_int(row, 7)?,
+            dead: row.get(8)?,
+            body_bytes: int(row, 9)?,
+            body_sum: fixed(row, 10)?,
+        };
+        whole(fixed(row, 11)?, slot.sum(), slot)
+    }
+
+    /// Reads the messages of a lane by the index; of each that is damaged its number.
+    pub(in crate::sqlite) fn of_lane(
+        conn: &Connection,
+        lane: &Lane,
+    ) -> rusqlite::Result<Vec<Result<Self, u64>>> {
+        let mut statement = conn.prepare_cached(&format!("{SLOT} WHERE lane = ?1"))?;
+        let rows = statement.query_map([lane.as_str()], Self::or_number)?;
+        rows.collect()
+    }
+
+    /// Reads all messages without the index.
+    pub(in crate::sqlite) fn all(conn: &Connection) -> rusqlite::Result<Vec<Result<Self, u64>>> {
+        let mut statement = conn.prepare(&format!("{SLOT} NOT INDEXED"))?;
+        let rows = statement.query_map([], Self::or_number)?;
+        rows.collect()
+    }
+
+    fn or_number(row: &Row<'_>) -> rusqlite::Result<Result<Self, u64>> {
+        let number = int(row, 0)?;
+        Ok(Self::of(row).map_err(|_| number))
+    }
+
+    /// Returns the lane in which a message claims to be.
+    pub(in crate::sqlite) fn lane_of(conn: &Connection, id: u64) -> rusqlite::Result<Option<Lane>> {
+        let sql = "SELECT lane FROM message WHERE id = ?1";
+        let mut statement = conn.prepare_cached(sql)?;
+        let name = statement.query_row([Int(id)], |row| Ok(row.get::<_, String>(0).ok()));
+        let name = name.optional()?.flatten();
+        Ok(name.and_then(|name| Lane::new(&name).ok()))
+    }
+
+    /// Returns the oldest dead letter.
+    pub(in crate::sqlite) fn oldest_dead(conn: &Connection) -> rusqlite::Result<Option<u64>> {
+        let sql = "SELECT id FROM message WHERE dead IS NOT NULL ORDER BY id LIMIT 1";
+        let mut statement = conn.prepare_cached(sql)?;
+        statement.query_row([], |row| int(row, 0)).optional()
+    }
+
+    pub(in crate::sqlite) fn insert(&self, conn: &Connection, body: &[u8]) -> rusqlite::Result<()> {
+        let sql = "INSERT INTO message (id, lane, place, dedupe, digest, attempts, stored, \
+                   expires, dead, body_bytes, body_sum, sum) \
+                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)";
+        conn.prepare_cached(sql)?.execute(params![
+            Int(self.id),
+            self.lane.as_str(),
+            Int(self.place),
+            self.dedupe,
+            self.digest,
+            self.attempts,
+            Int(self.stored_unix_ms),
+            self.expires_unix_ms.map(Int),
+            self.dead,
+            Int(self.body_bytes),
+            self.body_sum,
+            self.sum(),
+        ])?;
+        let sql = "INSERT INTO body (id, bytes) VALUES (?1, ?2)";
+        conn.prepare_cached(sql)?
+            .execute(params![Int(self.id), body])?;
+        Ok(())
+    }
+
+    /// Writes what changes in the life of a message.
+    pub(in crate::sqlite) fn update(&self, conn: &Connection) -> rusqlite::Result<()> {
+        let sql = "UPDATE message SET place = ?2, attempts = ?3, expires = ?4, dead = ?5, \
+                   sum = ?6 WHERE id = ?1";
+        let changed = conn.prepare_cached(sql)?.execute(params![
+            Int(self.id),
+            Int(self.place),
+            self.attempts,
+            self.expires_unix_ms.map(Int),
+            self.dead,
+            self.sum(),
+        ])?;
+        one(changed)
+    }
+
+    /// Writes how often a message was handed out, which leaves all indexes as they are.
+    pub(in crate::sqlite) fn update_attempts(&self, conn: &Connection) -> rusqlite::Result<()> {
+        let sql = "UPDATE message SET attempts = ?2, sum = ?3 WHERE id = ?1";
+        let mut statement = conn.prepare_cached(sql)?;
+        one(statement.execute(params![Int(self.id), self.attempts, self.sum()])?)
+    }
+
+    pub(in crate::sqlite) fn delete(conn: &Connection, id: u64) -> rusqlite::Result<()> {
+        let sql = "DELETE FROM message WHERE id = ?1";
+        one(conn.prepare_cached(sql)?.execute([Int(id)])?)?;
+        Self::delete_body(conn, id)
+    }
+
+    pub(in crate::sqlite) fn delete_body(conn: &Connection, id: u64) -> rusqlite::Result<()> {
+        let sql = "DELETE FROM body WHERE id = ?1";
+        conn.prepare_cached(sql)?.execute([Int(id)])?;
+        Ok(())
+    }
+
+    /// Reads the body, as it is on the disk.
+    pub(in crate::sqlite) fn body(&self, conn: &Connection) -> rusqlite::Result<Option<Vec<u8>>> {
+        let sql = "SELECT bytes FROM body WHERE id = ?1";
+        let mut statement = conn.prepare_cached(sql)?;
+        let body = statement.query_row([Int(self.id)], |row| Ok(row.get(0).ok()));
+        Ok(body.optional()?.flatten())
+    }
+}

@@ -1,0 +1,1 @@
+//! Tests of what only a journal on a disk can do.
