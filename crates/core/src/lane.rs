@@ -1,7 +1,14 @@
-//! Writes that must not be lost: which may be queued, and how their server knows one again.
+//! Writes that must not be lost: which may be queued, how their server knows one again, what
+//! becomes of one that failed, and which lane may send next.
+
+mod board;
+mod verdict;
 
 use std::sync::Arc;
 use std::time::Duration;
+
+pub use board::{Board, DRAINS_MAX, LaneTimes, PACE};
+pub use verdict::{RETRY_AFTER_MAX, Verdict, live, replayed};
 
 /// How a tool's calls are queued where their server cannot be reached.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -29,3 +36,11 @@ pub enum Channel {
 /// The member of `_meta` that holds an idempotency key: ours towards servers, and a caller's own
 /// towards us.
 pub const KEY_META: &str = "dev.bowline/idempotencyKey";
+
+impl Channel {
+    /// Whether a server that is told a key this way can know a call again.
+    #[must_use]
+    pub const fn is_told(&self) -> bool {
+        !matches!(self, Self::None)
+    }
+}

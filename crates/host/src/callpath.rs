@@ -4,6 +4,7 @@ pub(crate) mod audited;
 pub(crate) mod cached;
 pub(crate) mod charge;
 pub(crate) mod checked;
+mod replay;
 pub(crate) mod resolve;
 pub(crate) mod seat;
 mod telling;
@@ -33,12 +34,12 @@ use crate::catalog::CatalogStore;
 use crate::decide::Decider;
 use crate::memory::Memory;
 use crate::outbox::{self, Outbox};
-use crate::ports::Clock;
+use crate::ports::{Clock, Moment};
 use crate::supervisor::{Ready, Supervisor, Tally};
 
 pub(crate) use verdict::{explain, health};
 
-use verdict::may_repeat;
+use verdict::{key_header, may_repeat};
 
 /// The servers in care, by name; swapped whole when the configuration changes.
 pub type Servers = HashMap<Arc<str>, Supervisor, RandomState>;
@@ -129,42 +130,61 @@ impl CallPath {
             Entered::Hit(reply) => return self.given_again(call, &route, reply),
             Entered::Live(flight) => flight,
         };
-        let intent = match self.outbox.enter(call, &route, started).await? {
-            outbox::Entered::Queued(reply) => return Ok(reply),
+        let intent = match self.outbox.enter(call, &route, way.deadline).await? {
+            outbox::Entered::Answered(reply) => return Ok(reply),
             outbox::Entered::Live(intent) => intent,
         };
 
-        // Load: from here on the call is counted at its server, also when its caller goes away.
-        let span = telling::span(call, &route);
-        let mut tally = server.tally(started, span.clone());
-        let outcome = self.admitted(call, way, &mut tally);
-        let outcome = outcome.instrument(span.clone()).await;
-
-        let ended = self.clock.moment();
+        // The server: with its key in place where the call was written down.
+        let sent = intent.as_ref().map_or(call, |intent| intent.call());
+        let outcome = self.run(sent, way, started).await;
         flight.back();
-        tally.end(&outcome, ended);
-        telling::failure(&span, way, outcome.as_ref().err());
 
         // Configuration: what a server did not take before its entry changed is its successor's.
         if matches!(outcome, Err(CallError::Stopped { .. })) && self.is_replaced(&server) {
             drop((seat, flight));
+            if let Some(intent) = intent {
+                intent.withdraw().await;
+            }
             return Box::pin(self.carry(call, Charge::Paid, only, record)).await;
         }
 
-        // Check: what came is what the tool promised.
-        let (reply, link) = outcome.map_err(|error| error.cleaned(&server.spec().secrets))?;
-        let promised = (&*route, server.spec());
-        self.checker.check(&self.catalog, call, promised, &reply)?;
-        self.decider.accept(&route, &reply)?;
-
         // Memory: what the answer gave out that later requests will name, and the answer itself
         // where its server says that it stays good.
-        self.memory.learn(call, (&route, link), &reply, ended.now());
-        flight.land(&reply, ended.now());
-        match intent {
-            None => Ok(reply),
-            Some(intent) => intent.settle(Ok(reply)).await,
+        if let Ok((reply, link)) = &outcome {
+            let ended = self.clock.now();
+            self.memory.learn(call, (&route, *link), reply, ended);
+            flight.land(reply, ended);
         }
+        let outcome = outcome.map(|(reply, _)| reply);
+        match intent {
+            None => outcome,
+            Some(intent) => intent.settle(outcome).await,
+        }
+    }
+
+    /// Carries a call to its server, counts it there, and looks at what came back.
+    async fn run(
+        &self,
+        call: &Call,
+        way: Way<'_>,
+        started: Moment,
+    ) -> Result<(Reply, LinkKey), CallError> {
+        // Load: from here on the call is counted at its server, also when its caller goes away.
+        let Way { route, server, .. } = way;
+        let span = telling::span(call, route);
+        let mut tally = server.tally(started, span.clone());
+        let outcome = self.admitted(call, way, &mut tally);
+        let outcome = outcome.instrument(span.clone()).await;
+        tally.end(&outcome, self.clock.moment());
+        telling::failure(&span, way, outcome.as_ref().err());
+
+        // Check: what came is what the tool promised.
+        let (reply, link) = outcome.map_err(|error| error.cleaned(&server.spec().secrets))?;
+        let promised = (route, server.spec());
+        self.checker.check(&self.catalog, call, promised, &reply)?;
+        self.decider.accept(route, &reply)?;
+        Ok((reply, link))
     }
 
     /// Gives out an answer that was kept. The guard may have changed since it came, and this
@@ -273,6 +293,7 @@ impl CallPath {
                 deadline: self.clock.instant(way.deadline),
                 caller: call.caller.clone(),
                 trace: call.trace.clone(),
+                key: key_header(call, way.route),
             })
             .await?;
         Ok(Reply {

@@ -89,6 +89,22 @@ pub enum What {
         /// How many were counted and not told before this one.
         untold: u64,
     },
+    /// A write was queued, delivered, or cannot be delivered.
+    Outbox {
+        /// Its number.
+        id: Arc<str>,
+        /// Who made it.
+        principal: Arc<str>,
+        /// The server it is for.
+        server: Arc<str>,
+        /// The server's own name of the tool.
+        tool: Arc<str>,
+        /// How it stands.
+        state: &'static str,
+        /// Why, where it cannot be delivered.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reason: Option<Arc<str>>,
+    },
     /// A changed configuration was refused, and nothing of it is in force.
     ConfigRefused {
         /// Why.
@@ -107,6 +123,7 @@ impl What {
             Self::Pin { .. } => "pin",
             Self::Config { .. } => "config",
             Self::Denied { .. } => "denied",
+            Self::Outbox { .. } => "outbox",
             Self::ConfigRefused { .. } => "config_refused",
         }
     }

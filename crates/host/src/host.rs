@@ -42,7 +42,7 @@ use crate::events::Events;
 use crate::inprocess::Beside;
 use crate::manifest::Manifests;
 use crate::memory::Memory;
-use crate::outbox::Outbox;
+use crate::outbox::{self, Outbox};
 use crate::pins::{PinStore, Pins};
 use crate::ports::{Audience, Clock};
 use crate::spec::ServerSpec;
@@ -164,14 +164,12 @@ impl Host {
         let servers: Servers = specs
             .into_iter()
             .map(|spec| {
-                let log = apply::new_log(&spec, &stamps);
-                (
-                    Arc::clone(&spec.name),
-                    Supervisor::start(spec, log, &around),
-                )
+                let (name, log) = (Arc::clone(&spec.name), apply::new_log(&spec, &stamps));
+                (name, Supervisor::start(spec, log, &around))
             })
             .collect();
         events.follow(catalog.changes(), &tasks);
+        let outbox = Outbox::new(journal, &around, &hall);
         let standing = Standing::new(Arc::clone(&memory), Arc::clone(&clock), tasks);
         let path = CallPath {
             catalog,
@@ -179,7 +177,7 @@ impl Host {
             decider,
             purse: Purse::default(),
             answers,
-            outbox: Outbox::new(journal),
+            outbox,
             checker: Checker::default(),
             auditor: Auditor::new(audit, Arc::clone(&clock)),
             seats: SeatTable::new(limits.principal_calls_max),
@@ -187,8 +185,10 @@ impl Host {
             clock,
             closing: AtomicBool::new(false),
         };
+        let path = Arc::new(path);
+        path.outbox.start(Arc::downgrade(&path));
         Self {
-            path: Arc::new(path),
+            path,
             standing,
             around,
             limits: Arc::new(ArcSwap::from_pointee(limits)),
@@ -198,6 +198,10 @@ impl Host {
             views: Arc::new(Views::default()),
             hall,
         }
+    }
+
+    pub(crate) fn outbox_shared(&self) -> &Arc<outbox::Shared> {
+        self.path.outbox.shared()
     }
 
     pub(crate) const fn hall(&self) -> &Arc<Hall> {
@@ -458,6 +462,7 @@ impl Host {
     /// ```
     pub async fn shutdown(&self) {
         self.path.closing.store(true, Ordering::Relaxed);
+        self.path.outbox.close().await;
         self.around.events.end();
         self.standing.close();
         // No configuration comes into force from here on.

@@ -18,7 +18,7 @@ pub mod host;
 mod inprocess;
 pub mod manifest;
 pub mod memory;
-mod outbox;
+pub mod outbox;
 pub mod output;
 pub mod pins;
 pub mod ports;

@@ -47,6 +47,17 @@ pub struct Request {
     pub caller: Option<Arc<dyn CallerEnd>>,
     /// Where it stands in a trace, which the server is told; absent where nobody traces.
     pub trace: Option<Arc<Trace>>,
+    /// A header by which its server knows it again, over HTTP.
+    pub key: Option<Box<KeyHeader>>,
+}
+
+/// An idempotency key that travels as a header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyHeader {
+    /// The name of the header.
+    pub name: Arc<str>,
+    /// The key.
+    pub value: Arc<str>,
 }
 
 impl Request {
@@ -62,6 +73,7 @@ impl Request {
             deadline,
             caller: None,
             trace: None,
+            key: None,
         }
     }
 }

@@ -258,6 +258,7 @@ impl ScriptedLink {
                 self.end(Exit::Status(1));
                 return Err(LinkError::Lost(Exit::Status(1)));
             }
+            Some(Act::Fails(error)) => return Err(error),
             _ => {}
         }
         let mut running = Running::start(self, tool, arguments);
@@ -280,8 +281,8 @@ impl ScriptedLink {
             Ok(json::answer(request, Body::Result, &body))
         };
         match act {
-            // The two that never ran are dealt with before.
-            Act::Answers | Act::Closes | Act::DiesUnread => result(false),
+            // Those that never ran are dealt with before.
+            Act::Answers | Act::Closes | Act::DiesUnread | Act::Fails(_) => result(false),
             Act::AnswersAfter(wait) | Act::AnswersLate(wait) => {
                 tokio::time::sleep(wait).await;
                 result(false)

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_link::LinkError;
 use bytes::Bytes;
 
 use crate::gate::Gate;
@@ -102,6 +103,8 @@ pub enum Act {
     DiesUnread,
     /// The link closes before the request is sent.
     Closes,
+    /// Does not run: something in between answers in its place.
+    Fails(LinkError),
     /// Runs, and answers with a JSON-RPC error.
     RpcError,
     /// Runs, and answers with a result that says `isError`.

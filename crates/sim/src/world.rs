@@ -68,16 +68,25 @@ impl World {
         audience: Arc<dyn Audience>,
     ) -> Host {
         let ports = Ports {
+            audience,
+            ..self.ports()
+        };
+        Host::start(specs, limits, ports)
+    }
+
+    /// Returns the doors of a host of this world that remembers nothing and speaks to nobody.
+    #[must_use]
+    pub fn ports(&self) -> Ports {
+        Ports {
             dial: Arc::new(ScriptedDial::new(self.clone())),
             clock: Arc::new(SystemClock::start()),
             tasks: Tasks::default(),
-            audience,
+            audience: Arc::new(Silent),
             manifests: Arc::new(Forgetful),
             pins: Arc::new(Unkept),
             journal: Arc::new(bowline_journal::Memory::default()),
             audit: Arc::new(bowline_host::audit::Unaudited),
-        };
-        Host::start(specs, limits, ports)
+        }
     }
 
     /// Lets a running server say something outside calls; `false` when it does not run.

@@ -217,6 +217,7 @@ impl Bench {
                 deadline,
                 caller: None,
                 trace: None,
+                key: None,
             };
             let answer = self.link.request(request).await;
             answered += u32::from(black_box(answer).is_ok());

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use bowline_core::breaker::Health;
 use bowline_core::call::{Call, Route, Subject, TaskVerb};
 use bowline_core::error::{CallError, Execution};
-use bowline_link::{Exit, LinkError};
+use bowline_core::lane::{Channel, Queueing};
+use bowline_link::{Exit, KeyHeader, LinkError};
 
 /// The status of a server that knows who asks and wants more rights.
 const FORBIDDEN: u16 = 403;
@@ -22,7 +23,7 @@ pub(super) fn may_repeat(error: &LinkError, call: &Call, route: &Route) -> bool 
         LinkError::Lost(Exit::Overrun | Exit::OverMemory { .. } | Exit::OverProcesses { .. }) => {
             false
         }
-        LinkError::Lost(_) => route.is_repeatable() && !once,
+        LinkError::Lost(_) => (route.is_repeatable() || is_known_again(call, route)) && !once,
         LinkError::Busy { .. }
         | LinkError::NotSent(_)
         | LinkError::Timeout { .. }
@@ -37,6 +38,24 @@ pub(super) fn may_repeat(error: &LinkError, call: &Call, route: &Route) -> bool 
         | LinkError::BadHead(_)
         | LinkError::Redirect(_) => false,
     }
+}
+
+/// Whether the server was told a key by which it knows a repeated call.
+fn is_known_again(call: &Call, route: &Route) -> bool {
+    let is_told = |queue: &Arc<Queueing>| queue.channel.is_told();
+    call.key.is_some() && route.queue.as_ref().is_some_and(is_told)
+}
+
+/// Returns the header that carries the key of a call, where its server looks there.
+pub(super) fn key_header(call: &Call, route: &Route) -> Option<Box<KeyHeader>> {
+    let Channel::Header(name) = &route.queue.as_ref()?.channel else {
+        return None;
+    };
+    let key = call.key.as_ref()?;
+    Some(Box::new(KeyHeader {
+        name: Arc::clone(name),
+        value: Arc::clone(key),
+    }))
 }
 
 /// Puts what a link knows into the caller's terms.

@@ -16,7 +16,7 @@ use super::client::{HttpClient, HttpError, Outgoing, Response, Wait};
 use super::credentials::Credentials;
 use super::endpoint::{Endpoint, EndpointError};
 use super::session::Held;
-use crate::link::{Exit, LinkError, NotSent};
+use crate::link::{Exit, KeyHeader, LinkError, NotSent};
 
 /// Redirects that are followed for one request.
 const REDIRECTS_MAX: usize = 10;
@@ -65,6 +65,8 @@ pub(super) enum Verb {
     Post(Bytes),
     /// Takes a message that stands in a trace.
     Traced(Bytes, Arc<Trace>),
+    /// Takes a message that its server knows again by a key.
+    Keyed(Bytes, Option<Arc<Trace>>, Box<KeyHeader>),
     /// Opens a stream.
     Get,
     /// Ends the session.
@@ -158,7 +160,9 @@ impl Road {
         }
         let held = parcel.held;
         let (method, lines, body) = match parcel.verb {
-            Verb::Post(body) | Verb::Traced(body, _) => (Method::POST, &held.post, &**body),
+            Verb::Post(body) | Verb::Traced(body, _) | Verb::Keyed(body, ..) => {
+                (Method::POST, &held.post, &**body)
+            }
             Verb::Get => (Method::GET, &held.get, &[][..]),
             Verb::Delete => (Method::DELETE, &held.delete, &[][..]),
         };
@@ -169,8 +173,11 @@ impl Road {
             headers: Vec::new(),
             body,
         };
-        if let Verb::Traced(_, trace) = parcel.verb {
+        if let Verb::Traced(_, trace) | Verb::Keyed(_, Some(trace), _) = parcel.verb {
             request.headers.extend(traced(trace));
+        }
+        if let Verb::Keyed(.., key) = parcel.verb {
+            request.headers.extend(keyed(key));
         }
         add(&mut request, secrets);
         if let Some(id) = parcel.last_event {
@@ -195,6 +202,18 @@ fn add(request: &mut Outgoing<'_>, secrets: Vec<(HeaderName, HeaderValue)>) {
     }
 }
 
+/// Returns the header by which a server knows a call again. What is ours alone is not overwritten,
+/// and a key that no header can hold is sent in hexadecimal.
+fn keyed(key: &KeyHeader) -> Option<(HeaderName, HeaderValue)> {
+    let name = HeaderName::from_bytes(key.name.as_bytes()).ok()?;
+    let value = HeaderValue::from_str(&key.value).or_else(|_| {
+        let hex = key.value.bytes().map(|byte| format!("{byte:02x}"));
+        HeaderValue::from_str(&hex.collect::<String>())
+    });
+    let value = value.ok().filter(|_| !OURS.contains(&name))?;
+    Some((name, value))
+}
+
 /// Returns the headers that say where a call stands in a trace.
 fn traced(trace: &Trace) -> impl Iterator<Item = (HeaderName, HeaderValue)> + use<> {
     let parent = HeaderValue::try_from(trace.context.to_string()).ok();
@@ -207,11 +226,16 @@ fn traced(trace: &Trace) -> impl Iterator<Item = (HeaderName, HeaderValue)> + us
 }
 
 impl Verb {
-    /// Returns a call, which may stand in a trace.
-    pub(super) fn call(body: Bytes, trace: Option<Arc<Trace>>) -> Self {
-        match trace {
-            Some(trace) => Self::Traced(body, trace),
-            None => Self::Post(body),
+    /// Returns a call, which may stand in a trace and have a key.
+    pub(super) fn call(
+        body: Bytes,
+        trace: Option<Arc<Trace>>,
+        key: Option<Box<KeyHeader>>,
+    ) -> Self {
+        match (trace, key) {
+            (trace, Some(key)) => Self::Keyed(body, trace, key),
+            (Some(trace), None) => Self::Traced(body, trace),
+            (None, None) => Self::Post(body),
         }
     }
 
@@ -221,7 +245,7 @@ impl Verb {
             (StatusCode::SEE_OTHER, _) => Self::Get,
             (
                 StatusCode::MOVED_PERMANENTLY | StatusCode::FOUND,
-                Self::Post(_) | Self::Traced(..),
+                Self::Post(_) | Self::Traced(..) | Self::Keyed(..),
             ) => Self::Get,
             (_, same) => same,
         }

@@ -128,14 +128,15 @@ impl Talk {
         let again = Again::of(&request.method);
         let body = message(frame::request(id, &request, frame::Place::Header));
         let deadline = request.deadline;
-        let trace = request.trace.clone();
+        let (trace, key) = (request.trace.clone(), request.key.clone());
         // The parameters can be large, and the wait long.
         drop(request);
         let bytes_max = self.spec.limits.body_bytes_max;
         if body.len() > bytes_max {
             return Err(LinkError::NotSent(NotSent::TooLarge { bytes_max }));
         }
-        let carrying = pin!(self.carry(id, Verb::call(body, trace), again, deadline));
+        let verb = Verb::call(body, trace, key);
+        let carrying = pin!(self.carry(id, verb, again, deadline));
         let outcome = self.exchange(id, &mut answer, deadline, carrying).await;
         waiting.settle(outcome, &mut answer)
     }
@@ -468,6 +469,7 @@ mod tests {
             deadline: super::super::clock::now(),
             caller: None,
             trace: None,
+            key: None,
         };
         let bytes = size_of_val(&talk.request(request));
         assert!(bytes <= CALL_FUTURE_BYTES_MAX, "{bytes}");

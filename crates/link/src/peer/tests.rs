@@ -137,6 +137,7 @@ fn request(method: &'static str) -> Request {
         deadline: after(Duration::from_secs(60)),
         caller: None,
         trace: None,
+        key: None,
     }
 }
 

@@ -135,6 +135,7 @@ fn request(method: &'static str) -> Request {
         deadline: after(Duration::from_secs(20)),
         caller: None,
         trace: None,
+        key: None,
     }
 }
 

@@ -147,6 +147,7 @@ fn request(params: impl Into<Bytes>) -> Request {
         deadline: after(Duration::from_secs(30)),
         caller: None,
         trace: None,
+        key: None,
     }
 }
 

@@ -1,0 +1,99 @@
+//! What the caller of a write is told that waits or was done before.
+
+use bowline_core::call::{Body, Origin, Reply};
+use bowline_journal::MessageId;
+use bowline_wire::splice::write_string;
+use bytes::Bytes;
+use serde_json::json;
+
+use super::record::Head;
+
+/// How the addresses of queued writes begin.
+pub(crate) const URI: &str = "bowline://outbox/";
+
+/// A write that waits.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Queued<'a> {
+    pub(super) id: MessageId,
+    pub(super) position: u64,
+    pub(super) head: &'a Head,
+}
+
+/// Returns the address of a write.
+pub(super) fn uri(id: MessageId) -> String {
+    format!("{URI}{}", id.0)
+}
+
+/// Says that a write is stored and will be delivered.
+pub(super) fn queued(queued: &Queued<'_>, id: &Bytes) -> Reply {
+    let note = format!(
+        "The server is not reachable now. The call is stored and will be delivered in order when \
+         it is back; do not repeat it. What became of it: read the resource {}",
+        uri(queued.id)
+    );
+    let said = said(queued, true, &note);
+    reply(&said, id, Origin::Queued)
+}
+
+/// Says that a write was done before, and that its result was not kept.
+pub(super) fn unrecorded(done: MessageId, head: &Head, id: &Bytes) -> Reply {
+    let note = "The call was done before under the same idempotency key; its result was not kept.";
+    let queued = Queued {
+        id: done,
+        position: 0,
+        head,
+    };
+    reply(&said(&queued, false, note), id, Origin::Recorded)
+}
+
+/// Gives the result of a write that was done before.
+pub(super) fn recorded(result: &[u8], id: &Bytes) -> Reply {
+    envelope(result, id, Origin::Recorded)
+}
+
+/// Says why a write is not stored again.
+pub(super) fn dead_reason(id: MessageId) -> String {
+    format!(
+        "it was stored before under the same idempotency key and could not be delivered; see {}",
+        uri(id)
+    )
+}
+
+fn said(queued: &Queued<'_>, waits: bool, note: &str) -> String {
+    let Queued { id, position, head } = queued;
+    json!({
+        "queued": waits,
+        "tool": head.tool,
+        "idempotencyKey": head.key,
+        "note": note,
+        "id": id.0.to_string(),
+        "position": position,
+    })
+    .to_string()
+}
+
+/// Writes a result that says the same as text and as structured content.
+fn reply(said: &str, id: &Bytes, origin: Origin) -> Reply {
+    let mut result = b"{\"content\":[{\"type\":\"text\",\"text\":".to_vec();
+    write_string(&mut result, said);
+    result.extend_from_slice(b"}],\"structuredContent\":");
+    result.extend_from_slice(said.as_bytes());
+    result.push(b'}');
+    envelope(&result, id, origin)
+}
+
+fn envelope(result: &[u8], id: &Bytes, origin: Origin) -> Reply {
+    let mut answer = br#"{"jsonrpc":"2.0","id":"#.to_vec();
+    answer.extend_from_slice(id);
+    answer.extend_from_slice(br#","result":"#);
+    let start = answer.len();
+    answer.extend_from_slice(result);
+    let body_at = start..answer.len();
+    answer.push(b'}');
+    Reply {
+        answer: answer.into(),
+        body_at,
+        body: Body::Result,
+        origin,
+    }
+}

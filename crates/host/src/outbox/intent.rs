@@ -1,0 +1,210 @@
+//! A write that is stored and under way: what becomes of it is written down, also when its caller
+//! leaves.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bowline_core::call::{Body, Call, Reply};
+use bowline_core::error::CallError;
+use bowline_core::lane::{Verdict, live};
+use bowline_core::sync::lock;
+use bowline_journal::{JournalError, Lane, MessageId, Receipt};
+use bowline_wire::object;
+use bytes::Bytes;
+
+use super::Shared;
+use super::answer::{Queued, queued};
+use super::flights::Flight;
+use super::record::Record;
+
+/// Largest result that is kept for callers who come again with the same key, in bytes.
+pub(super) const RESULT_BYTES_MAX: usize = 256 * 1024;
+
+/// A call that is stored and under way.
+#[derive(Debug)]
+pub(crate) struct Intent {
+    shared: Arc<Shared>,
+    receipt: Receipt,
+    id: MessageId,
+    position: u64,
+    lane: Lane,
+    record: Record,
+    /// The call with its key in place.
+    call: Call,
+    /// What is to be written down, while it is not.
+    ending: Option<Ending>,
+    _flight: Flight,
+}
+
+/// What becomes of a stored write.
+#[derive(Clone, Debug)]
+enum Ending {
+    /// It was done.
+    Done(Option<Bytes>),
+    /// It waits.
+    Wait,
+    /// It was never to be done.
+    Withdraw,
+}
+
+impl Intent {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        (receipt, id, position): (Receipt, MessageId, u64),
+        (lane, record): (Lane, Record),
+        asked: &Call,
+        flight: Flight,
+    ) -> Self {
+        let stored = record.call();
+        let call = Call {
+            params: stored.params,
+            subject: stored.subject,
+            name_at: stored.name_at,
+            progress_at: stored.progress_at.filter(|_| asked.progress_at.is_some()),
+            key: stored.key,
+            ..asked.clone()
+        };
+        Self {
+            shared,
+            receipt,
+            id,
+            position,
+            lane,
+            record,
+            call,
+            ending: Some(Ending::Withdraw),
+            _flight: flight,
+        }
+    }
+
+    /// Returns the call as it is to be sent.
+    pub(crate) const fn call(&self) -> &Call {
+        &self.call
+    }
+
+    /// Takes it back: it was not sent, and will be stored anew.
+    pub(crate) async fn withdraw(mut self: Box<Self>) {
+        self.write(Ending::Withdraw).await;
+    }
+
+    /// Writes down what became of it: done, or queued where its server was away. What was done is
+    /// told as done, also where that could not be written down.
+    pub(crate) async fn settle(
+        mut self: Box<Self>,
+        outcome: Result<Reply, CallError>,
+    ) -> Result<Reply, CallError> {
+        let verdict = match &outcome {
+            Ok(reply) => {
+                let ending = match result_of(reply) {
+                    Some(result) => Ending::Done(kept(result)),
+                    // It was refused, so that its key is free for another try.
+                    None => Ending::Withdraw,
+                };
+                self.write(ending).await;
+                return outcome;
+            }
+            Err(error) => live(error),
+        };
+        match verdict {
+            Verdict::Refused => self.write(Ending::Withdraw).await,
+            Verdict::Ran => self.write(Ending::Done(None)).await,
+            Verdict::Wait(after) => {
+                // Before it can be handed out, so that whatever comes now comes behind it.
+                self.waits(after);
+                self.write(Ending::Wait).await;
+                let session = self.call.caller.as_ref().map(|caller| caller.session());
+                if let Err(error) = &outcome {
+                    self.shared.failed(self.id, error);
+                }
+                let head = &self.record.head;
+                self.shared.is_queued(self.id, session, head);
+                let told = Queued {
+                    id: self.id,
+                    position: self.position,
+                    head,
+                };
+                return Ok(queued(&told, &self.call.id));
+            }
+        }
+        outcome
+    }
+
+    fn waits(&self, after: Option<Duration>) {
+        let (lane, now) = (Arc::from(self.lane.as_str()), self.shared.clock.now());
+        let jitter = self.shared.jitter(&lane);
+        let mut board = lock(&self.shared.board);
+        board.note(&lane, &self.record.head.server, now);
+        board.failed(&lane, after, now, jitter);
+    }
+
+    /// Writes an ending down; where this is dropped in the middle, it is written all the same.
+    async fn write(&mut self, ending: Ending) {
+        self.ending = Some(ending.clone());
+        let is_done = matches!(ending, Ending::Done(_));
+        let written = end(&self.shared, self.receipt, ending).await;
+        self.ending = None;
+        report(&self.shared, (self.id, &self.lane), written);
+        if is_done {
+            let now = self.shared.clock.now();
+            lock(&self.shared.board).ready(&self.record.head.server, now);
+        }
+    }
+}
+
+/// A caller that leaves takes its write back; when the gateway goes down instead, the write stays.
+impl Drop for Intent {
+    fn drop(&mut self) {
+        let Some(ending) = self.ending.take() else {
+            return;
+        };
+        let taken_back = matches!(ending, Ending::Withdraw);
+        // What is held is queued by itself when the journal is opened again.
+        if taken_back && self.shared.is_closing() {
+            return;
+        }
+        if tokio::runtime::Handle::try_current().is_err() {
+            return;
+        }
+        let shared = Arc::clone(&self.shared);
+        let (receipt, id, lane) = (self.receipt, self.id, self.lane.clone());
+        self.shared.tasks.spawn("outbox.end", async move {
+            let written = end(&shared, receipt, ending).await;
+            report(&shared, (id, &lane), written);
+        });
+    }
+}
+
+async fn end(shared: &Shared, receipt: Receipt, ending: Ending) -> Result<(), JournalError> {
+    let (journal, at) = (&shared.journal, shared.at());
+    match ending {
+        Ending::Done(result) => journal.ack(receipt, result, at).await,
+        Ending::Wait => journal.nak(receipt, Duration::ZERO, at).await,
+        Ending::Withdraw => journal.withdraw(receipt, at).await,
+    }
+}
+
+/// Lets those behind it go on. What could not be written is sent again after a restart, under the
+/// same key.
+fn report(shared: &Shared, (id, lane): (MessageId, &Lane), written: Result<(), JournalError>) {
+    if let Err(error) = written {
+        tracing::error!(id = id.0, %lane, %error, "what became of a write was not written down");
+    }
+    let now = shared.clock.now();
+    let mut board = lock(&shared.board);
+    if board.is_busy(lane.as_str()) {
+        board.unblock(lane.as_str(), now);
+        shared.poke.notify_one();
+    }
+}
+
+/// Returns the result of a write that its server carried out.
+pub(super) fn result_of(reply: &Reply) -> Option<&[u8]> {
+    let body = reply.answer.get(reply.body_at.clone()).unwrap_or_default();
+    let is_error = object::field(body, "isError").is_some_and(|at| at.of(body) != b"false");
+    (reply.body == Body::Result && !is_error).then_some(body)
+}
+
+/// Returns a result to keep, unless it is too large.
+pub(super) fn kept(result: &[u8]) -> Option<Bytes> {
+    (result.len() <= RESULT_BYTES_MAX).then(|| Bytes::copy_from_slice(result))
+}

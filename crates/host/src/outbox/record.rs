@@ -1,0 +1,225 @@
+//! A write as it is stored, and back again.
+
+use std::sync::Arc;
+
+use bowline_core::call::{Call, Contexts, Principal, Role, Scope, Subject};
+use bowline_wire::object;
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+/// The form in which records are written.
+const VERSION: u32 = 1;
+
+/// What is stored of a write, beside its parameters.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Head {
+    v: u32,
+    principal: Who,
+    scope: Where,
+    pub(super) server: Arc<str>,
+    /// The server's own name of the tool.
+    pub(super) tool: Arc<str>,
+    pub(super) key: Arc<str>,
+    /// How long it is worth delivering, in milliseconds.
+    pub(super) keep_ms: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Who {
+    name: Arc<str>,
+    role: As,
+    #[serde(default)]
+    contexts: Vec<Arc<str>>,
+    #[serde(default)]
+    credential: Arc<str>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum As {
+    Owner,
+    AnonymousLocal,
+    None,
+    Named(Arc<str>),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Where {
+    All,
+    Server(Arc<str>),
+    Profile(Arc<str>),
+}
+
+/// A stored write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Record {
+    pub(super) head: Head,
+    /// The parameters, key included, under the server's own name of the tool.
+    pub(super) params: Bytes,
+}
+
+impl Head {
+    pub(super) fn new(
+        call: &Call,
+        (server, tool): (&Arc<str>, &Arc<str>),
+        key: &Arc<str>,
+        keep_ms: u64,
+    ) -> Self {
+        let Principal {
+            name,
+            role,
+            contexts,
+            credential,
+        } = &*call.principal;
+        Self {
+            v: VERSION,
+            principal: Who {
+                name: Arc::clone(name),
+                role: match role {
+                    Role::Owner => As::Owner,
+                    Role::AnonymousLocal => As::AnonymousLocal,
+                    Role::None => As::None,
+                    Role::Named(name) => As::Named(Arc::clone(name)),
+                },
+                contexts: contexts.names().to_vec(),
+                credential: Arc::clone(credential),
+            },
+            scope: match &call.scope {
+                Scope::All => Where::All,
+                Scope::Server(server) => Where::Server(Arc::clone(server)),
+                Scope::Profile(profile) => Where::Profile(Arc::clone(profile)),
+            },
+            server: Arc::clone(server),
+            tool: Arc::clone(tool),
+            key: Arc::clone(key),
+            keep_ms,
+        }
+    }
+
+    pub(super) const fn principal(&self) -> &Arc<str> {
+        &self.principal.name
+    }
+
+    pub(super) const fn credential(&self) -> &Arc<str> {
+        &self.principal.credential
+    }
+}
+
+impl Record {
+    /// Returns the bytes that are stored: the head with the parameters as its last member.
+    pub(super) fn write(&self) -> Bytes {
+        // Text, numbers and lists of them can always be written.
+        let mut out = serde_json::to_vec(&self.head).unwrap_or_default();
+        out.pop();
+        out.extend_from_slice(b",\"params\":");
+        out.extend_from_slice(&self.params);
+        out.push(b'}');
+        out.into()
+    }
+
+    /// Reads what [`write`](Self::write) wrote; nothing where it is of another form.
+    pub(super) fn read(body: &Bytes) -> Option<Self> {
+        let head: Head = serde_json::from_slice(body).ok()?;
+        let at = object::field(body, "params").filter(|_| head.v == VERSION)?;
+        Some(Self {
+            head,
+            params: body.slice(at.start..at.end),
+        })
+    }
+
+    /// Returns the call that brings it to its server. Nobody listens to what is said on the way.
+    pub(super) fn call(&self) -> Call {
+        let Head {
+            principal, scope, ..
+        } = &self.head;
+        let params = &self.params;
+        let name_at = object::field(params, "name").map_or(0..0, |at| at.start..at.end);
+        let progress_at = object::field(params, "_meta").and_then(|meta| {
+            let token = object::field(meta.of(params), "progressToken")?;
+            let token = token.shift(meta.start);
+            Some(token.start..token.end)
+        });
+        Call {
+            principal: Arc::new(Principal {
+                name: Arc::clone(&principal.name),
+                role: match &principal.role {
+                    As::Owner => Role::Owner,
+                    As::AnonymousLocal => Role::AnonymousLocal,
+                    As::None => Role::None,
+                    As::Named(name) => Role::Named(Arc::clone(name)),
+                },
+                contexts: Contexts::new(principal.contexts.iter().cloned()),
+                credential: Arc::clone(&principal.credential),
+            }),
+            scope: match scope {
+                Where::All => Scope::All,
+                Where::Server(server) => Scope::Server(Arc::clone(server)),
+                Where::Profile(profile) => Scope::Profile(Arc::clone(profile)),
+            },
+            subject: Subject::Tool(Arc::clone(&self.head.tool)),
+            params: params.clone(),
+            name_at,
+            makes_task: false,
+            progress_at,
+            id: Bytes::from_static(b"0"),
+            deadline: None,
+            caller: None,
+            trace: None,
+            run: None,
+            key: Some(Arc::clone(&self.head.key)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_reads_back_as_it_was_and_its_parameters_keep_every_byte() {
+        let params = r#"{"name":"do","arguments":{"n": 1.50},"_meta":{"progressToken": 7}}"#;
+        for (role, scope) in [
+            (Role::Owner, Scope::All),
+            (Role::AnonymousLocal, Scope::Server("s".into())),
+            (Role::None, Scope::Profile("p".into())),
+            (Role::Named("r".into()), Scope::All),
+        ] {
+            let principal = Principal {
+                name: "ann \"x\"".into(),
+                role,
+                contexts: Contexts::new(["b", "a"]),
+                credential: "c1".into(),
+            };
+            let asked = Call {
+                principal: Arc::new(principal),
+                scope,
+                subject: Subject::Tool("s__do".into()),
+                params: Bytes::new(),
+                name_at: 0..0,
+                makes_task: false,
+                progress_at: None,
+                id: Bytes::new(),
+                deadline: None,
+                caller: None,
+                trace: None,
+                run: None,
+                key: None,
+            };
+            let head = Head::new(&asked, (&"s".into(), &"do".into()), &"k".into(), 5);
+            let record = Record {
+                head,
+                params: Bytes::copy_from_slice(params.as_bytes()),
+            };
+            let read = Record::read(&record.write()).unwrap();
+            assert_eq!(read, record);
+            let call = read.call();
+            assert_eq!(*call.principal, *asked.principal);
+            assert_eq!(call.scope, asked.scope);
+            assert_eq!(&call.params[call.name_at], b"\"do\"");
+            assert_eq!(&call.params[call.progress_at.unwrap()], b"7");
+        }
+        assert_eq!(Record::read(&Bytes::from_static(b"{\"v\":2}")), None);
+        assert_eq!(Record::read(&Bytes::from_static(b"junk")), None);
+    }
+}
