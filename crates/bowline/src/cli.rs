@@ -16,6 +16,7 @@ mod power;
 mod pretty;
 mod reload;
 mod role;
+mod secret;
 mod signature;
 mod status;
 mod stdio;
@@ -138,6 +139,7 @@ pub fn run(command: &Command, context: &mut Context) -> Result<Exit, Failure> {
         Command::Reload { server } => reload::run(server.as_deref(), context),
         Command::Role { command } => role::run(command, context),
         Command::Token { command } => token::run(command, context),
+        Command::Secret { command } => secret::run(command, context),
         Command::Pin { command } => pin::run(command, context),
         Command::Version => version(context),
         // Both are run before anything is set up for a command.

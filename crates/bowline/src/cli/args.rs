@@ -31,6 +31,7 @@ Fix
 Share
   role      say what a role may do, and by which rule
   token     make, list and revoke tokens of principals
+  secret    keep the credentials of servers: set, ls, rm
 Dev
   fixture   a test MCP server
   version   print the version";
@@ -154,6 +155,12 @@ pub enum Command {
         #[command(subcommand)]
         command: TokenCommand,
     },
+    /// Keep the credentials of servers where no config file shows them
+    Secret {
+        /// What to do with them
+        #[command(subcommand)]
+        command: SecretCommand,
+    },
     /// Look at tools whose definitions changed, and accept them
     Pin {
         /// What to do
@@ -234,6 +241,23 @@ fn life(text: &str) -> Result<Duration, &'static str> {
     duration::parse(text)
         .filter(|life| life.as_secs() > 0)
         .ok_or("expected a duration of at least a second, such as 90s, 12h or 30d")
+}
+
+/// What to do with secrets.
+#[derive(Clone, Debug, Subcommand)]
+pub enum SecretCommand {
+    /// Put a secret away; it is read from stdin, or typed unseen
+    Set {
+        /// What `${secret:NAME}` calls it
+        name: String,
+    },
+    /// List names, where they come from and who uses them, without values
+    Ls,
+    /// Take a secret away
+    Rm {
+        /// Its name
+        name: String,
+    },
 }
 
 /// What to do with pins.

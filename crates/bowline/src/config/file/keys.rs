@@ -9,6 +9,8 @@ pub(super) const TOP: Keys = Keys {
         "limits",
         "telemetry",
         "cache",
+        "secrets",
+        "secret_store",
         "policy",
         "roles",
         "principals",
@@ -32,6 +34,14 @@ pub(super) const TELEMETRY: Keys = Keys {
 };
 pub(super) const CACHE: Keys = Keys {
     built: &["entries", "bytes", "per_tool", "ttl_max"],
+    planned: &[],
+};
+pub(super) const SECRET: Keys = Keys {
+    built: &["env", "file", "command", "every"],
+    planned: &[],
+};
+pub(super) const SECRET_STORE: Keys = Keys {
+    built: &["kind"],
     planned: &[],
 };
 pub(super) const POLICY: Keys = Keys {
