@@ -23,7 +23,7 @@ use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use self::credentials::Headers;
+use self::credentials::{Headers, Learners};
 use crate::config::{self, Child, Config, Env, ServerConfig};
 use crate::edge::door::{Auth, Door};
 use crate::edge::session::Sessions;
@@ -31,6 +31,7 @@ use crate::edge::{About, Edge, announce, listen};
 use crate::manifests::FileManifests;
 use crate::pins::FilePins;
 use crate::reload::{self, Reloader};
+use crate::secrets;
 use crate::state::{self, Lock, Run, State};
 use crate::telemetry::{Exporting, Secrets, Telemetry};
 use crate::tokens::Tokens;
@@ -110,7 +111,8 @@ impl Gateway {
             let (env, secrets) = (env.clone(), telemetry.secrets.clone());
             let token = Redactor::new([("owner token", token.expose())]);
             move |config: &Config| {
-                let specs = specs_of(config, &own, &env);
+                let specs = specs_of(config, &own, &env, &secrets);
+                config.sources.vault().watch(&config.watched);
                 keep_secrets(&secrets, &token, &specs);
                 specs
             }
@@ -122,6 +124,7 @@ impl Gateway {
             url,
             config: config.path.as_ref().map(|path| path.display().to_string()),
         };
+        let sources = config.sources.clone();
         let reloader = Reloader::new(&config, env, Box::new(translate));
         let door = Door::new(auth, token.expose()).with_tokens(tokens);
         let edge = Edge::new(door, sessions, host, about, reloader, telemetry.traced());
@@ -134,6 +137,10 @@ impl Gateway {
         tasks.spawn(
             "announcer",
             announce::run(Arc::clone(&edge), stopped.clone()),
+        );
+        tasks.spawn(
+            "secrets",
+            secrets::follow::follow(Arc::clone(&edge), sources, stopped.clone()),
         );
         tasks.spawn("config", reload::follow(Arc::clone(&edge), stopped));
         let exporting = telemetry.export(http_client()?, tasks);
@@ -214,9 +221,16 @@ fn start_host(
     Ok(Host::start(specs, limits, ports))
 }
 
-fn specs_of(config: &Config, own: &Path, env: &Env) -> Vec<ServerSpec> {
+fn specs_of(config: &Config, own: &Path, env: &Env, secrets: &Secrets) -> Vec<ServerSpec> {
     let servers = config.servers.iter();
-    servers.map(|server| spec_of(server, own, env)).collect()
+    let specs = servers.map(|server| {
+        let learners = Learners {
+            server: Arc::new(server.secrets.redactor()),
+            all: secrets.clone(),
+        };
+        spec_of(server, own, env, learners)
+    });
+    specs.collect()
 }
 
 /// Keeps our own token and the secrets of these servers out of logs and traces from now on.
@@ -233,7 +247,7 @@ fn http_client() -> Result<Arc<HyperClient>, AssembleError> {
 }
 
 /// Translates what the file says into what the host needs.
-fn spec_of(server: &ServerConfig, own: &Path, env: &Env) -> ServerSpec {
+fn spec_of(server: &ServerConfig, own: &Path, env: &Env, learners: Learners) -> ServerSpec {
     ServerSpec {
         isolation: server.isolation,
         lazy: server.lazy,
@@ -261,12 +275,12 @@ fn spec_of(server: &ServerConfig, own: &Path, env: &Env) -> ServerSpec {
         cache: server.cache,
         check_output: server.check_output,
         tools: server.tools.clone(),
-        secrets: Arc::new(server.secrets.redactor()),
-        ..ServerSpec::reached(&server.name, reach_of(&server.reach, own, env))
+        secrets: Arc::clone(&learners.server),
+        ..ServerSpec::reached(&server.name, reach_of(&server.reach, own, env, learners))
     }
 }
 
-fn reach_of(reach: &config::Reach, own: &Path, env: &Env) -> Reach {
+fn reach_of(reach: &config::Reach, own: &Path, env: &Env, learners: Learners) -> Reach {
     match reach {
         config::Reach::Child(child) => Reach::Child(ChildSpec {
             command: child.command.clone(),
@@ -279,7 +293,7 @@ fn reach_of(reach: &config::Reach, own: &Path, env: &Env) -> Reach {
         config::Reach::Remote(remote) => Reach::Remote(RemoteSpec {
             url: remote.url.clone(),
             transport: remote.transport,
-            credentials: Arc::new(Headers::of(remote)),
+            credentials: Arc::new(Headers::of(remote, learners)),
         }),
     }
 }

@@ -17,6 +17,7 @@ mod power;
 mod pretty;
 mod reload;
 mod role;
+mod secret;
 mod signature;
 mod status;
 mod stdio;
@@ -139,6 +140,7 @@ pub fn run(command: &Command, context: &mut Context) -> Result<Exit, Failure> {
         Command::Reload { server } => reload::run(server.as_deref(), context),
         Command::Role { command } => role::run(command, context),
         Command::Token { command } => token::run(command, context),
+        Command::Secret { command } => secret::run(command, context),
         Command::Pin { command } => pin::run(command, context),
         Command::Outbox { command } => outbox::run(command, context),
         Command::Version => version(context),

@@ -13,6 +13,7 @@ mod reach;
 mod resolve;
 mod secrets;
 mod size;
+mod sources;
 pub(crate) mod suggest;
 mod tree;
 mod warn;
@@ -33,9 +34,12 @@ use bowline_host::spec::{self, Isolation, ToolRule};
 use bowline_link::http::endpoint::Endpoint;
 
 use crate::reload::digest;
+use crate::secrets::follow::Watched;
+use crate::secrets::{SecretsConfig, Sources, Vault};
 
 pub use self::env::Env;
 pub use self::error::Error;
+pub(crate) use self::expand::read_secret_file;
 pub use self::find::find;
 pub use self::frame::{Place, Problem, place};
 pub use self::policy::{Mention, PolicyConfig, ProfileConfig, RoleConfig, WhenConfig};
@@ -77,6 +81,10 @@ pub struct Config {
     pub telemetry: Telemetry,
     /// What remembers queued writes.
     pub journal: Engine,
+    /// Where secrets come from.
+    pub sources: Sources,
+    /// What servers take from places that may change.
+    pub watched: Vec<Watched>,
     /// Who may do what.
     pub policy: PolicyConfig,
     /// Every pattern of the policy and where it stands, in file order.
@@ -102,6 +110,8 @@ impl Default for Config {
             limits: HostLimits::default(),
             telemetry: Telemetry::default(),
             journal: Engine::default(),
+            sources: Sources::default(),
+            watched: Vec::new(),
             policy: PolicyConfig::default(),
             mentions: Vec::new(),
             servers: Vec::new(),
@@ -298,13 +308,61 @@ pub struct Warning {
 
 /// Finds the file (`explicit`, or the usual places) and reads it.
 pub fn load(explicit: Option<&Path>, env: &Env) -> Result<Config, Error> {
+    load_with(explicit, env, &Vault::empty(env))
+}
+
+/// The same with secrets of a store.
+pub fn load_with(explicit: Option<&Path>, env: &Env, vault: &Arc<Vault>) -> Result<Config, Error> {
     let path = find(explicit, env)?;
     let text = read(&path)?;
-    parse(&text, &path, env)
+    parse_with(&text, &path, env, vault)
 }
 
 /// Turns the text of a file into a config; `path` says how it is written and where it stands.
 pub fn parse(text: &str, path: &Path, env: &Env) -> Result<Config, Error> {
+    parse_with(text, path, env, &Vault::empty(env))
+}
+
+/// What a file says of secrets, and which servers use them, by pairs of secret and server. No
+/// program is run, and no secret is read.
+pub(crate) fn secrets(
+    explicit: Option<&Path>,
+    env: &Env,
+) -> Result<(SecretsConfig, Vec<(String, String)>), Error> {
+    let path = find(explicit, env)?;
+    let text = read(&path)?;
+    let (file, mut problems) = outline(&text, &path)?;
+    let absolute = std::path::absolute(&path).unwrap_or_else(|_error| path.clone());
+    let directory = absolute.parent().unwrap_or_else(|| Path::new("/"));
+    let source = expand::Source {
+        env,
+        directory,
+        secrets: None,
+    };
+    let found = sources::sources(&file, source, &Vault::empty(env), &mut problems);
+    if problems.is_empty() {
+        Ok((found.config().clone(), sources::uses(&file.servers)))
+    } else {
+        Err(Error::Invalid {
+            path,
+            text,
+            problems,
+        })
+    }
+}
+
+fn outline(text: &str, path: &Path) -> Result<(file::File, Vec<Problem>), Error> {
+    let syntax = tree::Syntax::of(path, text);
+    let root = tree::parse(text, syntax).map_err(|problems| Error::Invalid {
+        path: path.to_owned(),
+        text: text.to_owned(),
+        problems,
+    })?;
+    Ok(file::read(&root, syntax))
+}
+
+/// The same as [`parse`], with secrets of a store.
+pub fn parse_with(text: &str, path: &Path, env: &Env, vault: &Arc<Vault>) -> Result<Config, Error> {
     let invalid = |mut problems: Vec<Problem>| {
         problems.sort_by_key(|problem| problem.span.start);
         Error::Invalid {
@@ -314,19 +372,20 @@ pub fn parse(text: &str, path: &Path, env: &Env) -> Result<Config, Error> {
         }
     };
     let syntax = tree::Syntax::of(path, text);
-    let root = tree::parse(text, syntax).map_err(invalid)?;
-    let (file, mut problems) = file::read(&root, syntax);
+    let (file, mut problems) = outline(text, path)?;
     let absolute = std::path::absolute(path).unwrap_or_else(|_error| path.to_owned());
     let directory = absolute.parent().unwrap_or_else(|| Path::new("/"));
-    let source = expand::Source { env, directory };
-    match resolve::resolve(
-        file,
-        resolve::Origin {
-            text,
-            syntax,
-            source,
-        },
-    ) {
+    let source = expand::Source {
+        env,
+        directory,
+        secrets: None,
+    };
+    let origin = resolve::Origin {
+        text,
+        syntax,
+        source,
+    };
+    match resolve::resolve(file, origin, vault) {
         Ok(config) if problems.is_empty() => Ok(Config {
             path: Some(absolute),
             digest: digest(text),

@@ -10,6 +10,7 @@ pub mod gateway;
 pub mod manifests;
 pub mod pins;
 pub mod reload;
+pub mod secrets;
 pub mod state;
 pub mod telemetry;
 pub mod tokens;

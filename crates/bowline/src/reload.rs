@@ -16,8 +16,10 @@ use serde_json::{Value, json};
 use tokio::sync::{Semaphore, broadcast, watch as signal};
 
 use self::watch::Watch;
+pub(crate) use self::watch::{Stamp, stamp};
 use crate::config::{self, Broken, Config, Engine, Env, Mention, PolicyConfig, Telemetry};
 use crate::edge::Edge;
+use crate::secrets::Vault;
 
 /// Outcomes that one who listens may be behind.
 const OUTCOMES_MAX: usize = 64;
@@ -40,6 +42,7 @@ pub struct Reloader {
 struct Source {
     path: PathBuf,
     env: Env,
+    vault: Arc<Vault>,
     translate: Box<Translate>,
 }
 
@@ -133,6 +136,7 @@ impl Reloader {
             Arc::new(Source {
                 path: path.clone(),
                 env: env.clone(),
+                vault: Arc::clone(config.sources.vault()),
                 translate,
             })
         });
@@ -288,7 +292,7 @@ impl Source {
                 Ok(text) => text,
                 Err(error) => return (None, Err(Refusal::of(&error))),
             };
-            let config = config::parse(&text, &this.path, &this.env);
+            let config = config::parse_with(&text, &this.path, &this.env, &this.vault);
             let specs = config
                 .map(|config| {
                     let specs = (this.translate)(&config);

@@ -272,6 +272,20 @@ impl State {
         }
     }
 
+    /// Waits until nobody else holds the lock of this name, and holds it.
+    pub(crate) fn wait_for(&self, name: &str) -> Result<Lock, Error> {
+        let path = self.join(name);
+        let file = file::open_private(&path)?;
+        match rustix::fs::flock(&file, FlockOperation::LockExclusive) {
+            Ok(()) => Ok(Lock { file }),
+            Err(error) => Err(Error::Io {
+                action: "lock",
+                path,
+                source: error.into(),
+            }),
+        }
+    }
+
     /// A file of log lines that is appended to, for a gateway in the background.
     pub fn append(&self, name: &str) -> Result<File, Error> {
         file::open_private(&self.join(name))

@@ -100,6 +100,8 @@ impl Ready {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wish {
     Order(Order),
+    /// Other credentials count from now on: ask for the lists again, or try again.
+    Relist,
     /// Let calls in flight end, and go for good.
     Retire,
 }
@@ -319,6 +321,15 @@ impl Supervisor {
     /// Gives an order and waits until it is taken; whatever it starts goes on by itself.
     pub async fn order(&self, order: Order) -> Result<(), CallError> {
         self.wish(Wish::Order(order)).await
+    }
+
+    /// Says that the server knows us by other credentials from now on: what it offers is asked for
+    /// again, and where it failed it is tried again at once.
+    pub(crate) async fn credentials_changed(&self) {
+        let (done, _taken) = oneshot::channel();
+        let wish = Wish::Relist;
+        // An actor that is gone has nothing to do.
+        let _gone = self.commands.send(Command { wish, done }).await;
     }
 
     /// Lets the server go for good, and waits until it is gone: calls in flight end, though not

@@ -1,5 +1,7 @@
 //! The words of the command line.
 
+mod nouns;
+
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -8,6 +10,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
+pub(super) use self::nouns::{OutboxCommand, OutboxFilter, SecretCommand};
 use crate::config::duration;
 
 /// Commands by what one wants to do; the order people meet them in.
@@ -32,6 +35,7 @@ Fix
 Share
   role      say what a role may do, and by which rule
   token     make, list and revoke tokens of principals
+  secret    keep the credentials of servers: set, ls, rm
 Dev
   fixture   a test MCP server
   version   print the version";
@@ -155,6 +159,12 @@ pub enum Command {
         #[command(subcommand)]
         command: TokenCommand,
     },
+    /// Keep the credentials of servers where no config file shows them
+    Secret {
+        /// What to do with them
+        #[command(subcommand)]
+        command: SecretCommand,
+    },
     /// Look at tools whose definitions changed, and accept them
     Pin {
         /// What to do
@@ -241,39 +251,6 @@ fn life(text: &str) -> Result<Duration, &'static str> {
     duration::parse(text)
         .filter(|life| life.as_secs() > 0)
         .ok_or("expected a duration of at least a second, such as 90s, 12h or 30d")
-}
-
-/// What to do with queued calls.
-#[derive(Clone, Debug, Subcommand)]
-pub enum OutboxCommand {
-    /// List calls that wait for their server, and dead letters, the oldest first
-    Ls(OutboxFilter),
-    /// Show one of them, with its arguments
-    Show {
-        /// Its ID
-        id: String,
-    },
-    /// Send one of them at once, a dead letter as well, behind all others of its lane
-    Retry {
-        /// Its ID
-        id: String,
-    },
-    /// Drop one of them for good; it is printed first, since nothing brings it back
-    Drop {
-        /// Its ID
-        id: String,
-    },
-}
-
-/// Options of `outbox ls`.
-#[derive(Args, Clone, Debug, Default)]
-pub struct OutboxFilter {
-    /// Only calls of this server
-    #[arg(long, value_name = "NAME")]
-    pub server: Option<String>,
-    /// Only dead letters
-    #[arg(long)]
-    pub dead: bool,
 }
 
 /// What to do with pins.

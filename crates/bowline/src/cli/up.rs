@@ -15,6 +15,7 @@ use crate::cli::Format;
 use crate::config::{self, Broken, Child, Config, Env, Reach, ServerConfig};
 use crate::edge::door::Auth;
 use crate::reload::Outcome;
+use crate::secrets::Vault;
 use crate::state::{self, State};
 use crate::telemetry::{self, Telemetry};
 
@@ -37,10 +38,12 @@ pub(super) fn run(up: &Up, context: &mut Context) -> Result<Exit, Failure> {
 
 async fn serve(up: &Up, context: &mut Context) -> Result<(), Failure> {
     let mut signals = Signals::watch()?;
+    let directory = state::locate(context.global.state.as_deref(), &context.env)?;
     let mut config = if up.demo {
         demo()?
     } else {
-        config::load(context.config(), &context.env)?
+        let vault = Vault::of(&directory, &context.env);
+        config::load_with(context.config(), &context.env, &vault)?
     };
     for warning in &config.warnings {
         context.out.warning(&warning.message);
@@ -56,10 +59,7 @@ async fn serve(up: &Up, context: &mut Context) -> Result<(), Failure> {
     } else {
         Auth::Required
     };
-    let state = State::open(state::locate(
-        context.global.state.as_deref(),
-        &context.env,
-    )?)?;
+    let state = State::open(directory)?;
     let telemetry = telemetry(&context.env, &config.telemetry);
     let gateway = Gateway::start(config, state, auth, &context.env, telemetry).await?;
     announce(&gateway, up, context)?;

@@ -1,9 +1,10 @@
-//! `${VAR}`, `${VAR:-default}` and `${file:path}` in the text of a config.
+//! `${VAR}`, `${VAR:-default}`, `${file:path}` and `${secret:NAME}` in the text of a config.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use crate::config::env::Env;
+use crate::secrets::{self, Sources};
 
 /// Largest file that `${file:path}` takes in.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
@@ -15,6 +16,8 @@ pub(crate) struct Source<'a> {
     pub(crate) env: &'a Env,
     /// The directory that relative paths of `${file:path}` start from.
     pub(crate) directory: &'a Path,
+    /// The secrets of `${secret:NAME}`; none where they cannot be used.
+    pub(crate) secrets: Option<&'a Sources>,
 }
 
 /// Why a text could not be expanded.
@@ -26,9 +29,15 @@ pub(crate) enum Error {
     /// As above.
     #[error("`${{{0}}}` names no variable")]
     Name(String),
-    /// As above, until it is built.
-    #[error("`${{secret:{0}}}` is not built yet in this version")]
+    /// As above.
+    #[error("`${{secret:{0}}}` names no secret")]
     Secret(String),
+    /// As above.
+    #[error("a secret cannot be used here")]
+    NoSecrets,
+    /// The file is right, but the secret cannot be had.
+    #[error(transparent)]
+    Missing(#[from] secrets::Error),
     /// The file is right, but this machine lacks the variable.
     #[error("variable `{0}` is not set")]
     Unset(String),
@@ -48,7 +57,10 @@ pub(crate) enum Error {
 impl Error {
     /// Whether the config file must be changed, rather than the machine it runs on.
     pub(crate) fn is_fault_of_the_file(&self) -> bool {
-        matches!(self, Self::Unclosed | Self::Name(_) | Self::Secret(_))
+        matches!(
+            self,
+            Self::Unclosed | Self::Name(_) | Self::Secret(_) | Self::NoSecrets
+        )
     }
 }
 
@@ -90,7 +102,11 @@ fn value(inside: &str, source: Source<'_>) -> Result<String, Error> {
         return read(&source.directory.join(path));
     }
     if let Some(name) = inside.strip_prefix("secret:") {
-        return Err(Error::Secret(name.to_owned()));
+        if !secrets::is_name(name) {
+            return Err(Error::Secret(name.to_owned()));
+        }
+        let secrets = source.secrets.ok_or(Error::NoSecrets)?;
+        return Ok(String::clone(&*secrets.value(name)?));
     }
     let (name, default) = match inside.split_once(":-") {
         Some((name, default)) => (name, Some(default)),
@@ -115,6 +131,29 @@ fn is_variable(name: &str) -> bool {
             .bytes()
             .next()
             .is_some_and(|byte| !byte.is_ascii_digit())
+}
+
+/// Returns the names of the secrets that a text refers to.
+pub(crate) fn secrets_in(text: &str) -> impl Iterator<Item = &str> {
+    references(text).filter_map(|inside| inside.strip_prefix("secret:"))
+}
+
+/// Returns what stands inside each `${...}` of a text.
+pub(crate) fn references(text: &str) -> impl Iterator<Item = &str> {
+    let mut parts = text.split("${");
+    let mut before = parts.next().unwrap_or_default();
+    parts.filter_map(move |part| {
+        let is_escaped = before.ends_with('$');
+        before = part;
+        let (inside, _) = part.split_once('}')?;
+        (!is_escaped).then_some(inside)
+    })
+}
+
+/// Reads a secret that has a file of its own, or says why it cannot.
+pub(crate) fn read_secret_file(path: &Path) -> Result<secrets::Value, String> {
+    let read = read(path).map(secrets::Value::new);
+    read.map_err(|error| bowline_core::error::whole(&error))
 }
 
 fn read(path: &Path) -> Result<String, Error> {
@@ -150,6 +189,7 @@ mod tests {
         let source = Source {
             env: &env,
             directory: Path::new("/nowhere"),
+            secrets: None,
         };
         let found = expand(text, source).map_err(|error| error.to_string());
         assert_eq!(found.as_deref().map_err(String::as_str), expected, "{text}");
@@ -173,12 +213,20 @@ mod tests {
         check("${A", Err("`${` without a closing brace"));
         check("${}", Err("`${}` names no variable"));
         check("${1A}", Err("`${1A}` names no variable"));
-        check(
-            "${secret:x}",
-            Err("`${secret:x}` is not built yet in this version"),
-        );
+        check("${secret:x}", Err("a secret cannot be used here"));
+        check("${secret:../x}", Err("`${secret:../x}` names no secret"));
         assert!(!Error::Unset(String::new()).is_fault_of_the_file());
         assert!(Error::Unclosed.is_fault_of_the_file());
+    }
+
+    #[test]
+    fn references_are_found_but_not_those_that_are_escaped() {
+        let found: Vec<_> = references("a${B}$${C}${secret:d}${open").collect();
+        assert_eq!(found, ["B", "secret:d"]);
+        assert_eq!(
+            secrets_in("${secret:d}${file:e}").collect::<Vec<_>>(),
+            ["d"]
+        );
     }
 
     #[test]
@@ -187,6 +235,7 @@ mod tests {
         let source = Source {
             env: &env,
             directory: Path::new("/"),
+            secrets: None,
         };
         assert_eq!(expand("${A}", source).unwrap(), "${B}");
     }
@@ -199,6 +248,7 @@ mod tests {
         let source = Source {
             env: &env,
             directory: directory.path(),
+            secrets: None,
         };
         assert_eq!(expand("<${file:key}>", source).unwrap(), "<a\nb>");
         assert!(matches!(
@@ -215,6 +265,7 @@ mod tests {
         let source = Source {
             env: &env,
             directory: directory.path(),
+            secrets: None,
         };
         assert!(matches!(
             expand("${file:key}", source),

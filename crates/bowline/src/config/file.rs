@@ -3,6 +3,7 @@
 mod keys;
 mod reader;
 mod rules;
+mod secrets;
 mod server;
 mod tools;
 
@@ -20,7 +21,9 @@ use super::Engine;
 use super::frame::Problem;
 use super::size;
 use super::tree::{Entry, Node, Syntax};
+use crate::secrets::StoreKind;
 
+pub(crate) use self::secrets::Secret;
 pub(crate) use self::server::{Server, Span, Text};
 
 /// Most servers in one file.
@@ -67,6 +70,10 @@ pub(crate) struct File {
     pub(crate) cache_ttl_max: Option<Duration>,
     /// `journal.engine`.
     pub(crate) engine: Option<Engine>,
+    /// Every `[secrets.NAME]`.
+    pub(crate) secrets: Vec<Secret>,
+    /// `secret_store.kind`.
+    pub(crate) secret_store: StoreKind,
     /// Who may do what.
     pub(crate) rules: Rules,
     /// Every entry of `servers`, in file order.
@@ -114,6 +121,8 @@ fn common(reader: &mut Reader, key: &str, node: &Node, place: &str, file: &mut F
         "telemetry" => telemetry(reader, node, place, file),
         "cache" => cache(reader, node, place, file),
         "journal" => journal(reader, node, place, file),
+        "secrets" => file.secrets = secrets::fill(reader, node, place),
+        "secret_store" => file.secret_store = secrets::store(reader, node, place),
         key => file.rules.fill(reader, key, node, place),
     }
 }

@@ -13,7 +13,9 @@ use bowline_link::http::endpoint::Endpoint;
 use http::HeaderName;
 
 use super::env::Env;
-use super::expand::{Source, expand};
+use super::expand::{Source, expand_noting, references, secrets_in};
+use crate::secrets::command::Tool;
+use crate::secrets::{Origin, Sources};
 
 /// How a server is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,36 +61,84 @@ pub struct Template {
     text: String,
     env: Arc<Env>,
     directory: Arc<PathBuf>,
+    secrets: Sources,
+    /// Where the secrets in it come from.
+    origins: Vec<Origin>,
+}
+
+/// Where templates take values from.
+#[derive(Clone, Debug)]
+pub(super) struct Ground {
+    env: Arc<Env>,
+    directory: Arc<PathBuf>,
+    secrets: Sources,
+}
+
+impl Ground {
+    pub(super) fn new(source: Source<'_>) -> Self {
+        Self {
+            env: Arc::new(source.env.clone()),
+            directory: Arc::new(source.directory.to_path_buf()),
+            secrets: source.secrets.cloned().unwrap_or_default(),
+        }
+    }
 }
 
 impl Template {
-    pub(super) fn new(text: String, env: &Arc<Env>, directory: &Arc<PathBuf>) -> Self {
+    pub(super) fn new(text: &str, ground: &Ground) -> Self {
+        let config = ground.secrets.config();
         Self {
-            text,
-            env: Arc::clone(env),
-            directory: Arc::clone(directory),
+            text: text.to_owned(),
+            env: Arc::clone(&ground.env),
+            directory: Arc::clone(&ground.directory),
+            origins: secrets_in(text).map(|name| config.origin(name)).collect(),
+            // Requests are sent where nobody may wait.
+            secrets: ground.secrets.without_waiting(),
         }
+    }
+
+    /// Gets the secrets in it anew, because a server refused them. Waits for programs.
+    pub(crate) fn refresh(&self) {
+        self.secrets.refresh(secrets_in(&self.text));
+    }
+
+    /// Returns the programs that its secrets come from and that are to be run again.
+    pub(crate) fn due(&self) -> Vec<Tool> {
+        self.secrets.due(secrets_in(&self.text))
+    }
+
+    pub(crate) const fn sources(&self) -> &Sources {
+        &self.secrets
     }
 
     /// Whether its value can change from one use to the next.
     #[must_use]
     pub fn is_fixed(&self) -> bool {
-        !self.text.contains("${file:")
+        let mut references = references(&self.text);
+        !references.any(|inside| inside.starts_with("file:") || inside.starts_with("secret:"))
     }
 
     /// Returns the text as it is now, or why there is none; never the value.
     pub fn value(&self) -> Result<String, String> {
+        self.value_noting(|_, _| {})
+    }
+
+    /// The same; `note` is told what came out of each reference, and what stood inside it.
+    pub(crate) fn value_noting(&self, note: impl FnMut(&str, &str)) -> Result<String, String> {
         let source = Source {
             env: &self.env,
             directory: &self.directory,
+            secrets: Some(&self.secrets),
         };
-        expand(&self.text, source).map_err(|error| error.to_string())
+        expand_noting(&self.text, source, note).map_err(|error| error.to_string())
     }
 }
 
 impl PartialEq for Template {
     fn eq(&self, other: &Self) -> bool {
-        self.text == other.text && self.directory == other.directory
+        self.text == other.text
+            && self.directory == other.directory
+            && self.origins == other.origins
     }
 }
 
@@ -96,7 +146,7 @@ impl Eq for Template {}
 
 impl Hash for Template {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        (&self.text, &self.directory).hash(state);
+        (&self.text, &self.directory, &self.origins).hash(state);
     }
 }
 

@@ -16,14 +16,16 @@ use super::expand::{self, Source, expand_noting};
 use super::file::{File, Server, Span, Text};
 use super::frame::{Place, Problem};
 use super::policy::Mention;
-use super::reach::{Child, Reach, Remote, Template};
+use super::reach::{Child, Ground, Reach, Remote, Template};
 use super::secrets::Secrets;
+use super::sources;
 use super::tree::Syntax;
 use super::warn::{warn, warn_of_forgetting, warn_of_strangers};
 use super::{
     Breaker, Broken, Config, HostLimits, Restart, ServerConfig, Telemetry, Warning, defaults, name,
     read_up_to,
 };
+use crate::secrets::Vault;
 
 /// Where the file was read from.
 #[derive(Clone, Copy, Debug)]
@@ -34,8 +36,24 @@ pub(super) struct Origin<'a> {
 }
 
 /// Fills in what was left out. A server that this machine cannot run is set aside by name.
-pub(super) fn resolve(file: File, origin: Origin<'_>) -> Result<Config, Vec<Problem>> {
+pub(super) fn resolve(
+    file: File,
+    origin: Origin<'_>,
+    vault: &Arc<Vault>,
+) -> Result<Config, Vec<Problem>> {
     let mut problems = Vec::new();
+    let secrets = sources::sources(&file, origin.source, vault, &mut problems);
+    if !problems.is_empty() {
+        return Err(problems);
+    }
+    sources::warm(&file.servers, &secrets);
+    let origin = Origin {
+        source: Source {
+            secrets: Some(&secrets),
+            ..origin.source
+        },
+        ..origin
+    };
     let mut config = Config {
         limits: limits(&file),
         telemetry: Telemetry {
@@ -62,28 +80,7 @@ pub(super) fn resolve(file: File, origin: Origin<'_>) -> Result<Config, Vec<Prob
             message,
         });
     }
-    let mut names: Vec<String> = Vec::with_capacity(file.servers.len());
-    for server in file.servers {
-        let name = match origin.syntax {
-            Syntax::Toml => server.name.clone(),
-            Syntax::Json => {
-                let slug = name::slug(&server.name);
-                name::unique(&slug, |name| names.iter().any(|taken| taken == name))
-            }
-        };
-        warn(&server, &name, origin, &mut config.warnings);
-        match one(&server, &name, origin.source) {
-            Ok(server) => config.servers.push(server),
-            Err(Stop::File(problem)) => problems.push(problem),
-            Err(Stop::Machine(reason)) => {
-                config.broken.push(Broken {
-                    name: name.as_str().into(),
-                    reason,
-                });
-            }
-        }
-        names.push(name);
-    }
+    servers(file.servers, origin, &mut config, &mut problems);
     config.policy = file.rules.policy;
     if let Some(path) = &file.rules.allowlist {
         match allowlist(path, origin.source) {
@@ -93,11 +90,48 @@ pub(super) fn resolve(file: File, origin: Origin<'_>) -> Result<Config, Vec<Prob
     }
     warn_of_forgetting(&mut config);
     config.mentions = mentions(file.rules.mentions, origin.text);
+    config.sources = secrets.clone();
     warn_of_strangers(&mut config);
     if problems.is_empty() {
         Ok(config)
     } else {
         Err(problems)
+    }
+}
+
+/// Reads every server. What may change of it is noted, also where it cannot run.
+fn servers(
+    written: Vec<Server>,
+    origin: Origin<'_>,
+    config: &mut Config,
+    problems: &mut Vec<Problem>,
+) {
+    let mut names: Vec<String> = Vec::with_capacity(written.len());
+    for server in written {
+        let name = match origin.syntax {
+            Syntax::Toml => server.name.clone(),
+            Syntax::Json => {
+                let slug = name::slug(&server.name);
+                name::unique(&slug, |name| names.iter().any(|taken| taken == name))
+            }
+        };
+        warn(&server, &name, origin, &mut config.warnings);
+        let mut watched = sources::watched(&server, &name, origin.source);
+        match one(&server, &name, origin.source) {
+            Ok(server) => config.servers.push(server),
+            Err(Stop::File(problem)) => problems.push(problem),
+            Err(Stop::Machine(reason)) => {
+                watched.needs_all_to_start();
+                config.broken.push(Broken {
+                    name: name.as_str().into(),
+                    reason,
+                });
+            }
+        }
+        if !watched.is_empty() {
+            config.watched.push(watched);
+        }
+        names.push(name);
     }
 }
 
@@ -326,8 +360,7 @@ fn remote(
             "headers go to other machines over https only".to_owned(),
         ));
     }
-    let env = Arc::new(source.env.clone());
-    let directory = Arc::new(source.directory.to_path_buf());
+    let ground = Ground::new(source);
     let mut headers = Vec::with_capacity(server.headers.len());
     for (key, value) in &server.headers {
         // Read once now, so that what cannot be had is told at the start.
@@ -344,8 +377,7 @@ fn remote(
             return Err(Stop::Machine(reason));
         }
         secrets.header(key.as_str(), &now);
-        let template = Template::new(value.text.clone(), &env, &directory);
-        headers.push((key.clone(), template));
+        headers.push((key.clone(), Template::new(&value.text, &ground)));
     }
     Ok(Remote {
         url: address,
@@ -403,7 +435,7 @@ fn stop(error: &expand::Error, text: &Text, key: &str) -> Stop {
 }
 
 /// A bare name is looked up in PATH; a relative path starts at the config file.
-fn program_path(program: &str, directory: &Path) -> OsString {
+pub(super) fn program_path(program: &str, directory: &Path) -> OsString {
     if program.contains('/') {
         let path: PathBuf = directory.join(program);
         path.into_os_string()

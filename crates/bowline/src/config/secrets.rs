@@ -74,6 +74,13 @@ impl Secrets {
         Redactor::new(pairs.map(|(label, secret)| (label.as_str(), secret.as_str())))
     }
 
+    /// Has others know them too.
+    pub(crate) fn teach(&self, mut learn: impl FnMut(&str, &str)) {
+        for (label, secret) in &self.0 {
+            learn(label, secret);
+        }
+    }
+
     fn add(&mut self, label: &str, secret: &str) {
         if !secret.is_empty() {
             self.0.push((label.to_owned(), secret.to_owned()));
@@ -81,10 +88,11 @@ impl Secrets {
     }
 
     /// Notes what came out of `${reference}`.
-    pub(super) fn expanded(&mut self, label: &str, reference: &str, value: &str) {
+    pub(crate) fn expanded(&mut self, label: &str, reference: &str, value: &str) {
         let name = reference.split(":-").next().unwrap_or_default();
-        // Whatever is read from a file of its own is meant to be hidden.
-        if reference.starts_with("file:") || is_worth_hiding(name, value) {
+        // Whatever has a file of its own, or a name among secrets, is meant to be hidden.
+        let is_kept = reference.starts_with("file:") || reference.starts_with("secret:");
+        if is_kept || is_worth_hiding(name, value) {
             self.add(label, value);
         }
     }
@@ -99,7 +107,7 @@ impl Secrets {
     }
 
     /// Notes a header, whole and without the word before its credential.
-    pub(super) fn header(&mut self, name: &str, value: &str) {
+    pub(crate) fn header(&mut self, name: &str, value: &str) {
         let label = format!("header {name}");
         self.add(&label, value);
         if let Some((_scheme, credential)) = value.trim().split_once(' ') {

@@ -27,7 +27,21 @@ pub(super) struct Watch {
 
 /// What tells one content of a file from another without reading it: its device and inode, when
 /// it was written and changed, and its length.
-type Stamp = [i128; 7];
+pub(crate) type Stamp = [i128; 7];
+
+/// Returns how a file is now; none while there is no file.
+pub(crate) fn stamp(path: &Path) -> Option<Stamp> {
+    let data = std::fs::metadata(path).ok()?;
+    Some([
+        data.dev().into(),
+        data.ino().into(),
+        data.mtime().into(),
+        data.mtime_nsec().into(),
+        data.ctime().into(),
+        data.ctime_nsec().into(),
+        data.len().into(),
+    ])
+}
 
 impl Watch {
     /// Begins to watch; whatever is there is a change.
@@ -54,15 +68,6 @@ impl Watch {
     }
 
     fn look(&self) -> Option<Stamp> {
-        let data = std::fs::metadata(&self.path).ok()?;
-        Some([
-            data.dev().into(),
-            data.ino().into(),
-            data.mtime().into(),
-            data.mtime_nsec().into(),
-            data.ctime().into(),
-            data.ctime_nsec().into(),
-            data.len().into(),
-        ])
+        stamp(&self.path)
     }
 }

@@ -32,29 +32,40 @@ impl Format {
     }
 }
 
-/// What must not be shown, as of the configuration in force. Cheap to clone.
+/// What must not be shown: the secrets of the configuration in force, and those that were in use
+/// before them. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub struct Secrets(Arc<ArcSwap<Known>>);
+pub struct Secrets(Arc<Known>);
 
 #[derive(Debug, Default)]
 struct Known {
     /// Those of the configuration in force.
-    latest: Redactor,
-    /// Those and the ones of the configuration before it, whose servers may still be going down.
-    all: Redactor,
+    latest: ArcSwap<Redactor>,
+    /// Those that were learned while it is in force, and those of configurations before it, whose
+    /// servers may still be going down. Of too many the oldest are forgotten.
+    others: Redactor,
 }
 
 impl Secrets {
     /// Takes secrets out of a text.
     #[must_use]
     pub fn clean<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        self.0.load().all.clean(text)
+        match self.0.latest.load().clean(text) {
+            Cow::Borrowed(text) => self.0.others.clean(text),
+            Cow::Owned(text) => Cow::Owned(self.0.others.clean(&text).into_owned()),
+        }
     }
 
-    /// Knows these from now on, in place of those known so far.
+    /// Knows these from now on; those known so far are not forgotten at once.
     pub fn replace(&self, latest: Redactor) {
-        let all = Redactor::union([&latest, &self.0.load().latest]);
-        self.0.store(Arc::new(Known { latest, all }));
+        let before = self.0.latest.load();
+        before.teach(&self.0.others);
+        self.0.latest.store(Arc::new(latest));
+    }
+
+    /// Knows one more from now on.
+    pub fn learn(&self, label: &str, secret: &str) {
+        self.0.others.learn(label, secret);
     }
 }
 
@@ -128,7 +139,9 @@ mod tests {
         secrets.replace(Redactor::new([("OTHER", "hunter33")]));
         assert_eq!(write("hunter22 hunter33"), "‹PASSWORD› ‹OTHER›");
         secrets.replace(Redactor::default());
-        assert_eq!(write("hunter22 hunter33"), "hunter22 ‹OTHER›");
+        assert_eq!(write("hunter22 hunter33"), "‹PASSWORD› ‹OTHER›");
+        secrets.learn("ROTATED", "hunter44");
+        assert_eq!(write("hunter44"), "‹ROTATED›");
     }
 
     #[test]

@@ -13,9 +13,9 @@ impl CallPath {
     /// Sends a write that was queued, for whom it was stored. It was charged when it was stored,
     /// nobody waits for it, and no answer of another call can be its own.
     pub(crate) async fn replay(&self, call: &Call, server: &Arc<str>) -> Result<Reply, CallError> {
-        let mut record = self.auditor.open(call, self.clock.moment());
+        let mut record = self.auditor.open(call).await;
         let outcome = self.sent_again(call, server, &mut record).await;
-        record.close(&outcome, self.clock.moment());
+        record.close(&outcome);
         outcome
     }
 

@@ -125,6 +125,16 @@ impl Host {
         self.server(name)?.order(Order::Reload).await
     }
 
+    /// Says that a server knows us by other credentials from now on. It goes on; its kept answers
+    /// are forgotten and its lists are asked for again, and sessions whose view is another one by
+    /// then are told once. One that failed is tried again at once; one that a person stopped stays
+    /// stopped.
+    pub async fn credentials_changed(&self, name: &str) {
+        if let Ok(server) = self.server(name) {
+            server.credentials_changed().await;
+        }
+    }
+
     /// Takes a server out of care and waits for its end. Calls in flight end first; whoever
     /// resolved a name to it before does not reach another server of that name.
     ///

@@ -126,6 +126,8 @@ impl Letter {
             Standing::Waiting => (LetterState::Queued, None),
             Standing::Held => (LetterState::Sending, None),
             Standing::Dead(reason) => (LetterState::Dead, Some(Arc::clone(reason))),
+            // It is never sent: what it says cannot be known any more.
+            Standing::Damaged => (LetterState::Dead, Some("damaged on the disk".into())),
         };
         let is_next = state == LetterState::Queued && entry.position == 1;
         let times = sight.times.filter(|_| is_next);

@@ -18,6 +18,7 @@ use tokio::sync::mpsc;
 use super::cause::Cause;
 use super::relist::Relist;
 use super::{Command, Dialled, Order, Shared, State, Surroundings, Wish};
+use crate::catalog::ListKind;
 use crate::events::What;
 use crate::manifest::Manifest;
 use crate::spec::Reach;
@@ -54,6 +55,15 @@ enum Phase {
 struct Relists {
     tools: Relist,
     others: Relist,
+}
+
+impl Relists {
+    /// Every list may have changed.
+    fn note_all(&mut self) {
+        self.tools.note(&[ListKind::Tools]);
+        let others = [ListKind::Prompts, ListKind::Resources, ListKind::Templates];
+        self.others.note(&others);
+    }
 }
 
 impl Actor {
@@ -148,8 +158,15 @@ impl Actor {
             return Phase::End;
         };
         self.shared.own.clear();
-        let is_idle = *self.shared.state.borrow() == State::Idle;
+        let state = self.shared.state.borrow().clone();
+        let is_idle = state == State::Idle;
         let phase = match wish {
+            // Where nobody was to be reached with the old ones, nothing is known of the new ones.
+            Wish::Relist => match state {
+                State::Idle => Phase::Idle,
+                State::Stopped => Phase::Stopped,
+                _ => self.afresh(),
+            },
             Wish::Order(Order::Reload) if is_idle => {
                 self.forgive();
                 Phase::Idle

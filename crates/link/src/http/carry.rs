@@ -118,7 +118,12 @@ impl Talk {
             first_byte: id.is_none().then_some(deadline),
             leaving: &leaving,
         };
-        self.road.send(parcel, wait).await
+        let sent = self.road.send(parcel, wait).await;
+        if self.road.is_renewed() {
+            // Who we are now may be shown other things.
+            self.offers_anew();
+        }
+        sent
     }
 
     /// Reads what came back for a request.

@@ -6,6 +6,8 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use http::{HeaderName, HeaderValue};
 use thiserror::Error;
 
+use crate::link::BoxFuture;
+
 /// Gives the headers that a server wants to see. It is asked for every request, so that a secret
 /// that was changed takes effect at once.
 pub trait Credentials: Send + Sync {
@@ -14,6 +16,12 @@ pub trait Credentials: Send + Sync {
     /// # Errors
     /// A secret cannot be read now; the request is not sent.
     fn headers(&self) -> Result<Vec<(HeaderName, HeaderValue)>, CredentialError>;
+
+    /// Gets them anew from where they come from, because a server refused those that it was sent.
+    /// What changed, if anything did, is seen by the next look at the headers.
+    fn refresh(&self) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
 
     /// Returns a digest of what they are made from: those with the same one are the same, though
     /// what they give may change with time.

@@ -133,10 +133,7 @@ pub(super) async fn find_endpoint(
     client: &Arc<dyn HttpClient>,
     deadline: Instant,
 ) -> Result<(Endpoint, Stream), LinkError> {
-    let road = Road {
-        client: Arc::clone(client),
-        credentials: Arc::clone(&spec.credentials),
-    };
+    let road = Road::new(Arc::clone(client), Arc::clone(&spec.credentials));
     let held = Held::none();
     let parcel = Parcel {
         to: &spec.url,

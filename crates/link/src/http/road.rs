@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bowline_core::pending::Sent;
 use bowline_core::trace::{self, Trace};
@@ -11,6 +12,7 @@ use http::header::{
 };
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 use thiserror::Error;
+use tokio::sync::Semaphore;
 
 use super::client::{HttpClient, HttpError, Outgoing, Response, Wait};
 use super::credentials::Credentials;
@@ -44,8 +46,15 @@ const OURS: [HeaderName; 9] = [
 #[derive(Debug)]
 pub(super) struct Road {
     pub(super) client: Arc<dyn HttpClient>,
-    pub(super) credentials: Arc<dyn Credentials>,
+    credentials: Arc<dyn Credentials>,
+    /// One permit: who holds it gets credentials anew, for all.
+    refreshing: Semaphore,
+    /// Set when other credentials took the place of some that the server refused.
+    renewed: AtomicBool,
 }
+
+/// What proves who we are, as it was read for one request.
+type Proof = Vec<(HeaderName, HeaderValue)>;
 
 /// One request.
 #[derive(Clone, Copy, Debug)]
@@ -103,25 +112,77 @@ pub enum RedirectError {
 }
 
 impl Road {
+    pub(super) fn new(client: Arc<dyn HttpClient>, credentials: Arc<dyn Credentials>) -> Self {
+        Self {
+            client,
+            credentials,
+            refreshing: Semaphore::new(1),
+            renewed: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether other credentials took the place of refused ones since this was last asked.
+    pub(super) fn is_renewed(&self) -> bool {
+        self.renewed.load(Ordering::Relaxed) && self.renewed.swap(false, Ordering::Relaxed)
+    }
+
     /// Sends a request and waits for the head of its answer; redirects within the origin are
-    /// followed, and all hops share the deadline.
+    /// followed, and all hops share the deadline. What a server refuses for its credentials did
+    /// not run: it is sent once more where there are others by now.
     pub(super) async fn send(
         &self,
         parcel: Parcel<'_>,
         wait: Wait<'_>,
     ) -> Result<Response, LinkError> {
-        let first = self.request(parcel.to, parcel)?;
-        let response = self.client.send(first, wait).await.map_err(trouble)?;
-        if !is_redirect(response.status) {
+        let proof = self.credentials.headers()?;
+        let first = request(parcel.to, parcel, &proof)?;
+        let mut response = self.client.send(first, wait).await.map_err(trouble)?;
+        if is_redirect(response.status) {
+            response = Box::pin(self.follow(parcel, response, &proof, wait)).await?;
+        }
+        if !is_refusal(response.status) || proof.is_empty() {
             return Ok(response);
         }
-        Box::pin(self.follow(parcel, response, wait)).await
+        Box::pin(self.send_again(parcel, response, proof, wait)).await
+    }
+
+    async fn send_again(
+        &self,
+        parcel: Parcel<'_>,
+        refusal: Response,
+        refused: Proof,
+        wait: Wait<'_>,
+    ) -> Result<Response, LinkError> {
+        let Some(proof) = self.other_than(&refused).await else {
+            return Ok(refusal);
+        };
+        drop(refusal);
+        self.renewed.store(true, Ordering::Relaxed);
+        let again = request(parcel.to, parcel, &proof)?;
+        let response = self.client.send(again, wait).await.map_err(trouble)?;
+        if is_redirect(response.status) {
+            return self.follow(parcel, response, &proof, wait).await;
+        }
+        Ok(response)
+    }
+
+    /// Gets credentials anew, once for all whose were refused; nothing where they stay the same.
+    async fn other_than(&self, refused: &Proof) -> Option<Proof> {
+        let _alone = self.refreshing.acquire().await.ok()?;
+        let other = || self.credentials.headers().ok().filter(|now| now != refused);
+        // They may have changed since they were read for this request.
+        if let Some(other) = other() {
+            return Some(other);
+        }
+        self.credentials.refresh().await;
+        other()
     }
 
     async fn follow(
         &self,
         parcel: Parcel<'_>,
         mut response: Response,
+        proof: &Proof,
         wait: Wait<'_>,
     ) -> Result<Response, LinkError> {
         let mut here = parcel.to.clone();
@@ -141,7 +202,7 @@ impl Road {
                 verb: &verb,
                 ..parcel
             };
-            let request = self.request(&next, hop)?;
+            let request = request(&next, hop, proof)?;
             let sent = self.client.send(request, wait).await;
             // Whether a server did anything before it pointed elsewhere is not known.
             response = sent.map_err(after_a_hop)?;
@@ -152,53 +213,56 @@ impl Road {
         }
         Err(LinkError::Redirect(RedirectError::TooMany))
     }
-
-    fn request<'a>(&self, to: &'a Endpoint, parcel: Parcel<'a>) -> Result<Outgoing<'a>, LinkError> {
-        let secrets = self.credentials.headers()?;
-        if !secrets.is_empty() && !to.is_private() {
-            return Err(LinkError::NotSent(NotSent::Exposed));
-        }
-        let held = parcel.held;
-        let (method, lines, body) = match parcel.verb {
-            Verb::Post(body) | Verb::Traced(body, _) | Verb::Keyed(body, ..) => {
-                (Method::POST, &held.post, &**body)
-            }
-            Verb::Get => (Method::GET, &held.get, &[][..]),
-            Verb::Delete => (Method::DELETE, &held.delete, &[][..]),
-        };
-        let mut request = Outgoing {
-            method,
-            to,
-            lines: Cow::Borrowed(lines),
-            headers: Vec::new(),
-            body,
-        };
-        if let Verb::Traced(_, trace) | Verb::Keyed(_, Some(trace), _) = parcel.verb {
-            request.headers.extend(traced(trace));
-        }
-        if let Verb::Keyed(.., key) = parcel.verb {
-            request.headers.extend(keyed(key));
-        }
-        add(&mut request, secrets);
-        if let Some(id) = parcel.last_event {
-            request.headers.push((LAST_EVENT_ID, id.clone()));
-        }
-        Ok(request)
-    }
 }
 
+fn request<'a>(
+    to: &'a Endpoint,
+    parcel: Parcel<'a>,
+    proof: &Proof,
+) -> Result<Outgoing<'a>, LinkError> {
+    if !proof.is_empty() && !to.is_private() {
+        return Err(LinkError::NotSent(NotSent::Exposed));
+    }
+    let held = parcel.held;
+    let (method, lines, body) = match parcel.verb {
+        Verb::Post(body) | Verb::Traced(body, _) | Verb::Keyed(body, ..) => {
+            (Method::POST, &held.post, &**body)
+        }
+        Verb::Get => (Method::GET, &held.get, &[][..]),
+        Verb::Delete => (Method::DELETE, &held.delete, &[][..]),
+    };
+    let mut request = Outgoing {
+        method,
+        to,
+        lines: Cow::Borrowed(lines),
+        headers: Vec::new(),
+        body,
+    };
+    if let Verb::Traced(_, trace) | Verb::Keyed(_, Some(trace), _) = parcel.verb {
+        request.headers.extend(traced(trace));
+    }
+    if let Verb::Keyed(.., key) = parcel.verb {
+        request.headers.extend(keyed(key));
+    }
+    add(&mut request, proof);
+    if let Some(id) = parcel.last_event {
+        request.headers.push((LAST_EVENT_ID, id.clone()));
+    }
+    Ok(request)
+}
 /// Adds what proves who we are. Of one name, the last is taken.
-fn add(request: &mut Outgoing<'_>, secrets: Vec<(HeaderName, HeaderValue)>) {
-    for (name, mut value) in secrets {
-        if OURS.contains(&name) {
+fn add(request: &mut Outgoing<'_>, proof: &Proof) {
+    for (name, value) in proof {
+        if OURS.contains(name) {
             continue;
         }
-        if name == USER_AGENT {
-            request.lines = Cow::Owned(request.lines.without(&name));
+        if *name == USER_AGENT {
+            request.lines = Cow::Owned(request.lines.without(name));
         }
+        let mut value = value.clone();
         value.set_sensitive(true);
-        request.headers.retain(|(known, _)| *known != name);
-        request.headers.push((name, value));
+        request.headers.retain(|(known, _)| known != name);
+        request.headers.push((name.clone(), value));
     }
 }
 
@@ -250,6 +314,12 @@ impl Verb {
             (_, same) => same,
         }
     }
+}
+
+/// Whether a server would not take the credentials. 403 counts: some say it of what has expired,
+/// and of what was given more rights since.
+const fn is_refusal(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 401 | 403)
 }
 
 const fn is_redirect(status: StatusCode) -> bool {

@@ -187,6 +187,14 @@ impl Talk {
         }
     }
 
+    /// Has every list asked for again.
+    pub(super) fn offers_anew(&self) {
+        for change in [Change::Tools, Change::Prompts, Change::Resources] {
+            self.events.changed(change);
+        }
+        self.due.notify_one();
+    }
+
     /// Makes a new session in place of one that the server forgot, once for all who found out.
     pub(super) async fn renew(
         self: &Arc<Self>,
@@ -207,15 +215,8 @@ impl Talk {
         match self.shake(deadline).await {
             Ok(_) => {
                 // It knows nothing of what it was told, and may offer other things than then.
-                for change in [
-                    Change::Renewed,
-                    Change::Tools,
-                    Change::Prompts,
-                    Change::Resources,
-                ] {
-                    self.events.changed(change);
-                }
-                self.due.notify_one();
+                self.events.changed(Change::Renewed);
+                self.offers_anew();
                 Ok(())
             }
             Err(failure) => {

@@ -97,10 +97,7 @@ impl Talk {
             client,
             form,
             endpoint,
-            road: Road {
-                client: http,
-                credentials: Arc::clone(&spec.credentials),
-            },
+            road: Road::new(http, Arc::clone(&spec.credentials)),
             events: Events::new(events),
             renewing: Semaphore::new(1),
             due: Notify::new(),

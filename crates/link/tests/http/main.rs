@@ -31,6 +31,7 @@ mod ends;
 mod first;
 mod limits;
 mod redirects;
+mod refreshed;
 mod server;
 mod sessions;
 mod streams;

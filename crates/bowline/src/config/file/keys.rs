@@ -10,6 +10,8 @@ pub(super) const TOP: Keys = Keys {
         "telemetry",
         "cache",
         "journal",
+        "secrets",
+        "secret_store",
         "policy",
         "roles",
         "principals",
@@ -37,6 +39,14 @@ pub(super) const CACHE: Keys = Keys {
 };
 pub(super) const JOURNAL: Keys = Keys {
     built: &["engine"],
+    planned: &[],
+};
+pub(super) const SECRET: Keys = Keys {
+    built: &["env", "file", "command", "every"],
+    planned: &[],
+};
+pub(super) const SECRET_STORE: Keys = Keys {
+    built: &["kind"],
     planned: &[],
 };
 pub(super) const POLICY: Keys = Keys {

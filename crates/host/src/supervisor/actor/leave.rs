@@ -42,7 +42,10 @@ impl Actor {
             return Phase::End;
         };
         match wish {
-            Wish::Order(Order::Reload) => self.leave(link, Aim::Fresh, vec![done]).await,
+            // Lists are asked for again without leaving, where that can be done.
+            Wish::Order(Order::Reload) | Wish::Relist => {
+                self.leave(link, Aim::Fresh, vec![done]).await
+            }
             Wish::Retire => self.leave(link, Aim::Gone, vec![done]).await,
             Wish::Order(Order::Stop) => self.end(link, Aim::Stopped, vec![done]).await,
             Wish::Order(Order::Start | Order::Restart) => {
@@ -80,7 +83,7 @@ impl Actor {
             };
             match wish {
                 // It is on its way to that already, or gone for good.
-                Wish::Order(Order::Start | Order::Reload) => waiting.push(done),
+                Wish::Order(Order::Start | Order::Reload) | Wish::Relist => waiting.push(done),
                 Wish::Order(order) => {
                     aim = match (aim, order) {
                         (Aim::Gone, _) => Aim::Gone,

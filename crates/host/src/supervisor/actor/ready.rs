@@ -35,6 +35,10 @@ impl Actor {
                     Some(Command { wish: Wish::Order(Order::Start), done }) => {
                         let _ = done.send(());
                     }
+                    Some(Command { wish: Wish::Relist, .. }) => {
+                        self.forget_answers();
+                        relists.note_all();
+                    }
                     command => return self.obey_while_ready(command, &link).await,
                 },
                 exit = &mut closed => return self.lost(exit, since),

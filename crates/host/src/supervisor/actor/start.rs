@@ -32,6 +32,7 @@ impl Actor {
         self.log_before = self.shared.log.stamps().newest();
         let timeout = self.start_timeout();
         let begun = AtomicU64::new(self.shared.clock.now().0);
+        let mut is_stale = false;
         let outcome = {
             let connect = || {
                 begun.store(self.shared.clock.now().0, Ordering::Relaxed);
@@ -46,6 +47,8 @@ impl Actor {
                         Some(Command { wish: Wish::Order(Order::Start), done }) => {
                             let _ = done.send(());
                         }
+                        // Some of what it said may have been for the old ones.
+                        Some(Command { wish: Wish::Relist, .. }) => is_stale = true,
                         command => break Err(command),
                     },
                     outcome = &mut connect => break Ok(outcome),
@@ -56,6 +59,9 @@ impl Actor {
         match outcome {
             Ok(Ok((dialled, lists))) => {
                 let mut relists = Relists::default();
+                if is_stale {
+                    relists.note_all();
+                }
                 self.learn(&mut relists.others, &lists);
                 self.publish(&dialled.0, lists).await;
                 self.recovery.served();
