@@ -1,5 +1,7 @@
 //! The words of the command line.
 
+mod agents;
+
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -8,6 +10,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
+pub(super) use self::agents::{Connect, RunClient};
 use crate::config::duration;
 
 /// Commands by what one wants to do; the order people meet them in.
@@ -15,6 +18,8 @@ pub(super) const GROUPS: &str = "\
 Start
   up        serve the configured servers (foreground)
   stdio     speak MCP over stdin and stdout; starts `up` when none runs
+  run       start a coding agent that has the gateway among its servers
+  connect   print what a client needs to reach the gateway
 Use
   ls        list servers, the tools of one, or one tool's schema
   call      call a tool
@@ -93,6 +98,10 @@ pub enum Command {
         #[arg(long, value_name = "NAME")]
         server: Option<String>,
     },
+    /// Start a coding agent that has the gateway among its servers, with a token of its own
+    Run(RunClient),
+    /// Print what a client needs to reach the gateway
+    Connect(Connect),
     /// List servers, the tools of one, or one tool's schema
     Ls {
         /// SERVER or SERVER.TOOL
@@ -167,6 +176,14 @@ pub enum Command {
     /// Reap the children of one server
     #[command(name = "__reaper", hide = true)]
     Reaper(Passed),
+    /// End the token of a run after its process
+    #[command(name = "__run-end", hide = true)]
+    RunEnd {
+        /// The process
+        parent: u32,
+        /// ID of the token
+        token: String,
+    },
 }
 
 /// What to ask of roles.

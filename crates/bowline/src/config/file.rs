@@ -1,5 +1,6 @@
 //! A config file as it was written: every key checked, nothing filled in yet.
 
+mod clients;
 mod keys;
 mod reader;
 mod rules;
@@ -19,6 +20,7 @@ use super::frame::Problem;
 use super::size;
 use super::tree::{Entry, Node, Syntax};
 
+pub(crate) use self::clients::Agent;
 pub(crate) use self::server::{Server, Span, Text};
 
 /// Most servers in one file.
@@ -63,6 +65,8 @@ pub(crate) struct File {
     pub(crate) cache_per_tool: Option<u32>,
     /// `cache.ttl_max`.
     pub(crate) cache_ttl_max: Option<Duration>,
+    /// `clients`: what is said of programs that are started with `run`.
+    pub(crate) clients: Vec<Agent>,
     /// Who may do what.
     pub(crate) rules: Rules,
     /// Every entry of `servers`, in file order.
@@ -109,6 +113,7 @@ fn common(reader: &mut Reader, key: &str, node: &Node, place: &str, file: &mut F
         "limits" => limits(reader, node, place, file),
         "telemetry" => telemetry(reader, node, place, file),
         "cache" => cache(reader, node, place, file),
+        "clients" => file.clients = clients::read(reader, node, place),
         key => file.rules.fill(reader, key, node, place),
     }
 }

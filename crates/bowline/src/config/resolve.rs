@@ -21,8 +21,8 @@ use super::secrets::Secrets;
 use super::tree::Syntax;
 use super::warn::{warn, warn_of_strangers};
 use super::{
-    Breaker, Broken, Config, HostLimits, Restart, ServerConfig, Telemetry, Warning, defaults, name,
-    read_up_to,
+    Breaker, Broken, Config, HostLimits, Restart, ServerConfig, Telemetry, Warning, clients,
+    defaults, name, read_up_to,
 };
 
 /// Where the file was read from.
@@ -39,16 +39,17 @@ pub(super) fn resolve(file: File, origin: Origin<'_>) -> Result<Config, Vec<Prob
     let mut config = Config {
         limits: limits(&file),
         telemetry: Telemetry {
-            otlp: file.otlp,
+            otlp: file.otlp.clone(),
             service_name: file
                 .service_name
+                .clone()
                 .unwrap_or_else(|| defaults::SERVICE_NAME.to_owned()),
             sample: file.sample.unwrap_or(defaults::SAMPLE),
         },
         ..Config::default()
     };
-    if let Some(listen) = file.listen {
-        config.listen = listen;
+    if let Some(listen) = &file.listen {
+        config.listen.clone_from(listen);
     }
     for address in config
         .listen
@@ -60,6 +61,11 @@ pub(super) fn resolve(file: File, origin: Origin<'_>) -> Result<Config, Vec<Prob
             place: None,
             message,
         });
+    }
+    config.credentials = clients::credentials(&file, origin.source.env);
+    match clients::resolve(&file.clients, origin.source, &mut config.warnings) {
+        Ok(clients) => config.clients = clients,
+        Err(problem) => problems.push(problem),
     }
     let mut names: Vec<String> = Vec::with_capacity(file.servers.len());
     for server in file.servers {
