@@ -6,6 +6,7 @@ mod call;
 mod check;
 mod clean;
 mod client;
+mod connect;
 mod daemon;
 mod failure;
 mod logs;
@@ -17,6 +18,7 @@ mod power;
 mod pretty;
 mod reload;
 mod role;
+mod run;
 mod secret;
 mod signature;
 mod status;
@@ -110,6 +112,9 @@ pub fn finish(outcome: Result<Exit, Failure>, out: &mut Out) -> ExitCode {
 pub fn run(command: &Command, context: &mut Context) -> Result<Exit, Failure> {
     match command {
         Command::Up(up) => up::run(up, context),
+        Command::Run(asked) => run::run(asked, context),
+        Command::Connect(asked) => connect::run(asked, context),
+        Command::RunEnd { parent, token } => run::end(*parent, token, context),
         Command::Stdio { server } => stdio::run(server.as_deref(), context),
         Command::Ls { target } => ls::run(target.as_ref(), context),
         Command::Call(call) => call::run(call, context),

@@ -1,5 +1,6 @@
 //! The config file: found, read, checked, and turned into values without options.
 
+mod clients;
 pub(crate) mod duration;
 mod env;
 mod error;
@@ -21,7 +22,7 @@ mod warn;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -33,10 +34,12 @@ use bowline_host::pins::PinMode;
 use bowline_host::spec::{self, Isolation, ToolRule};
 use bowline_link::http::endpoint::Endpoint;
 
+use crate::clients::Client;
 use crate::reload::digest;
 use crate::secrets::follow::Watched;
 use crate::secrets::{SecretsConfig, Sources, Vault};
 
+pub use self::clients::{ClientConfig, Direct};
 pub use self::env::Env;
 pub use self::error::Error;
 pub(crate) use self::expand::read_secret_file;
@@ -89,6 +92,10 @@ pub struct Config {
     pub policy: PolicyConfig,
     /// Every pattern of the policy and where it stands, in file order.
     pub mentions: Vec<Mention>,
+    /// What is said of programs that are started with `run`.
+    pub clients: BTreeMap<Client, ClientConfig>,
+    /// The variables that hold credentials of servers.
+    pub credentials: BTreeSet<String>,
     /// Servers that can be run, in file order.
     pub servers: Vec<ServerConfig>,
     /// Servers that this machine cannot run, and why; the others are not affected.
@@ -114,6 +121,8 @@ impl Default for Config {
             watched: Vec::new(),
             policy: PolicyConfig::default(),
             mentions: Vec::new(),
+            clients: BTreeMap::new(),
+            credentials: BTreeSet::new(),
             servers: Vec::new(),
             broken: Vec::new(),
             warnings: Vec::new(),

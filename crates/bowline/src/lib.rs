@@ -2,6 +2,7 @@
 
 pub mod assemble;
 pub mod cli;
+pub mod clients;
 pub mod conditions;
 pub mod config;
 pub mod edge;

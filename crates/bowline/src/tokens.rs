@@ -45,17 +45,35 @@ const EXPIRED_SHOWN: Duration = Duration::from_secs(30 * 24 * 3_600);
 /// Names of principals that are not made by a token.
 const RESERVED: [&str; 2] = ["owner", "anonymous-local"];
 
+/// Characters of the name of a run.
+pub const RUN_CHARS_MAX: usize = 32;
+
+/// Whether a run can have this name: `[a-z0-9][a-z0-9._-]{0,31}`.
+#[must_use]
+pub fn is_run(name: &str) -> bool {
+    name.len() <= RUN_CHARS_MAX && is_plain(name)
+}
+
+/// Returns the principal of programs of that name that the owner runs. No other token can be made
+/// for it: names of principals hold no colon.
+#[must_use]
+pub fn owners_agent(run: &str) -> Arc<str> {
+    format!("owner:{run}").into()
+}
+
 /// Whether a token can be given to a principal of this name: `[a-z0-9][a-z0-9._-]{0,63}`, and not
 /// one of those that the gateway itself gives out.
 #[must_use]
 pub fn is_principal(name: &str) -> bool {
+    name.len() <= PRINCIPAL_CHARS_MAX && is_plain(name) && !RESERVED.contains(&name)
+}
+
+fn is_plain(name: &str) -> bool {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
-    name.len() <= PRINCIPAL_CHARS_MAX
-        && name.starts_with(plain)
+    name.starts_with(plain)
         && name
             .chars()
             .all(|c| plain(c) || matches!(c, '.' | '_' | '-'))
-        && !RESERVED.contains(&name)
 }
 
 /// A token that was given out. It knows the hash of its secret, not the secret.
@@ -67,6 +85,8 @@ pub struct Issued {
     pub created_ms: u64,
     /// When it ends.
     pub expires_ms: Option<u64>,
+    /// The program whose run it was made for, and ends with.
+    pub run: Option<Arc<str>>,
     hash: [u8; 32],
     /// Whether it is over, and what it opened was told to end.
     over: AtomicBool,
@@ -84,7 +104,7 @@ impl Issued {
     pub fn role(&self) -> Option<&Arc<str>> {
         match &self.principal.role {
             Role::Named(role) => Some(role),
-            Role::Owner | Role::AnonymousLocal | Role::None => None,
+            Role::Owner | Role::OwnersAgent | Role::AnonymousLocal | Role::None => None,
         }
     }
 
@@ -116,12 +136,14 @@ impl Issued {
 pub struct Wanted {
     /// Whom it proves.
     pub principal: Arc<str>,
-    /// What that principal is; nothing where the policy says so.
-    pub role: Option<Arc<str>>,
+    /// What that principal is; [`Role::None`] where the policy says so.
+    pub role: Role,
     /// What it is narrowed by.
     pub contexts: Contexts,
     /// How long it lives; for ever where nothing is said.
     pub life: Option<Duration>,
+    /// The program whose run it is for.
+    pub run: Option<Arc<str>>,
 }
 
 /// Why no token was made.
@@ -221,7 +243,7 @@ impl Tokens {
         let made = text::make(|id| table.contains_key(id))?;
         let principal = Principal {
             name: Arc::clone(&wanted.principal),
-            role: wanted.role.clone().map_or(Role::None, Role::Named),
+            role: wanted.role.clone(),
             contexts: wanted.contexts.clone(),
             credential: made.id,
         };
@@ -229,6 +251,7 @@ impl Tokens {
             principal: Arc::new(principal),
             created_ms: now,
             expires_ms: wanted.life.map(|life| now.saturating_add(millis(life))),
+            run: wanted.run.clone(),
             hash: made.hash,
             over: AtomicBool::new(false),
         });

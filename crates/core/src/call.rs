@@ -93,6 +93,8 @@ impl Contexts {
 pub enum Role {
     /// Holds the owner token: may do all, the API included.
     Owner,
+    /// A program that the owner started: what the owner may over MCP, and never the API.
+    OwnersAgent,
     /// Any local caller while authentication is switched off: MCP only.
     AnonymousLocal,
     /// One of the roles that the policy defines, or that it does not define.

@@ -329,12 +329,15 @@ impl Policy {
     }
 
     fn role_of<'p>(&'p self, principal: &'p Principal) -> Standing<'p> {
-        if principal.role == Role::Owner {
+        // Who acts for the owner over MCP sees what the owner sees there.
+        if matches!(principal.role, Role::Owner | Role::OwnersAgent) {
             return Standing::All;
         }
         let assigned = self.assigned.get(&principal.name);
         let named = match (&principal.role, assigned) {
-            (Role::Owner, _) | (Role::AnonymousLocal, None) => return Standing::All,
+            (Role::Owner | Role::OwnersAgent, _) | (Role::AnonymousLocal, None) => {
+                return Standing::All;
+            }
             (Role::Named(_) | Role::None | Role::AnonymousLocal, Some(role)) => Some(role),
             (Role::Named(role), None) => Some(role),
             (Role::None, None) => None,

@@ -1,5 +1,6 @@
 //! The words of the command line.
 
+mod agents;
 mod nouns;
 
 use std::ffi::OsString;
@@ -10,7 +11,8 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
-pub(super) use self::nouns::{OutboxCommand, OutboxFilter, SecretCommand};
+pub(super) use self::agents::{Connect, RunClient};
+pub(super) use self::nouns::{OutboxCommand, OutboxFilter, Pin, SecretCommand};
 use crate::config::duration;
 
 /// Commands by what one wants to do; the order people meet them in.
@@ -18,6 +20,8 @@ pub(super) const GROUPS: &str = "\
 Start
   up        serve the configured servers (foreground)
   stdio     speak MCP over stdin and stdout; starts `up` when none runs
+  run       start a coding agent that has the gateway among its servers
+  connect   print what a client needs to reach the gateway
 Use
   ls        list servers, the tools of one, or one tool's schema
   call      call a tool
@@ -98,6 +102,10 @@ pub enum Command {
         #[arg(long, value_name = "NAME")]
         server: Option<String>,
     },
+    /// Start a coding agent that has the gateway among its servers, with a token of its own
+    Run(RunClient),
+    /// Print what a client needs to reach the gateway
+    Connect(Connect),
     /// List servers, the tools of one, or one tool's schema
     Ls {
         /// SERVER or SERVER.TOOL
@@ -184,6 +192,14 @@ pub enum Command {
     /// Reap the children of one server
     #[command(name = "__reaper", hide = true)]
     Reaper(Passed),
+    /// End the token of a run after its process
+    #[command(name = "__run-end", hide = true)]
+    RunEnd {
+        /// The process
+        parent: u32,
+        /// ID of the token
+        token: String,
+    },
 }
 
 /// What to ask of roles.
@@ -251,29 +267,6 @@ fn life(text: &str) -> Result<Duration, &'static str> {
     duration::parse(text)
         .filter(|life| life.as_secs() > 0)
         .ok_or("expected a duration of at least a second, such as 90s, 12h or 30d")
-}
-
-/// What to do with pins.
-#[derive(Clone, Debug, Subcommand)]
-pub enum Pin {
-    /// List servers with their pins, or the pins of one
-    Ls {
-        /// Only this server, tool by tool
-        server: Option<String>,
-    },
-    /// Show what changed in a tool, or in every tool of a server that waits for you
-    Diff {
-        /// SERVER or SERVER.TOOL
-        target: Target,
-    },
-    /// Approve a tool as it is now, or all of a server
-    Accept {
-        /// SERVER or SERVER.TOOL
-        target: Target,
-        /// Only if it still has this hash; the hash of before takes the last approval back
-        #[arg(long, value_name = "HASH")]
-        hash: Option<String>,
-    },
 }
 
 /// Options of `up`.

@@ -5,7 +5,7 @@ mod lines;
 mod listen;
 mod message;
 mod shim;
-mod start;
+pub(super) mod start;
 
 #[cfg(test)]
 mod tests;

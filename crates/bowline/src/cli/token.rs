@@ -23,6 +23,8 @@ struct Token {
     token: String,
     principal: String,
     role: Option<String>,
+    acts_for_owner: bool,
+    run: Option<String>,
     contexts: Vec<String>,
     created_at_ms: u64,
     expires_at_ms: Option<u64>,
@@ -104,11 +106,24 @@ fn list(client: &Client, out: &mut Out) -> Result<(), Failure> {
         .iter()
         .map(|one| row(one, listed.now_ms))
         .collect();
-    let head = ["ID", "PRINCIPAL", "ROLE", "CONTEXTS", "AGE", "EXPIRES"];
+    let head = [
+        "ID",
+        "PRINCIPAL",
+        "ROLE",
+        "CONTEXTS",
+        "AGE",
+        "EXPIRES",
+        "RUN",
+    ];
     Ok(out.line(&table(head, &rows))?)
 }
 
-fn row(token: &Token, now_ms: u64) -> [String; 6] {
+fn row(token: &Token, now_ms: u64) -> [String; 7] {
+    let role = match &token.role {
+        Some(role) => role.clone(),
+        None if token.acts_for_owner => "as the owner, MCP only".to_owned(),
+        None => "-".to_owned(),
+    };
     let expires = match token.expires_at_ms {
         None => "never".to_owned(),
         Some(_) if token.state == "expired" => "expired".to_owned(),
@@ -117,10 +132,11 @@ fn row(token: &Token, now_ms: u64) -> [String; 6] {
     [
         token.id.clone(),
         token.principal.clone(),
-        token.role.clone().unwrap_or_else(|| "-".to_owned()),
+        role,
         token.contexts.join(","),
         duration(now_ms.saturating_sub(token.created_at_ms)),
         expires,
+        token.run.clone().unwrap_or_default(),
     ]
 }
 

@@ -46,6 +46,12 @@ impl Env {
             .map(OsString::as_os_str)
     }
 
+    /// Every variable, as it is.
+    pub fn iter(&self) -> impl Iterator<Item = (&OsStr, &OsStr)> {
+        let variables = self.variables.iter();
+        variables.map(|(name, value)| (name.as_os_str(), value.as_os_str()))
+    }
+
     /// A variable that names a path: set, and not empty.
     #[must_use]
     pub fn path(&self, name: &str) -> Option<PathBuf> {

@@ -97,6 +97,26 @@ pub(crate) fn expand_noting(
     Ok(out)
 }
 
+/// Returns the variables that a text refers to.
+pub(crate) fn variables(text: &str) -> impl Iterator<Item = &str> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        loop {
+            let (before, inner) = rest.split_once("${")?;
+            if before.ends_with('$') {
+                rest = inner;
+                continue;
+            }
+            let (inside, after) = inner.split_once('}')?;
+            rest = after;
+            let name = inside.split(":-").next().unwrap_or_default();
+            if is_variable(name) {
+                return Some(name);
+            }
+        }
+    })
+}
+
 fn value(inside: &str, source: Source<'_>) -> Result<String, Error> {
     if let Some(path) = inside.strip_prefix("file:") {
         return read(&source.directory.join(path));

@@ -1,5 +1,6 @@
 //! A config file as it was written: every key checked, nothing filled in yet.
 
+mod clients;
 mod keys;
 mod reader;
 mod rules;
@@ -23,6 +24,7 @@ use super::size;
 use super::tree::{Entry, Node, Syntax};
 use crate::secrets::StoreKind;
 
+pub(crate) use self::clients::Agent;
 pub(crate) use self::secrets::Secret;
 pub(crate) use self::server::{Server, Span, Text};
 
@@ -74,6 +76,8 @@ pub(crate) struct File {
     pub(crate) secrets: Vec<Secret>,
     /// `secret_store.kind`.
     pub(crate) secret_store: StoreKind,
+    /// `clients`: what is said of programs that are started with `run`.
+    pub(crate) clients: Vec<Agent>,
     /// Who may do what.
     pub(crate) rules: Rules,
     /// Every entry of `servers`, in file order.
@@ -123,6 +127,7 @@ fn common(reader: &mut Reader, key: &str, node: &Node, place: &str, file: &mut F
         "journal" => journal(reader, node, place, file),
         "secrets" => file.secrets = secrets::fill(reader, node, place),
         "secret_store" => file.secret_store = secrets::store(reader, node, place),
+        "clients" => file.clients = clients::read(reader, node, place),
         key => file.rules.fill(reader, key, node, place),
     }
 }

@@ -22,8 +22,8 @@ use super::sources;
 use super::tree::Syntax;
 use super::warn::{warn, warn_of_forgetting, warn_of_strangers};
 use super::{
-    Breaker, Broken, Config, HostLimits, Restart, ServerConfig, Telemetry, Warning, defaults, name,
-    read_up_to,
+    Breaker, Broken, Config, HostLimits, Restart, ServerConfig, Telemetry, Warning, clients,
+    defaults, name, read_up_to,
 };
 use crate::secrets::Vault;
 
@@ -57,17 +57,18 @@ pub(super) fn resolve(
     let mut config = Config {
         limits: limits(&file),
         telemetry: Telemetry {
-            otlp: file.otlp,
+            otlp: file.otlp.clone(),
             service_name: file
                 .service_name
+                .clone()
                 .unwrap_or_else(|| defaults::SERVICE_NAME.to_owned()),
             sample: file.sample.unwrap_or(defaults::SAMPLE),
         },
         journal: file.engine.unwrap_or_default(),
         ..Config::default()
     };
-    if let Some(listen) = file.listen {
-        config.listen = listen;
+    if let Some(listen) = &file.listen {
+        config.listen.clone_from(listen);
     }
     for address in config
         .listen
@@ -79,6 +80,11 @@ pub(super) fn resolve(
             place: None,
             message,
         });
+    }
+    config.credentials = clients::credentials(&file, origin.source.env);
+    match clients::resolve(&file.clients, origin.source, &mut config.warnings) {
+        Ok(clients) => config.clients = clients,
+        Err(problem) => problems.push(problem),
     }
     servers(file.servers, origin, &mut config, &mut problems);
     config.policy = file.rules.policy;

@@ -184,7 +184,7 @@ impl Secrets {
 }
 
 /// Whether the value of a variable should be hidden: everything that is not plainly harmless.
-fn is_worth_hiding(name: &str, value: &str) -> bool {
+pub(super) fn is_worth_hiding(name: &str, value: &str) -> bool {
     if is_telling(name) {
         return true;
     }

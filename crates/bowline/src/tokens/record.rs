@@ -8,7 +8,9 @@ use std::sync::atomic::AtomicBool;
 use bowline_core::call::{Contexts, Principal, Role};
 use serde::{Deserialize, Serialize};
 
-use super::{CONTEXTS_MAX, Issued, NAME_BYTES_MAX, TOKENS_MAX, is_principal, text};
+use super::{
+    CONTEXTS_MAX, Issued, NAME_BYTES_MAX, TOKENS_MAX, is_principal, is_run, owners_agent, text,
+};
 use crate::state::{self, file};
 
 /// The largest file: as many tokens as there may be, with long names.
@@ -33,6 +35,11 @@ struct One {
     contexts: Vec<String>,
     created_at_ms: u64,
     expires_at_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    run: Option<String>,
+    /// Whether whoever has it acts for the owner.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    owners_agent: bool,
     secret_sha256: String,
 }
 
@@ -84,6 +91,8 @@ fn one(token: &Issued) -> One {
         contexts: token.principal.contexts.names().iter().map(owned).collect(),
         created_at_ms: token.created_ms,
         expires_at_ms: token.expires_ms,
+        run: token.run.as_ref().map(owned),
+        owners_agent: token.principal.role == Role::OwnersAgent,
         secret_sha256: state::hex(&token.hash),
     }
 }
@@ -91,7 +100,8 @@ fn one(token: &Issued) -> One {
 fn issued(one: One) -> Option<Issued> {
     let named = |name: &str| !name.is_empty() && name.len() <= NAME_BYTES_MAX;
     let good = text::is_id(&one.id)
-        && is_principal(&one.principal)
+        && one.run.as_deref().is_none_or(is_run)
+        && is_of_its_principal(&one)
         && one.role.as_deref().is_none_or(named)
         && one.contexts.len() <= CONTEXTS_MAX
         && one.contexts.iter().all(|name| named(name));
@@ -100,7 +110,11 @@ fn issued(one: One) -> Option<Issued> {
     }
     let principal = Principal {
         name: one.principal.into(),
-        role: one.role.map_or(Role::None, |role| Role::Named(role.into())),
+        role: match one.role {
+            _ if one.owners_agent => Role::OwnersAgent,
+            Some(role) => Role::Named(role.into()),
+            None => Role::None,
+        },
         contexts: Contexts::new(one.contexts),
         credential: one.id.into(),
     };
@@ -108,7 +122,18 @@ fn issued(one: One) -> Option<Issued> {
         principal: Arc::new(principal),
         created_ms: one.created_at_ms,
         expires_ms: one.expires_at_ms,
+        run: one.run.map(Into::into),
         hash: state::unhex(&one.secret_sha256)?,
         over: AtomicBool::new(false),
     })
+}
+
+/// Whether it is a token of somebody that it can be made for: of a run of the owner's, without a
+/// role, or of a principal.
+fn is_of_its_principal(one: &One) -> bool {
+    match (one.owners_agent, &one.run) {
+        (true, Some(run)) => one.role.is_none() && *one.principal == *owners_agent(run),
+        (true, None) => false,
+        (false, _) => is_principal(&one.principal),
+    }
 }

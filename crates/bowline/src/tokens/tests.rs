@@ -55,9 +55,10 @@ impl World {
 fn wanted(principal: &str) -> Wanted {
     Wanted {
         principal: principal.into(),
-        role: Some("reader".into()),
+        role: Role::Named("reader".into()),
         contexts: Contexts::new(["night"]),
         life: None,
+        run: None,
     }
 }
 

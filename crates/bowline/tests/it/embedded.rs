@@ -9,7 +9,7 @@ use bowline::{BindError, Bound, Gateway, Whom};
 use bowline_core::policy::{Pattern, Policy, RoleRules};
 use bowline_host::executor::Toolbox;
 use bowline_host::guard::{Guard, Verdict};
-use bowline_host::{Contexts, Host, Server, SpawnOptions, ToolOutput};
+use bowline_host::{Contexts, Host, Role, Server, SpawnOptions, ToolOutput};
 use serde_json::json;
 use tokio::sync::oneshot;
 
@@ -80,7 +80,8 @@ impl Served {
     fn token(&self) -> String {
         let wanted = Wanted {
             principal: "ann".into(),
-            role: Some("guest".into()),
+            role: Role::Named("guest".into()),
+            run: None,
             contexts: Contexts::default(),
             life: None,
         };

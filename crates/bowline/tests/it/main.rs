@@ -9,6 +9,7 @@
     reason = "tests"
 )]
 
+mod agents;
 mod asks;
 mod batches;
 mod budgets;

@@ -38,6 +38,7 @@ struct Who {
 #[serde(rename_all = "snake_case")]
 enum As {
     Owner,
+    OwnersAgent,
     AnonymousLocal,
     None,
     Named(Arc<str>),
@@ -78,6 +79,7 @@ impl Head {
                 name: Arc::clone(name),
                 role: match role {
                     Role::Owner => As::Owner,
+                    Role::OwnersAgent => As::OwnersAgent,
                     Role::AnonymousLocal => As::AnonymousLocal,
                     Role::None => As::None,
                     Role::Named(name) => As::Named(Arc::clone(name)),
@@ -145,6 +147,7 @@ impl Record {
                 name: Arc::clone(&principal.name),
                 role: match &principal.role {
                     As::Owner => Role::Owner,
+                    As::OwnersAgent => Role::OwnersAgent,
                     As::AnonymousLocal => Role::AnonymousLocal,
                     As::None => Role::None,
                     As::Named(name) => Role::Named(Arc::clone(name)),
@@ -181,6 +184,7 @@ mod tests {
         let params = r#"{"name":"do","arguments":{"n": 1.50},"_meta":{"progressToken": 7}}"#;
         for (role, scope) in [
             (Role::Owner, Scope::All),
+            (Role::OwnersAgent, Scope::All),
             (Role::AnonymousLocal, Scope::Server("s".into())),
             (Role::None, Scope::Profile("p".into())),
             (Role::Named("r".into()), Scope::All),

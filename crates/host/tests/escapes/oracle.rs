@@ -22,8 +22,11 @@ pub(crate) fn allows(
             _ => None,
         },
     };
-    let all =
-        principal.role == Role::Owner || (principal.role == Role::AnonymousLocal && role.is_none());
+    let all = match principal.role {
+        Role::Owner | Role::OwnersAgent => true,
+        Role::AnonymousLocal => role.is_none(),
+        Role::Named(_) | Role::None => false,
+    };
     let defined = role.and_then(|role| rules.roles.iter().find(|one| one.0 == role));
     let unnarrowed = principal.contexts.names().is_empty()
         && !matches!(scope, Scope::Profile(_))

@@ -153,8 +153,9 @@ impl Written {
 
 /// Somebody, narrowed by the contexts of a token and of a session.
 pub(crate) fn somebody(rng: &mut Rng) -> Principal {
-    let role = match rng.u8(..12) {
+    let role = match rng.u8(..13) {
         0 => Role::Owner,
+        12 => Role::OwnersAgent,
         1 => Role::AnonymousLocal,
         2 => Role::None,
         3 => Role::Named("undefined".into()),

@@ -2,6 +2,8 @@
 
 use clap::{Args, Subcommand};
 
+use super::Target;
+
 /// What to do with queued calls.
 #[derive(Clone, Debug, Subcommand)]
 pub enum OutboxCommand {
@@ -49,5 +51,28 @@ pub enum SecretCommand {
     Rm {
         /// Its name
         name: String,
+    },
+}
+
+/// What to do with pins.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Pin {
+    /// List servers with their pins, or the pins of one
+    Ls {
+        /// Only this server, tool by tool
+        server: Option<String>,
+    },
+    /// Show what changed in a tool, or in every tool of a server that waits for you
+    Diff {
+        /// SERVER or SERVER.TOOL
+        target: Target,
+    },
+    /// Approve a tool as it is now, or all of a server
+    Accept {
+        /// SERVER or SERVER.TOOL
+        target: Target,
+        /// Only if it still has this hash; the hash of before takes the last approval back
+        #[arg(long, value_name = "HASH")]
+        hash: Option<String>,
     },
 }

@@ -25,14 +25,14 @@ const LOG_LINES_SHOWN_MAX: usize = 8;
 
 /// The command that starts a gateway.
 #[derive(Clone, Debug)]
-pub(super) struct Starter {
+pub(in crate::cli) struct Starter {
     pub(super) program: PathBuf,
     pub(super) args: Vec<OsString>,
 }
 
 impl Starter {
     /// This binary, with the options that this command was given.
-    pub(super) fn new(context: &Context) -> Result<Self, Failure> {
+    pub(in crate::cli) fn new(context: &Context) -> Result<Self, Failure> {
         let program = std::env::current_exe()
             .map_err(|error| Failure::unexpected(format!("cannot find this binary: {error}")))?;
         let mut args: Vec<OsString> = vec!["up".into()];
@@ -50,7 +50,7 @@ impl Starter {
 }
 
 /// A gateway that listens: the one that runs, or a new one.
-pub(super) async fn ensure(finder: &Finder, starter: &Starter) -> Result<Daemon, Failure> {
+pub(in crate::cli) async fn ensure(finder: &Finder, starter: &Starter) -> Result<Daemon, Failure> {
     if finder.is_fixed() {
         return finder.find();
     }

@@ -1,6 +1,7 @@
 //! The keys of each table: those that work, and those that are promised.
 
 use super::reader::Keys;
+use crate::clients::Client;
 
 pub(super) const TOP: Keys = Keys {
     // Servers last: in a JSON file they stand elsewhere, and the rest stays under `x-bowline`.
@@ -17,6 +18,7 @@ pub(super) const TOP: Keys = Keys {
         "principals",
         "context",
         "profiles",
+        "clients",
         "servers",
     ],
     planned: &["executors"],
@@ -79,6 +81,14 @@ pub(super) const CONTEXT: Keys = Keys {
 };
 pub(super) const PROFILE: Keys = Keys {
     built: &["allow", "deny"],
+    planned: &[],
+};
+pub(super) const CLIENTS: Keys = Keys {
+    built: &Client::NAMES,
+    planned: &[],
+};
+pub(super) const CLIENT: Keys = Keys {
+    built: &["enabled", "direct", "direct_token", "keep_env"],
     planned: &[],
 };
 pub(super) const SERVER: Keys = Keys {

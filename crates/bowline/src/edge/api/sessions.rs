@@ -106,6 +106,7 @@ fn shown(edge: &Edge, policy: &Policy, id: &str, session: &Session) -> Value {
 fn role<'p>(policy: &'p Policy, principal: &'p Principal) -> Option<&'p str> {
     match principal.role {
         Role::Owner => Some("owner"),
+        Role::OwnersAgent => Some("owner's agent"),
         Role::AnonymousLocal => policy.assigned(&principal.name).map(AsRef::as_ref),
         Role::Named(_) | Role::None => policy.role(principal).map(AsRef::as_ref),
     }

@@ -7,24 +7,39 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use bowline_core::call::Contexts;
+use bowline_core::call::{Contexts, Role};
 use bowline_core::policy::{Otherwise, Policy};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{Failure, Shared, alive, contexts_of, nearest, read_body};
 use crate::edge::Edge;
-use crate::tokens::{CreateError, Issued, LIFE_MAX, NAME_BYTES_MAX, Tokens, Wanted, is_principal};
+use crate::tokens::{
+    CreateError, Issued, LIFE_MAX, NAME_BYTES_MAX, Tokens, Wanted, is_principal, is_run,
+    owners_agent,
+};
 
 /// What is asked of `POST /api/v1/tokens`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Asked {
-    principal: String,
+    /// Whom it is for; the owner's agent, where it is for a run and nothing is said.
+    principal: Option<String>,
     role: Option<String>,
     expires_s: Option<u64>,
     #[serde(default)]
     contexts: Vec<String>,
+    /// The program that runs with it.
+    run: Option<String>,
+}
+
+/// Why a token counts no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// A person took it away.
+    Revoked,
+    /// The run that it was made for is over. What was accepted of it stays accepted.
+    RunOver,
 }
 
 /// `POST /api/v1/tokens`: the one answer that shows a token.
@@ -64,15 +79,37 @@ pub(super) async fn revoke(
     Path(which): Path<String>,
 ) -> Result<Json<Value>, Failure> {
     let edge = alive(&edge)?;
-    let tokens = Arc::clone(tokens(&edge)?);
-    let revoked = tokens.revoke(&which);
+    take_away(&edge, &which, End::Revoked).await
+}
+
+/// `POST /api/v1/tokens/{id}/end`: the run that it was made for is over.
+pub(super) async fn end(
+    State(edge): Shared,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, Failure> {
+    let edge = alive(&edge)?;
+    let tokens = tokens(&edge)?;
+    match tokens.all().iter().find(|token| **token.id() == *id) {
+        None => Err(unknown(tokens, &id)),
+        Some(token) if token.run.is_none() => {
+            let message = "the token was made for no run; revoke it instead";
+            Err(Failure::plain(StatusCode::CONFLICT, "no_run", message))
+        }
+        Some(_) => take_away(&edge, &id, End::RunOver).await,
+    }
+}
+
+async fn take_away(edge: &Edge, which: &str, why: End) -> Result<Json<Value>, Failure> {
+    let tokens = Arc::clone(tokens(edge)?);
+    let revoked = tokens.revoke(which);
     if revoked.is_empty() {
-        return Err(unknown(&tokens, &which));
+        return Err(unknown(&tokens, which));
     }
     // First of all nobody uses it any more; that this lasts comes after.
     edge.dismiss(&revoked);
     for token in &revoked {
-        tracing::info!(token = %token.id(), principal = %token.principal.name, "token revoked");
+        let principal = &token.principal.name;
+        tracing::info!(token = %token.id(), %principal, ?why, "token revoked");
     }
     let saved = tokio::task::spawn_blocking(move || tokens.save()).await;
     saved.map_err(|_| broken())?.map_err(|error| {
@@ -109,11 +146,24 @@ fn unknown(tokens: &Tokens, which: &str) -> Failure {
 fn wanted(policy: &Policy, asked: Asked) -> Result<Wanted, Failure> {
     let refused =
         |code, message: &str| Failure::plain(StatusCode::UNPROCESSABLE_ENTITY, code, message);
-    if !is_principal(&asked.principal) {
-        let message = "a principal is named by 1 to 64 of a-z, 0-9, `.`, `_` and `-`, beginning \
-                       with a letter or a digit; `owner` and `anonymous-local` are taken";
-        return Err(refused("invalid_principal", message));
+    if asked.run.as_deref().is_some_and(|run| !is_run(run)) {
+        let message = "a run is named by 1 to 32 of a-z, 0-9, `.`, `_` and `-`, beginning with a \
+                       letter or a digit";
+        return Err(refused("invalid_run", message));
     }
+    let (principal, role) = match (&asked.principal, &asked.run, &asked.role) {
+        (None, Some(run), None) => (owners_agent(run), Role::OwnersAgent),
+        (Some(name), _, role) if is_principal(name) => (
+            name.as_str().into(),
+            role_of(policy, name, role.as_deref())?,
+        ),
+        (Some(_), _, _) | (None, _, _) => {
+            let message = "a principal is named by 1 to 64 of a-z, 0-9, `.`, `_` and `-`, \
+                           beginning with a letter or a digit; `owner` and `anonymous-local` are \
+                           taken";
+            return Err(refused("invalid_principal", message));
+        }
+    };
     let life = match asked.expires_s.map(Duration::from_secs) {
         Some(life) if life.is_zero() || life > LIFE_MAX => {
             let message = "expires_s is the seconds from now, at least 1 and at most ten years";
@@ -122,26 +172,24 @@ fn wanted(policy: &Policy, asked: Asked) -> Result<Wanted, Failure> {
         life => life,
     };
     Ok(Wanted {
-        role: role_of(policy, &asked)?,
+        principal,
+        role,
         contexts: Contexts::new(contexts_of(policy, asked.contexts)?),
-        principal: asked.principal.into(),
         life,
+        run: asked.run.map(Into::into),
     })
 }
 
 /// Returns the role a token is made with; none where the policy gives the principal one, or lets
 /// those without a role do everything.
-fn role_of(policy: &Policy, asked: &Asked) -> Result<Option<Arc<str>>, Failure> {
+fn role_of(policy: &Policy, principal: &str, role: Option<&str>) -> Result<Role, Failure> {
     let unprocessable = StatusCode::UNPROCESSABLE_ENTITY;
-    let assigned = policy.assigned(&asked.principal);
-    let Some(role) = asked.role.as_deref() else {
+    let assigned = policy.assigned(principal);
+    let Some(role) = role else {
         if assigned.is_some() || policy.otherwise() == Otherwise::Allow {
-            return Ok(None);
+            return Ok(Role::None);
         }
-        let message = format!(
-            "a role is needed: the config gives none to principal `{}`",
-            asked.principal
-        );
+        let message = format!("a role is needed: the config gives none to principal `{principal}`");
         let roles = policy.roles();
         let near = roles.iter().take(super::SUGGESTIONS_MAX);
         let near = near.map(|role| role.as_ref().to_owned()).collect();
@@ -154,9 +202,8 @@ fn role_of(policy: &Policy, asked: &Asked) -> Result<Option<Arc<str>>, Failure> 
     };
     if let Some(assigned) = assigned.filter(|assigned| ***assigned != *role) {
         let message = format!(
-            "the config gives principal `{}` the role `{assigned}`, which would count instead of \
-             `{role}`",
-            asked.principal
+            "the config gives principal `{principal}` the role `{assigned}`, which would count \
+             instead of `{role}`"
         );
         let near = vec![assigned.as_ref().to_owned()];
         return Err(Failure::named(
@@ -178,7 +225,7 @@ fn role_of(policy: &Policy, asked: &Asked) -> Result<Option<Arc<str>>, Failure> 
             near,
         ));
     }
-    Ok(Some(role.into()))
+    Ok(Role::Named(role.into()))
 }
 
 fn shown(token: &Issued, now_ms: u64) -> Value {
@@ -191,6 +238,8 @@ fn shown(token: &Issued, now_ms: u64) -> Value {
         "id": token.id(),
         "principal": token.principal.name,
         "role": token.role(),
+        "acts_for_owner": token.principal.role == Role::OwnersAgent,
+        "run": token.run,
         "contexts": token.principal.contexts.names(),
         "created_at_ms": token.created_ms,
         "expires_at_ms": token.expires_ms,
