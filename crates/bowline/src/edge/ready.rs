@@ -28,12 +28,15 @@ pub fn answer(edge: &Edge) -> Answer {
     });
     let servers: BTreeMap<_, _> = broken.chain(failing).collect();
     let journal = match edge.host.outbox().health() {
-        Health::Good => "good",
-        Health::Full => "full",
-        Health::Poisoned(_) => "poisoned",
+        Health::Good => None,
+        Health::Full => Some("full"),
+        Health::Poisoned(_) => Some("poisoned"),
     };
-    let is_well = servers.is_empty() && journal == "good";
+    let is_well = servers.is_empty() && journal.is_none();
     let word = if is_well { "ok" } else { "degraded" };
-    let body = json!({"status": word, "servers": servers, "journal": journal});
+    let mut body = json!({"status": word, "servers": servers});
+    if let (Some(journal), Some(body)) = (journal, body.as_object_mut()) {
+        body.insert("journal".to_owned(), journal.into());
+    }
     body::json(StatusCode::OK, body.to_string())
 }

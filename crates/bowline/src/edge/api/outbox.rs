@@ -64,7 +64,10 @@ pub(super) async fn list(
         if !more || entries.len() >= limit {
             break;
         }
-        let page = outbox.ls(after, LETTERS_MAX).await.map_err(failure)?;
+        let page = outbox
+            .ls(after, LETTERS_MAX)
+            .await
+            .map_err(|error| failure(&error))?;
         more = page.len() >= LETTERS_MAX;
         for letter in page {
             if entries.len() >= limit {
@@ -130,7 +133,12 @@ fn state(word: &str) -> Result<LetterState, Failure> {
 /// `GET /api/v1/outbox/{id}`
 pub(super) async fn one(State(edge): Shared, Path(id): Path<String>) -> Result<Json<One>, Failure> {
     let edge = alive(&edge)?;
-    let entry = edge.host.outbox().show(&id).await.map_err(failure)?;
+    let entry = edge
+        .host
+        .outbox()
+        .show(&id)
+        .await
+        .map_err(|error| failure(&error))?;
     Ok(told(&edge, entry))
 }
 
@@ -142,7 +150,7 @@ pub(super) async fn retry(
     let edge = alive(&edge)?;
     let outbox = edge.host.outbox();
     let entry = waiting(&outbox, &id).await?;
-    outbox.retry(&id).await.map_err(failure)?;
+    outbox.retry(&id).await.map_err(|error| failure(&error))?;
     // Sent at once it may be over by now; then what it was is as good an answer.
     Ok(told(&edge, outbox.show(&id).await.unwrap_or(entry)))
 }
@@ -155,16 +163,19 @@ pub(super) async fn drop_one(
     let edge = alive(&edge)?;
     let outbox = edge.host.outbox();
     let entry = waiting(&outbox, &id).await?;
-    outbox.drop_letter(&id).await.map_err(failure)?;
+    outbox
+        .drop_letter(&id)
+        .await
+        .map_err(|error| failure(&error))?;
     tracing::info!(id, server = %entry.server, tool = %entry.tool, "a queued write was dropped");
     Ok(told(&edge, entry))
 }
 
 /// Returns a call that is not over.
 async fn waiting(outbox: &OutboxHandle, id: &str) -> Result<Letter, Failure> {
-    let entry = outbox.show(id).await.map_err(failure)?;
+    let entry = outbox.show(id).await.map_err(|error| failure(&error))?;
     match entry.state {
-        LetterState::Delivered => Err(failure(OutboxError::Unknown { id: id.into() })),
+        LetterState::Delivered => Err(failure(&OutboxError::Unknown { id: id.into() })),
         LetterState::Queued | LetterState::Sending | LetterState::Dead => Ok(entry),
     }
 }
@@ -177,14 +188,14 @@ fn told(edge: &Edge, entry: Letter) -> Json<One> {
     })
 }
 
-pub(super) fn failure(error: OutboxError) -> Failure {
+pub(super) fn failure(error: &OutboxError) -> Failure {
     let (status, code) = match error {
         OutboxError::Unknown { .. } => (StatusCode::NOT_FOUND, "not_queued"),
         OutboxError::Sending { .. } => (StatusCode::CONFLICT, "sending"),
         OutboxError::Journal(_) => (StatusCode::SERVICE_UNAVAILABLE, "journal"),
     };
     let mut message = error.to_string();
-    if let Some(source) = std::error::Error::source(&error) {
+    if let Some(source) = std::error::Error::source(error) {
         message = format!("{message}: {source}");
     }
     let mut failure = Failure::plain(status, code, &message);

@@ -84,7 +84,7 @@ pub(super) async fn revoke(
         // They were accepted while the token was good; a person says now that it is not.
         let dead = edge.host.outbox().withdraw_of_credential(token.id()).await;
         withdrawn += dead.map_err(|error| {
-            let why = outbox::failure(error);
+            let why = outbox::failure(&error);
             why.because("revoked, but not all of its queued calls are withdrawn")
         })?;
     }
