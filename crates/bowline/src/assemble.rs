@@ -1,6 +1,7 @@
 //! The only place where the rooms are joined: read it to know the product.
 
 mod credentials;
+mod journal;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -16,6 +17,8 @@ use bowline_host::ports::{Clock, SystemClock};
 use bowline_host::spec::{CHILD_ENV, ChildSpec, Reach, RemoteSpec, ServerSpec};
 use bowline_host::tasks::Tasks;
 use bowline_host::{Host, HostLimits, Ports};
+use bowline_journal::Journal;
+use bowline_journal::sqlite::OpenError;
 use bowline_link::http::HttpLimits;
 use bowline_link::http::hyper_client::{ClientLimits, HyperClient};
 use bowline_link::{ClientInfo, StdioLimits};
@@ -24,6 +27,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use self::credentials::{Headers, Learners};
+pub use self::journal::fix as fix_of_journal;
 use crate::config::{self, Child, Config, Env, ServerConfig};
 use crate::edge::door::{Auth, Door};
 use crate::edge::session::Sessions;
@@ -57,6 +61,9 @@ pub enum AssembleError {
     /// Servers cannot be reached over TLS.
     #[error("cannot set up TLS")]
     Tls(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// What remembers queued calls cannot be opened.
+    #[error(transparent)]
+    Journal(#[from] OpenError),
     /// Our own binary cannot be found, which children are started with.
     #[error("cannot find the path of this program")]
     OwnPath(#[source] std::io::Error),
@@ -71,6 +78,8 @@ pub struct Gateway {
     state: State,
     stop: watch::Sender<bool>,
     exporting: Exporting,
+    /// Closed when nobody uses it any more.
+    journal: Arc<dyn Journal>,
     /// Held as long as the gateway runs.
     _lock: Lock,
 }
@@ -91,6 +100,7 @@ impl Gateway {
         }
         let lock = state.lock()?;
         let token = state.token()?;
+        let journal = journal::open(config.journal, &state)?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
         let tokens = Arc::new(Tokens::open(&state, Arc::clone(&clock))?);
         let sessions = Sessions::new(&state.session_key()?).keep_contexts(&state)?;
@@ -118,11 +128,13 @@ impl Gateway {
             }
         };
         let specs = translate(&config);
-        let host = start_host(specs, config.limits, &state, clock, Arc::clone(&sessions))?;
+        let ports = (clock, Arc::clone(&sessions), Arc::clone(&journal));
+        let host = start_host(specs, config.limits, &state, ports)?;
         host.set_policy(config.policy.policy());
         let about = About {
             url,
             config: config.path.as_ref().map(|path| path.display().to_string()),
+            journal: config.journal.as_str(),
         };
         let sources = config.sources.clone();
         let reloader = Reloader::new(&config, env, Box::new(translate));
@@ -151,6 +163,7 @@ impl Gateway {
             state,
             stop,
             exporting,
+            journal,
             _lock: lock,
         })
     }
@@ -173,6 +186,8 @@ impl Gateway {
         self.edge.sessions.close_streams();
         self.edge.host.shutdown().await;
         self.exporting.finish().await;
+        // Last of all: whoever comes before may still have something to remember.
+        self.journal.close().await;
         if let Err(error) = self.state.remove_run() {
             tracing::warn!(error = &error as &dyn std::error::Error, "run.json stays");
         }
@@ -193,8 +208,7 @@ fn start_host(
     specs: Vec<ServerSpec>,
     limits: HostLimits,
     state: &State,
-    clock: Arc<dyn Clock>,
-    audience: Arc<Sessions>,
+    (clock, audience, journal): (Arc<dyn Clock>, Arc<Sessions>, Arc<dyn Journal>),
 ) -> Result<Host, AssembleError> {
     let tasks = Tasks::default();
     let client = ClientInfo {
@@ -215,7 +229,7 @@ fn start_host(
         audience,
         manifests: Arc::new(FileManifests::open(state)?),
         pins: Arc::new(FilePins::open(state)?),
-        journal: Arc::new(bowline_journal::Memory::default()),
+        journal,
         audit: Arc::new(bowline_host::audit::Unaudited),
     };
     Ok(Host::start(specs, limits, ports))

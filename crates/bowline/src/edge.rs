@@ -45,6 +45,8 @@ pub struct About {
     pub url: String,
     /// The configuration file it was started with.
     pub config: Option<String>,
+    /// What remembers queued calls.
+    pub journal: &'static str,
 }
 
 /// How calls are traced.

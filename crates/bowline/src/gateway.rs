@@ -115,6 +115,7 @@ impl Gateway {
         let tokens = Arc::new(Tokens::unkept(Arc::clone(host.clock())));
         let door = Door::new(Auth::Required, &token).with_tokens(Arc::clone(&tokens));
         let about = About {
+            journal: "host",
             url: url.clone(),
             config: None,
         };
@@ -176,6 +177,15 @@ impl Bound {
     pub fn revoke(&self, principal: &str) -> usize {
         let ended = self.tokens.revoke(principal);
         self.edge.dismiss(&ended);
+        let outbox = self.edge.host.outbox();
+        let tokens: Vec<_> = ended.iter().map(|token| token.id().to_owned()).collect();
+        self.edge.host.tasks().spawn("withdrawal", async move {
+            for token in tokens {
+                if let Err(error) = outbox.withdraw_of_credential(&token).await {
+                    tracing::warn!(%token, %error, "queued calls of a token are not withdrawn");
+                }
+            }
+        });
         ended.len()
     }
 

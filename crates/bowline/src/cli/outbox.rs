@@ -24,14 +24,23 @@ struct Queued {
     principal: String,
     server: String,
     tool: String,
-    #[serde(rename = "idempotencyKey")]
     key: String,
-    position: Option<u64>,
+    position: u64,
     attempts: u64,
-    queued_at_ms: u64,
+    last_error: Option<String>,
+    next_try_ms: Option<u64>,
+    age_ms: Option<u64>,
     expires_at_ms: Option<u64>,
-    reason: Option<String>,
-    arguments: Option<Box<RawValue>>,
+    done_at_ms: Option<u64>,
+    params: Option<Box<RawValue>>,
+    result: Option<Box<RawValue>>,
+}
+
+/// The parameters of a call, as far as people want to see them.
+#[derive(Default, Deserialize)]
+struct Params<'a> {
+    #[serde(borrow)]
+    arguments: Option<&'a RawValue>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -39,7 +48,7 @@ struct Queued {
 struct Listed {
     now_ms: u64,
     entries: Vec<Queued>,
-    more: bool,
+    next: Option<u64>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -95,8 +104,8 @@ fn list(client: &Client, filter: &OutboxFilter, out: &mut Out) -> Result<(), Fai
         "NOTE",
     ];
     out.line(&table(head, &rows))?;
-    if listed.more {
-        out.note("there are more; narrow it by --server, or use --json");
+    if listed.next.is_some() {
+        out.note("there are more; narrow it by --server or --dead");
     }
     if let Some(dead) = listed.entries.iter().find(|one| one.state == "dead") {
         let id = clean::line(&dead.id);
@@ -113,10 +122,10 @@ fn row(one: &Queued, now_ms: u64) -> [String; 8] {
         one.state.clone(),
         name(one),
         one.principal.clone(),
-        duration(now_ms.saturating_sub(one.queued_at_ms)),
+        one.age_ms.map_or_else(|| "-".to_owned(), duration),
         one.attempts.to_string(),
         expiry(one, now_ms),
-        one.reason.clone().unwrap_or_default(),
+        one.last_error.clone().unwrap_or_default(),
     ]
     .map(|cell| clean::line(&cell).into_owned())
 }
@@ -144,37 +153,44 @@ fn show(client: &Client, id: &str, out: &mut Out) -> Result<(), Failure> {
 
 /// All that is known of a call, one thing to a line.
 fn text(one: &Queued, now_ms: u64) -> String {
-    let mut lines = vec![
-        format!("id         {}", one.id),
-        format!("state      {}", one.state),
-        format!("tool       {}", name(one)),
-        format!("principal  {}", one.principal),
-        format!("key        {}", one.key),
-        format!(
-            "queued     {} ago, {}",
-            duration(now_ms.saturating_sub(one.queued_at_ms)),
-            match one.attempts {
-                1 => "tried once".to_owned(),
-                tries => format!("tried {tries} times"),
-            }
-        ),
-        format!("expires    {}", expiry(one, now_ms)),
+    let next = one.next_try_ms.map(|wait| match wait {
+        0 => "now".to_owned(),
+        wait => format!("in {}", duration(wait)),
+    });
+    let ago = |ms| format!("{} ago", duration(ms));
+    let done = one.done_at_ms.map(|done| ago(now_ms.saturating_sub(done)));
+    let tries = (one.attempts > 0).then(|| one.attempts.to_string());
+    let position = (one.position > 0).then(|| format!("{} in its lane", one.position));
+    let expires = one.expires_at_ms.map(|_| expiry(one, now_ms));
+    let known = [
+        ("id", Some(one.id.clone())),
+        ("state", Some(one.state.clone())),
+        ("tool", Some(name(one))),
+        ("principal", Some(one.principal.clone())),
+        ("key", Some(one.key.clone())),
+        ("queued", one.age_ms.map(ago)),
+        ("position", position),
+        ("tries", tries),
+        ("next try", next),
+        ("expires", expires),
+        ("delivered", done),
+        ("error", one.last_error.clone()),
     ];
-    if let Some(position) = one.position {
-        lines.push(format!("position   {position} in its lane"));
-    }
-    if let Some(reason) = &one.reason {
-        lines.push(format!("reason     {reason}"));
-    }
-    let mut lines: Vec<_> = lines
-        .iter()
-        .map(|line| clean::line(line).into_owned())
-        .collect();
-    if let Some(arguments) = &one.arguments {
-        let arguments = pretty(arguments.get());
-        lines.push(format!("arguments  {}", clean::text(&arguments)));
-    }
-    lines.join("\n")
+    let known = known.into_iter().filter_map(|(what, text)| {
+        let line = format!("{what:<10} {}", text?);
+        Some(clean::line(&line).into_owned())
+    });
+    let params = one.params.as_deref().map(RawValue::get);
+    let params: Params<'_> = params
+        .and_then(|params| serde_json::from_str(params).ok())
+        .unwrap_or_default();
+    let result = one.result.as_deref();
+    let said = [("arguments", params.arguments), ("result", result)];
+    let said = said.into_iter().filter_map(|(what, json)| {
+        let json = pretty(json?.get());
+        Some(format!("{what:<10} {}", clean::text(&json)))
+    });
+    known.chain(said).collect::<Vec<_>>().join("\n")
 }
 
 fn retry(client: &Client, id: &str, out: &mut Out) -> Result<(), Failure> {

@@ -37,6 +37,25 @@ struct Status {
     sessions: u64,
     servers: Vec<Server>,
     broken: Vec<Broken>,
+    journal: Journal,
+    outbox: Option<Outbox>,
+}
+
+/// What remembers queued calls.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Journal {
+    health: String,
+    reason: Option<String>,
+}
+
+/// Calls that wait.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Outbox {
+    queued: u64,
+    dead: u64,
+    oldest_age_ms: Option<u64>,
 }
 
 pub(super) fn run(view: View<'_>, context: &mut Context) -> Result<Exit, Failure> {
@@ -61,7 +80,8 @@ fn all(client: &Client, out: &mut Out) -> Result<Exit, Failure> {
 fn screen(status: &Status) -> String {
     let failing = status.servers.iter().filter(|server| server.is_failing());
     let refused = usize::from(status.config_error.is_some());
-    let problems = failing.count() + status.broken.len() + refused;
+    let journal_fails = matches!(status.journal.health.as_str(), "full" | "poisoned");
+    let problems = failing.count() + status.broken.len() + refused + usize::from(journal_fails);
     let verdict = match problems {
         0 => "all well".green().to_string(),
         number => count(number as u64, "problem").red().to_string(),
@@ -86,6 +106,8 @@ fn screen(status: &Status) -> String {
         let text = "NO AUTHENTICATION: any local process may call tools (--insecure-no-auth)";
         lines.push(text.red().bold().to_string());
     }
+    lines.extend(journal(&status.journal));
+    lines.extend(status.outbox.as_ref().and_then(outbox));
     let head = [
         "SERVER", "STATE", "TOOLS", "CALLS", "ERR%", "P50", "P99", "RESTARTS", "MEM", "NOTE",
     ];
@@ -94,6 +116,37 @@ fn screen(status: &Status) -> String {
     let rows: Vec<_> = rows.into_iter().chain(broken).collect();
     lines.push(table(head, &rows));
     lines.join("\n")
+}
+
+/// Says what the journal cannot do.
+fn journal(journal: &Journal) -> Option<String> {
+    let text = match journal.health.as_str() {
+        "full" => "the disk is full: no call can be queued".to_owned(),
+        "poisoned" => {
+            let reason = journal.reason.as_deref().unwrap_or_default();
+            format!("the journal failed and no call can be queued: {reason} · restart bowline")
+        }
+        _ => return None,
+    };
+    Some(clean::line(&text).red().to_string())
+}
+
+/// Says what waits, where anything does.
+fn outbox(outbox: &Outbox) -> Option<String> {
+    let Outbox { queued, dead, .. } = outbox;
+    if queued + dead == 0 {
+        return None;
+    }
+    let oldest = outbox.oldest_age_ms.filter(|_| *queued > 0);
+    let oldest = oldest.map(|age| format!(" · the oldest for {}", duration(age)));
+    let text = format!(
+        "outbox {queued} queued, {dead} dead{} · see: bowline outbox ls",
+        oldest.unwrap_or_default()
+    );
+    Some(match dead {
+        0 => text,
+        _ => text.yellow().to_string(),
+    })
 }
 
 fn row(server: &Server) -> [String; 10] {

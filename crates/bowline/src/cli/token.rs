@@ -42,6 +42,8 @@ struct Listed {
 #[serde(default)]
 struct Revoked {
     revoked: Vec<Token>,
+    /// Queued calls that are not sent any more.
+    withdrawn: u64,
 }
 
 pub(super) fn run(command: &TokenCommand, context: &mut Context) -> Result<Exit, Failure> {
@@ -146,7 +148,7 @@ fn revoke(client: &Client, token: &str, out: &mut Out) -> Result<(), Failure> {
     if out.format() == Format::Json {
         return Ok(out.raw(&body)?);
     }
-    let Revoked { revoked } = api::read(&body)?;
+    let Revoked { revoked, withdrawn } = api::read(&body)?;
     for one in &revoked {
         let line = format!("revoked {} of {}", one.id, one.principal);
         out.line(&clean::line(&line))?;
@@ -155,5 +157,11 @@ fn revoke(client: &Client, token: &str, out: &mut Out) -> Result<(), Failure> {
         "{} revoked: connections, sessions and calls that were opened with it have ended",
         count(revoked.len() as u64, "token")
     ));
+    if withdrawn > 0 {
+        let calls = count(withdrawn, "queued call");
+        out.note(&format!(
+            "{calls} of it are dead letters now: bowline outbox ls --dead"
+        ));
+    }
     Ok(())
 }

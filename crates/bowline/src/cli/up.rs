@@ -10,7 +10,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::Interval;
 
 use super::{Context, Exit, Failure, Out, Up};
-use crate::assemble::{AssembleError, Gateway};
+use crate::assemble::{AssembleError, Gateway, fix_of_journal};
 use crate::cli::Format;
 use crate::config::{self, Broken, Child, Config, Env, Reach, ServerConfig};
 use crate::edge::door::Auth;
@@ -269,6 +269,13 @@ impl From<AssembleError> for Failure {
     fn from(error: AssembleError) -> Self {
         match error {
             AssembleError::State(error) => error.into(),
+            AssembleError::Journal(ref source) => {
+                let failure = Self::new(Exit::Unexpected, "journal", error.to_string());
+                let cause = std::error::Error::source(source);
+                let cause = cause.map(|cause| format!("cause: {cause}"));
+                let fix = fix_of_journal(source).map(|fix| format!("fix: {fix}"));
+                cause.into_iter().chain(fix).fold(failure, Self::hint)
+            }
             AssembleError::Exposed(_) => Self::usage(error.to_string())
                 .hint("listen on 127.0.0.1 or [::1], or keep authentication on"),
             AssembleError::Listen { ref source, .. } => {

@@ -4,6 +4,7 @@ mod call;
 mod discover;
 pub(super) mod events;
 mod logs;
+mod outbox;
 mod pins;
 mod reload;
 mod roles;
@@ -100,6 +101,12 @@ pub(super) fn router(edge: Weak<Edge>) -> Router {
         .route("/api/v1/pins", get(pins::list))
         .route("/api/v1/pins/accept", post(pins::accept))
         .route("/api/v1/pins/{server}/{tool}/diff", get(pins::diff))
+        .route("/api/v1/outbox", get(outbox::list))
+        .route(
+            "/api/v1/outbox/{id}",
+            get(outbox::one).delete(outbox::drop_one),
+        )
+        .route("/api/v1/outbox/{id}/retry", post(outbox::retry))
         .fallback(nothing)
         .with_state(edge)
 }

@@ -7,6 +7,7 @@ mod headers;
 mod list;
 mod local;
 mod old;
+mod outbox;
 mod read;
 
 pub(super) use read::is_json;

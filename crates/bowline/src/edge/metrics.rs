@@ -1,5 +1,6 @@
 //! `/metrics`: what is counted anyway, written down when somebody asks. For the owner only.
 
+mod outbox;
 mod own;
 
 use std::fmt;
@@ -16,6 +17,7 @@ use prometheus_client::encoding::{
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
+use self::outbox::Waiting;
 use self::own::Own;
 use super::Edge;
 use super::body::{self, Answer};
@@ -53,6 +55,10 @@ mod name {
     pub(super) const CACHE_HITS: &str = "bowline_cache_hits";
     pub(super) const CACHE_MISSES: &str = "bowline_cache_misses";
     pub(super) const CACHE_EVICTIONS: &str = "bowline_cache_evictions";
+    pub(super) const JOURNAL_UP: &str = "bowline_journal_up";
+    pub(super) const OUTBOX_QUEUED: &str = "bowline_outbox_queued";
+    pub(super) const OUTBOX_DEAD: &str = "bowline_outbox_dead";
+    pub(super) const OUTBOX_OLDEST: &str = "bowline_outbox_oldest_seconds";
     pub(super) const SPANS: &str = "bowline_spans";
     pub(super) const DENIED: &str = "bowline_denied";
 }
@@ -102,6 +108,7 @@ struct Scrape {
     streams: usize,
     own: Own,
     servers: Vec<Seen>,
+    waiting: Waiting,
     /// How often each sort of rule denied somebody something.
     denials: Vec<(&'static str, u64)>,
     /// Spans that a collector took, and that were lost; absent where they go nowhere.
@@ -117,6 +124,7 @@ impl Scrape {
             streams,
             own: Own::read(),
             servers: seen(edge).await,
+            waiting: Waiting::of(edge).await,
             denials: edge.host.denials(),
             spans: edge
                 .traces
@@ -249,6 +257,7 @@ impl Collector for Scrape {
         self.pins(&mut out)?;
         self.calls(&mut out)?;
         self.cache(&mut out)?;
+        self.waiting.write(&mut out, &self.servers)?;
         out.denied(&self.denials)?;
         match self.spans {
             Some((sent, dropped)) => out.spans(sent, dropped),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use bowline_journal::Health;
 use http::StatusCode;
 use serde_json::json;
 
@@ -26,7 +27,16 @@ pub fn answer(edge: &Edge) -> Answer {
         (Arc::clone(&server.name), rests.unwrap_or(server.state))
     });
     let servers: BTreeMap<_, _> = broken.chain(failing).collect();
-    let word = if servers.is_empty() { "ok" } else { "degraded" };
-    let body = json!({"status": word, "servers": servers});
+    let journal = match edge.host.outbox().health() {
+        Health::Good => None,
+        Health::Full => Some("full"),
+        Health::Poisoned(_) => Some("poisoned"),
+    };
+    let is_well = servers.is_empty() && journal.is_none();
+    let word = if is_well { "ok" } else { "degraded" };
+    let mut body = json!({"status": word, "servers": servers});
+    if let (Some(journal), Some(body)) = (journal, body.as_object_mut()) {
+        body.insert("journal".to_owned(), journal.into());
+    }
     body::json(StatusCode::OK, body.to_string())
 }

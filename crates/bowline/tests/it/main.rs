@@ -32,6 +32,7 @@ mod kill;
 mod lifecycle;
 mod metrics;
 mod old_sse;
+mod outbox;
 mod own_links;
 mod peers;
 mod pins;

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::harness::served::Served;
 use crate::harness::{Gateway, PATIENCE, bowline, eventually, fixture, lives, signal};
 
 /// A client's end of `bowline stdio`.
@@ -116,8 +117,12 @@ struct Alone(TempDir);
 
 impl Alone {
     fn new() -> Self {
+        Self::with(&fixture("one", &[]))
+    }
+
+    fn with(servers: &str) -> Self {
         let dir = TempDir::new().unwrap();
-        let config = "[gateway]\nlisten = \"127.0.0.1:0\"\n".to_owned() + &fixture("one", &[]);
+        let config = "[gateway]\nlisten = \"127.0.0.1:0\"\n".to_owned() + servers;
         std::fs::write(dir.path().join("bowline.toml"), config).unwrap();
         Self(dir)
     }
@@ -340,4 +345,44 @@ fn a_call_whose_gateway_died_may_have_run_and_the_next_one_finds_another() {
     shim.send_call(6, "one__test_elicitation", &json!({"message": "again?"}));
     let question = shim.hear("elicitation/create");
     assert_eq!(question["params"]["message"], "again?");
+}
+
+#[test]
+fn a_write_queued_behind_the_shim_is_delivered_by_the_next_gateway_and_told_to_its_client() {
+    let mut web = Served::start(&["--toolset", "writes"]);
+    let queue = "[servers.web.tools.write_once]\nqueue = \"1h\"\nidempotency = \"meta\"\n";
+    let alone = Alone::with(&format!("[servers.web]\nurl = \"{}\"\n{queue}", web.url));
+    let mut shim = alone.shim();
+    shim.greet(&json!({}));
+    let call = |number: u64| json!({"name": "web__write_once", "arguments": {"number": number}});
+    let live = shim.request(1, "tools/call", &call(1));
+    assert_eq!(live["result"]["structuredContent"]["order"], 1, "{live}");
+    web.kill();
+    let answer = shim.request(2, "tools/call", &call(2));
+    let said = answer["result"]["structuredContent"].clone();
+    assert_eq!(said["queued"], true, "{answer}");
+    let first = alone.gateway().unwrap();
+    signal(first, "KILL");
+    eventually("the gateway is dead", || !lives(first));
+    // The next gateway knows the session, and what it was promised.
+    let uri = format!("bowline://outbox/{}", said["id"].as_str().unwrap());
+    let state = |read: &Value| -> Value {
+        let text = read["result"]["contents"][0]["text"].as_str();
+        serde_json::from_str(text.unwrap_or_else(|| panic!("{read}"))).unwrap()
+    };
+    let read = shim.request(3, "resources/read", &json!({"uri": uri}));
+    let waits = state(&read);
+    assert!(
+        ["queued", "sending"].contains(&waits["state"].as_str().unwrap()),
+        "{read}"
+    );
+    let subscribed = shim.request(4, "resources/subscribe", &json!({"uri": uri}));
+    assert_eq!(subscribed["result"], json!({}), "{subscribed}");
+    web.restart();
+    assert_eq!(
+        shim.hear("notifications/resources/updated")["params"]["uri"],
+        uri
+    );
+    let read = shim.request(5, "resources/read", &json!({"uri": uri}));
+    assert_eq!(state(&read)["state"], "delivered", "{read}");
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bowline_core::call::{Principal, Role};
 use bowline_core::caller::SessionKey;
 use bowline_core::sync::lock;
-use bowline_journal::{Entry, Filter, JournalError, Lane, MessageId, Order, Standing};
+use bowline_journal::{Entry, Filter, Health, JournalError, Lane, MessageId, Order, Standing};
 use thiserror::Error;
 
 use super::answer::URI;
@@ -63,6 +63,12 @@ impl Host {
 impl OutboxHandle {
     fn shared(&self) -> &Arc<Shared> {
         self.host.outbox_shared()
+    }
+
+    /// Returns what the journal can do at the moment.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        self.shared().journal.health()
     }
 
     /// Returns all lanes in which something waits or is dead, sorted.

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::{Failure, Shared, alive};
+use super::{Failure, Shared, alive, outbox};
 use crate::edge::Edge;
 use crate::edge::door::Auth;
 
@@ -35,6 +35,8 @@ pub(super) async fn status(State(edge): Shared) -> Result<Json<Value>, Failure> 
         "servers": edge.host.measured().await,
         "broken": broken(&edge),
         "config_error": edge.reloader.error(),
+        "journal": outbox::journal(&edge),
+        "outbox": outbox::counts(&edge).await,
     })))
 }
 

@@ -12,7 +12,7 @@ use bowline_core::policy::{Otherwise, Policy};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Failure, Shared, alive, contexts_of, nearest, read_body};
+use super::{Failure, Shared, alive, contexts_of, nearest, outbox, read_body};
 use crate::edge::Edge;
 use crate::tokens::{
     CreateError, Issued, LIFE_MAX, NAME_BYTES_MAX, Tokens, Wanted, is_principal, is_run,
@@ -116,9 +116,20 @@ async fn take_away(edge: &Edge, which: &str, why: End) -> Result<Json<Value>, Fa
         let why = Failure::state(&error);
         why.because("revoked for now, but it would count again after a restart")
     })?;
+    let mut withdrawn = 0;
+    for token in &revoked {
+        // They were accepted while the token was good; a person says now that it is not.
+        let dead = edge.host.outbox().withdraw_of_credential(token.id()).await;
+        withdrawn += dead.map_err(|error| {
+            let why = outbox::failure(&error);
+            why.because("revoked, but not all of its queued calls are withdrawn")
+        })?;
+    }
     let now = edge.host.clock().unix_ms();
     let shown: Vec<_> = revoked.iter().map(|token| shown(token, now)).collect();
-    Ok(Json(json!({"v": 1, "revoked": shown})))
+    Ok(Json(
+        json!({"v": 1, "revoked": shown, "withdrawn": withdrawn}),
+    ))
 }
 
 fn tokens(edge: &Edge) -> Result<&Arc<Tokens>, Failure> {

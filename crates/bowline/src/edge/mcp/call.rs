@@ -15,7 +15,7 @@ use bowline_wire::{Message, Span, object};
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
 
-use super::{Caller, error};
+use super::{Caller, error, outbox};
 use crate::edge::Edge;
 use crate::edge::body::{self, Answer};
 use crate::edge::errors::{self, TooMuch};
@@ -137,6 +137,12 @@ pub(super) fn begin(
 
 /// Runs a call to its one end.
 async fn carry(edge: Arc<Edge>, call: Call, mut cancelled: Cancelled) -> Outcome {
+    if let Subject::Resource(uri) = &call.subject
+        && outbox::is_ours(uri)
+    {
+        let read = outbox::read(&edge, &call.principal, uri, &call.id);
+        return Box::pin(read).await.into();
+    }
     let outcome = tokio::select! {
         biased;
         outcome = edge.host.call(&call) => outcome,

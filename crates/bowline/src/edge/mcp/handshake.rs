@@ -9,7 +9,7 @@ use bowline_wire::{Message, object};
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
 
-use super::{Caller, error, failure, result};
+use super::{Caller, error, failure, outbox, result};
 use crate::edge::announce;
 use crate::edge::body::{self, Answer, SESSION};
 use crate::edge::session::{Session, Terms};
@@ -106,10 +106,11 @@ fn introduce(caller: Caller<'_>, revision: Revision) -> Vec<u8> {
         .edge
         .host
         .introduction(caller.principal, caller.scope);
+    let capabilities = outbox::declare(caller.edge, caller.scope, own.capabilities);
     let mut out = Vec::from(&b"{\"protocolVersion\":"[..]);
     write_string(&mut out, revision.as_str());
     out.extend_from_slice(b",\"capabilities\":");
-    out.extend_from_slice(&own.capabilities);
+    out.extend_from_slice(&capabilities);
     out.extend_from_slice(b",\"serverInfo\":");
     match own.server_info {
         Some(info) => out.extend_from_slice(&info),

@@ -10,7 +10,7 @@ use bowline_wire::mcp::{code, method};
 use bowline_wire::{Message, object};
 use bytes::Bytes;
 
-use super::{Caller, error, list, result};
+use super::{Caller, error, list, outbox, result};
 use crate::edge::errors;
 use crate::edge::session::{Home, Session};
 
@@ -72,6 +72,9 @@ pub(super) async fn answer(caller: Caller<'_>, session: &Arc<Session>, message: 
 }
 
 async fn subscribe(caller: Caller<'_>, session: &Arc<Session>, uri: &str) -> Result<(), CallError> {
+    if outbox::is_ours(uri) {
+        return outbox::subscribe(caller.edge, session, uri).await;
+    }
     let end = Home::of(session) as Arc<dyn CallerEnd>;
     let host = &caller.edge.host;
     host.subscribe(caller.principal, caller.scope, &end, uri)

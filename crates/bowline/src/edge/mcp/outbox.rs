@@ -1,0 +1,79 @@
+//! `bowline://outbox/{id}`: what became of a queued call, for the principal that made it.
+
+use bowline_core::call::{Principal, Scope};
+use bowline_core::error::CallError;
+use bowline_host::outbox::OutboxError;
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use super::result;
+use crate::edge::session::Session;
+use crate::edge::{Edge, errors};
+
+/// How the addresses of queued calls begin.
+const URI: &str = "bowline://outbox/";
+
+/// Whether a URI is of a queued call, and so none of any server.
+pub(super) fn is_ours(uri: &str) -> bool {
+    uri.starts_with(URI)
+}
+
+/// Answers `resources/read`.
+pub(super) async fn read(edge: &Edge, principal: &Principal, uri: &str, id: &[u8]) -> Bytes {
+    match edge.host.outbox().read(principal, uri).await {
+        Ok(Some(text)) => {
+            let contents = json!({"uri": uri, "mimeType": "application/json", "text": text});
+            result(id, json!({"contents": [contents]}).to_string().as_bytes())
+        }
+        Ok(None) => errors::answer(id, &unknown(uri)),
+        Err(error) => errors::answer(id, &failed(&error)),
+    }
+}
+
+/// Has a session told when the call is over.
+pub(super) async fn subscribe(edge: &Edge, session: &Session, uri: &str) -> Result<(), CallError> {
+    let outbox = edge.host.outbox();
+    match outbox.subscribe(&session.asker(), session.key, uri).await {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(unknown(uri)),
+        Err(error) => Err(failed(&error)),
+    }
+}
+
+fn unknown(uri: &str) -> CallError {
+    CallError::UnknownResource { uri: uri.into() }
+}
+
+fn failed(error: &OutboxError) -> CallError {
+    let cause = std::error::Error::source(error);
+    CallError::NotStored {
+        server: "bowline".into(),
+        tool: "outbox".into(),
+        reason: cause
+            .map_or_else(|| error.to_string(), ToString::to_string)
+            .into(),
+    }
+}
+
+/// Adds to the capabilities of an endpoint what queued calls are read and heard of by, where any
+/// call may be queued.
+pub(super) fn declare(edge: &Edge, scope: &Scope, capabilities: Bytes) -> Bytes {
+    let catalog = edge.host.catalog();
+    let mut offers = catalog.offers().filter(|offer| match scope {
+        Scope::All | Scope::Profile(_) => true,
+        Scope::Server(server) => offer.server == *server,
+    });
+    let queues = offers.any(|offer| offer.tools.iter().any(|tool| tool.route.queue.is_some()));
+    if !queues {
+        return capabilities;
+    }
+    let Ok(Value::Object(mut all)) = serde_json::from_slice(&capabilities) else {
+        return capabilities;
+    };
+    let resources = all.entry("resources").or_insert_with(|| json!({}));
+    if let Some(resources) = resources.as_object_mut() {
+        resources.insert("subscribe".to_owned(), true.into());
+    }
+    all.entry("logging").or_insert_with(|| json!({}));
+    Bytes::from(Value::Object(all).to_string())
+}

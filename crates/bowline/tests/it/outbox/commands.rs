@@ -1,0 +1,136 @@
+//! `bowline call` and `bowline outbox`, as people and programs use them.
+
+use std::process::Output;
+
+use serde_json::{Value, json};
+
+use super::world::World;
+use crate::harness::{Http, eventually};
+
+fn text(output: &Output) -> (String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn a_queued_call_exits_7_and_can_be_shown_retried_and_dropped() {
+    let mut world = World::new("meta");
+    world.web.kill();
+    let call = |key: &str| {
+        let number = format!("number={}", key.len());
+        world
+            .gateway
+            .cli(&["call", "web.write_once", &number, "--key", key])
+    };
+    let output = call("one");
+    let (stdout, stderr) = text(&output);
+    assert_eq!(output.status.code(), Some(7), "{stdout}{stderr}");
+    assert!(
+        stderr.contains("queued · position 1 · web is away"),
+        "{stderr}"
+    );
+    let shown = stderr.split("bowline outbox show ").nth(1).unwrap();
+    let id = shown.split_whitespace().next().unwrap();
+    // The same again is the same call.
+    assert_eq!(call("one").status.code(), Some(7));
+    assert_eq!(call("other").status.code(), Some(7));
+    let cli = |args: &[&str]| text(&world.gateway.cli(args));
+    let (list, _) = cli(&["outbox", "ls"]);
+    let lines: Vec<_> = list.lines().collect();
+    assert_eq!(lines.len(), 3, "{list}");
+    assert!(
+        lines[0].starts_with("ID") && lines[1].starts_with(id),
+        "{list}"
+    );
+    assert!(
+        lines[1].contains("queued") && lines[1].contains("web.write_once"),
+        "{list}"
+    );
+    assert!(
+        lines[1].contains("owner") && lines[1].contains("in 59 m"),
+        "{list}"
+    );
+    let (shown, _) = cli(&["outbox", "show", id]);
+    for line in [
+        "key        one",
+        "tool       web.write_once",
+        "position   1 in its lane",
+    ] {
+        assert!(shown.contains(line), "{line}: {shown}");
+    }
+    assert!(shown.contains("\"number\": 3"), "{shown}");
+    let (dropped, note) = cli(&["outbox", "drop", id]);
+    assert!(
+        dropped.contains("key        one") && dropped.contains("\"number\": 3"),
+        "{dropped}"
+    );
+    assert!(note.contains("dropped for good"), "{note}");
+    let gone = world.gateway.cli(&["outbox", "show", id]);
+    assert_eq!(gone.status.code(), Some(2), "{:?}", text(&gone));
+    assert!(
+        text(&gone).1.contains("bowline outbox ls"),
+        "{:?}",
+        text(&gone)
+    );
+    let json = cli(&["outbox", "ls", "--json"]).0;
+    let json: Value = serde_json::from_str(&json).unwrap();
+    let entries = json["entries"].as_array().unwrap();
+    assert_eq!((entries.len(), &entries[0]["key"]), (1, &json!("other")));
+    world.web.restart();
+    let id = entries[0]["id"].as_str().unwrap();
+    let retried = world.gateway.cli(&["outbox", "retry", id]);
+    // It may have been delivered before it could be asked for.
+    assert!(
+        matches!(retried.status.code(), Some(0 | 2)),
+        "{:?}",
+        text(&retried)
+    );
+    eventually("it is delivered", || world.ledger().len() == 1);
+    assert_eq!(world.ledger(), [(5, "other".to_owned())]);
+    eventually("nothing waits", || {
+        cli(&["outbox", "ls"]).1.contains("nothing waits")
+    });
+    let (stdout, stderr) = text(&call("other"));
+    assert!(stderr.contains("ok, answered before"), "{stdout}{stderr}");
+    let (_, stderr) = cli(&["outbox", "ls", "--server", "wbe"]);
+    assert!(stderr.contains("no server named `wbe`"), "{stderr}");
+}
+
+#[test]
+fn status_and_metrics_tell_what_waits() {
+    let mut world = World::new("meta");
+    let mut session = world.gateway.session("/mcp");
+    world.web.kill();
+    session.call("web__write_once", &json!({"number": 1}));
+    session.call("web__write_once", &json!({"number": 2}));
+    let status = world.gateway.api("/api/v1/status");
+    assert_eq!(
+        status["journal"],
+        json!({"engine": "sqlite", "health": "good", "reason": null})
+    );
+    assert_eq!(
+        (&status["outbox"]["queued"], &status["outbox"]["dead"]),
+        (&json!(2), &json!(0))
+    );
+    assert_eq!(status["outbox"]["servers"]["web"]["queued"], 2);
+    let (screen, _) = text(&world.gateway.cli(&["status"]));
+    assert!(
+        screen.contains("outbox 2 queued, 0 dead · the oldest for "),
+        "{screen}"
+    );
+    let token = format!("Bearer {}", world.gateway.token);
+    let page = Http::connect(world.gateway.address).get("/metrics", &[("Authorization", &token)]);
+    let page = page.text();
+    for line in [
+        "bowline_journal_up 1",
+        "bowline_outbox_queued{server=\"web\"} 2",
+        "bowline_outbox_queued{server=\"pipe\"} 0",
+        "bowline_outbox_dead{server=\"web\"} 0",
+    ] {
+        assert!(page.lines().any(|known| known == line), "{line}: {page}");
+    }
+    assert!(
+        page.contains("bowline_outbox_oldest_seconds{server=\"web\"} "),
+        "{page}"
+    );
+}
