@@ -77,6 +77,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, env: Env) -> ExitCode
             ..
         }) => fixture(args),
         Ok(Cli { global, command }) => {
+            keep_out();
             let format = if global.json {
                 Format::Json
             } else {
@@ -94,6 +95,17 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, env: Env) -> ExitCode
             let format = if json { Format::Json } else { Format::Human };
             usage(&error, &mut Out::process(format))
         }
+    }
+}
+
+/// Lets no process of the same user, such as a server that we start, look into our memory and
+/// environment, where secrets are. What we start itself can be looked at as before.
+fn keep_out() {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+        // An old kernel that cannot do it is no reason to do nothing else.
+        let _kept = set_dumpable_behavior(DumpableBehavior::NotDumpable);
     }
 }
 

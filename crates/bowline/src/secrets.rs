@@ -129,7 +129,7 @@ impl Origin {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Nobody gave it yet.
-    #[error("secret `{0}` is not set: bowline secret set {0}")]
+    #[error("secret `{0}` is not set")]
     Unset(String),
     /// Its variable is not there.
     #[error("secret `{name}` comes from variable `{variable}`, which is not set")]
@@ -164,6 +164,18 @@ pub enum Error {
     /// The store cannot be used.
     #[error("the secret store cannot be used: {0}")]
     Store(#[source] state::Error),
+}
+
+impl Error {
+    /// Returns the command that mends it, when there is one.
+    #[must_use]
+    pub fn fix(&self) -> Option<String> {
+        match self {
+            Self::Unset(name) => Some(format!("bowline secret set {name}")),
+            Self::Store(error) => error.fix(),
+            _ => None,
+        }
+    }
 }
 
 /// What all configurations of one gateway share: the store, and what programs printed.

@@ -64,6 +64,19 @@ impl Error {
     }
 }
 
+impl Error {
+    /// Says it in one line, with where it happened and the command that mends it.
+    pub(crate) fn told(&self, place: &str) -> String {
+        let cause = std::error::Error::source(self).map(|cause| format!(": {cause}"));
+        let fix = match self {
+            Self::Missing(error) => error.fix().map(|fix| format!("; fix: {fix}")),
+            _ => None,
+        };
+        let (cause, fix) = (cause.unwrap_or_default(), fix.unwrap_or_default());
+        format!("{self}{place}{cause}{fix}")
+    }
+}
+
 /// The text with every reference replaced; `$${` stands for a literal `${`.
 pub(crate) fn expand(text: &str, source: Source<'_>) -> Result<String, Error> {
     expand_noting(text, source, |_, _| {})

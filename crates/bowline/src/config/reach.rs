@@ -130,7 +130,7 @@ impl Template {
             directory: &self.directory,
             secrets: Some(&self.secrets),
         };
-        expand_noting(&self.text, source, note).map_err(|error| error.to_string())
+        expand_noting(&self.text, source, note).map_err(|error| error.told(""))
     }
 }
 

@@ -436,8 +436,7 @@ fn stop(error: &expand::Error, text: &Text, key: &str) -> Stop {
         let problem = Problem::new(text.span.clone(), message, error.to_string());
         return Stop::File(problem.help("write $${ for a literal ${"));
     }
-    let cause = std::error::Error::source(error).map(|cause| format!(": {cause}"));
-    Stop::Machine(format!("{error} (in `{key}`){}", cause.unwrap_or_default()))
+    Stop::Machine(error.told(&format!(" (in `{key}`)")))
 }
 
 /// A bare name is looked up in PATH; a relative path starts at the config file.

@@ -3,6 +3,7 @@
 mod keys;
 mod queueing;
 mod rules;
+mod secrets;
 
 use bowline_core::call::Effect;
 use bowline_host::spec::{ChildLimits, Isolation};
@@ -226,22 +227,6 @@ command = \"b\"
     assert_eq!(
         config.broken[0].reason,
         "variable `MISSING_TOKEN` is not set (in `env.TOKEN`)"
-    );
-}
-
-#[test]
-fn a_secret_reference_is_refused_until_it_is_built() {
-    let text = "[servers.a]\ncommand = \"a\"\nargs = [\"${secret:x}\"]\n";
-    assert_eq!(
-        toml(text, &Env::default()).unwrap_err(),
-        "\
-error[config]: `args` cannot be expanded
- --> /etc/b/bowline.toml:3:9
-  |
-3 | args = [\"${secret:x}\"]
-  |         ^^^^^^^^^^^^^ `${secret:x}` is not built yet in this version
-  |
-  = help: write $${ for a literal ${"
     );
 }
 

@@ -18,6 +18,7 @@ mod canaries;
 mod command_line;
 mod conditions;
 mod contexts;
+mod credentials;
 mod discover;
 mod door;
 mod embedded;
