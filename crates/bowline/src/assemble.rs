@@ -11,6 +11,7 @@ use bowline_core::backoff::Backoff;
 use bowline_core::breaker::BreakerPolicy;
 use bowline_core::redact::Redactor;
 use bowline_core::supervision::RestartPolicy;
+use bowline_host::audit::Audit;
 use bowline_host::dial::RealDial;
 use bowline_host::ports::{Clock, SystemClock};
 use bowline_host::spec::{CHILD_ENV, ChildSpec, Reach, RemoteSpec, ServerSpec};
@@ -24,6 +25,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use self::credentials::{Headers, Learners};
+use crate::audit::{self, Auditing};
 use crate::config::{self, Child, Config, Env, ServerConfig};
 use crate::edge::door::{Auth, Door};
 use crate::edge::session::Sessions;
@@ -42,6 +44,9 @@ pub enum AssembleError {
     /// The state directory cannot be used.
     #[error(transparent)]
     State(#[from] state::Error),
+    /// The audit trail cannot be kept.
+    #[error(transparent)]
+    Audit(#[from] audit::OpenError),
     /// An address cannot be served on.
     #[error("cannot listen on {address}")]
     Listen {
@@ -118,11 +123,14 @@ impl Gateway {
             }
         };
         let specs = translate(&config);
-        let host = start_host(specs, config.limits, &state, clock, Arc::clone(&sessions))?;
+        let auditing = Auditing::open(&state, config.audit, &clock, &telemetry.secrets)?;
+        let doors = (clock, Arc::clone(&sessions), auditing.port());
+        let host = start_host(specs, config.limits, &state, doors)?;
         host.set_policy(config.policy.policy());
         let about = About {
             url,
             config: config.path.as_ref().map(|path| path.display().to_string()),
+            audit: auditing,
         };
         let sources = config.sources.clone();
         let reloader = Reloader::new(&config, env, Box::new(translate));
@@ -172,6 +180,7 @@ impl Gateway {
         self.stop.send_replace(true);
         self.edge.sessions.close_streams();
         self.edge.host.shutdown().await;
+        self.edge.about.audit.close().await;
         self.exporting.finish().await;
         if let Err(error) = self.state.remove_run() {
             tracing::warn!(error = &error as &dyn std::error::Error, "run.json stays");
@@ -193,8 +202,7 @@ fn start_host(
     specs: Vec<ServerSpec>,
     limits: HostLimits,
     state: &State,
-    clock: Arc<dyn Clock>,
-    audience: Arc<Sessions>,
+    (clock, audience, audit): (Arc<dyn Clock>, Arc<Sessions>, Arc<dyn Audit>),
 ) -> Result<Host, AssembleError> {
     let tasks = Tasks::default();
     let client = ClientInfo {
@@ -216,7 +224,7 @@ fn start_host(
         manifests: Arc::new(FileManifests::open(state)?),
         pins: Arc::new(FilePins::open(state)?),
         journal: Arc::new(bowline_journal::Memory::default()),
-        audit: Arc::new(bowline_host::audit::Unaudited),
+        audit,
     };
     Ok(Host::start(specs, limits, ports))
 }

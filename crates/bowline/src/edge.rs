@@ -31,6 +31,7 @@ use bowline_core::sync::lock;
 use bowline_host::Host;
 use tokio::sync::Semaphore;
 
+use crate::audit::Auditing;
 use crate::edge::door::Door;
 use crate::edge::hold::Holds;
 use crate::edge::session::{Session, Sessions, Terms};
@@ -45,6 +46,8 @@ pub struct About {
     pub url: String,
     /// The configuration file it was started with.
     pub config: Option<String>,
+    /// Its audit trail.
+    pub audit: Auditing,
 }
 
 /// How calls are traced.

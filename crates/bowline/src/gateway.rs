@@ -12,6 +12,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
 
 use crate::assemble::Gateway;
+use crate::audit::Auditing;
 use crate::config::{Config, Env};
 use crate::edge::door::{Auth, Door};
 use crate::edge::session::{NarrowError, Sessions};
@@ -117,6 +118,7 @@ impl Gateway {
         let about = About {
             url: url.clone(),
             config: None,
+            audit: Auditing::default(),
         };
         let no_file = Reloader::new(
             &Config::default(),

@@ -26,7 +26,15 @@ pub fn answer(edge: &Edge) -> Answer {
         (Arc::clone(&server.name), rests.unwrap_or(server.state))
     });
     let servers: BTreeMap<_, _> = broken.chain(failing).collect();
-    let word = if servers.is_empty() { "ok" } else { "degraded" };
-    let body = json!({"status": word, "servers": servers});
+    let unaudited = edge.about.audit.is_degraded();
+    let word = if servers.is_empty() && !unaudited {
+        "ok"
+    } else {
+        "degraded"
+    };
+    let mut body = json!({"status": word, "servers": servers});
+    if let Some(body) = body.as_object_mut().filter(|_| unaudited) {
+        body.insert("audit".to_owned(), "degraded".into());
+    }
     body::json(StatusCode::OK, body.to_string())
 }

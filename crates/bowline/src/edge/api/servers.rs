@@ -35,6 +35,7 @@ pub(super) async fn status(State(edge): Shared) -> Result<Json<Value>, Failure> 
         "servers": edge.host.measured().await,
         "broken": broken(&edge),
         "config_error": edge.reloader.error(),
+        "audit": edge.about.audit.status(),
     })))
 }
 
