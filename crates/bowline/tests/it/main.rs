@@ -10,6 +10,7 @@
 )]
 
 mod asks;
+mod audit;
 mod batches;
 mod budgets;
 mod cache;
