@@ -12,6 +12,7 @@ use bowline_core::backoff::Backoff;
 use bowline_core::breaker::BreakerPolicy;
 use bowline_core::redact::Redactor;
 use bowline_core::supervision::RestartPolicy;
+use bowline_host::audit::Audit;
 use bowline_host::dial::RealDial;
 use bowline_host::ports::{Clock, SystemClock};
 use bowline_host::spec::{CHILD_ENV, ChildSpec, Reach, RemoteSpec, ServerSpec};
@@ -28,6 +29,7 @@ use tokio::sync::watch;
 
 use self::credentials::{Headers, Learners};
 pub use self::journal::fix as fix_of_journal;
+use crate::audit::{self, Auditing};
 use crate::config::{self, Child, Config, Env, ServerConfig};
 use crate::edge::door::{Auth, Door};
 use crate::edge::session::Sessions;
@@ -46,6 +48,9 @@ pub enum AssembleError {
     /// The state directory cannot be used.
     #[error(transparent)]
     State(#[from] state::Error),
+    /// The audit trail cannot be kept.
+    #[error(transparent)]
+    Audit(#[from] audit::OpenError),
     /// An address cannot be served on.
     #[error("cannot listen on {address}")]
     Listen {
@@ -128,13 +133,20 @@ impl Gateway {
             }
         };
         let specs = translate(&config);
-        let ports = (clock, Arc::clone(&sessions), Arc::clone(&journal));
-        let host = start_host(specs, config.limits, &state, ports)?;
+        let auditing = Auditing::open(&state, config.audit, &clock, &telemetry.secrets)?;
+        let doors = Doors {
+            clock,
+            audience: Arc::clone(&sessions),
+            journal: Arc::clone(&journal),
+            audit: auditing.port(),
+        };
+        let host = start_host(specs, config.limits, &state, doors)?;
         host.set_policy(config.policy.policy());
         let about = About {
             url,
             config: config.path.as_ref().map(|path| path.display().to_string()),
             journal: config.journal.as_str(),
+            audit: auditing,
         };
         let sources = config.sources.clone();
         let reloader = Reloader::new(&config, env, Box::new(translate));
@@ -185,6 +197,7 @@ impl Gateway {
         self.stop.send_replace(true);
         self.edge.sessions.close_streams();
         self.edge.host.shutdown().await;
+        self.edge.about.audit.close().await;
         self.exporting.finish().await;
         // Last of all: whoever comes before may still have something to remember.
         self.journal.close().await;
@@ -204,11 +217,19 @@ async fn bind(addresses: &[SocketAddr]) -> Result<Vec<TcpListener>, AssembleErro
     Ok(listeners)
 }
 
+/// What the host is given of what was opened before it.
+struct Doors {
+    clock: Arc<dyn Clock>,
+    audience: Arc<Sessions>,
+    journal: Arc<dyn Journal>,
+    audit: Arc<dyn Audit>,
+}
+
 fn start_host(
     specs: Vec<ServerSpec>,
     limits: HostLimits,
     state: &State,
-    (clock, audience, journal): (Arc<dyn Clock>, Arc<Sessions>, Arc<dyn Journal>),
+    doors: Doors,
 ) -> Result<Host, AssembleError> {
     let tasks = Tasks::default();
     let client = ClientInfo {
@@ -224,13 +245,13 @@ fn start_host(
     };
     let ports = Ports {
         dial: Arc::new(dial),
-        clock,
+        clock: doors.clock,
         tasks,
-        audience,
+        audience: doors.audience,
         manifests: Arc::new(FileManifests::open(state)?),
         pins: Arc::new(FilePins::open(state)?),
-        journal,
-        audit: Arc::new(bowline_host::audit::Unaudited),
+        journal: doors.journal,
+        audit: doors.audit,
     };
     Ok(Host::start(specs, limits, ports))
 }

@@ -2,6 +2,7 @@
 
 mod api;
 mod args;
+mod audit;
 mod call;
 mod check;
 mod clean;
@@ -150,6 +151,7 @@ pub fn run(command: &Command, context: &mut Context) -> Result<Exit, Failure> {
             };
             logs::run(server.as_deref(), reach, *lines, context)
         }
+        Command::Audit { command } => audit::run(command, context),
         Command::Check => check::run(context),
         Command::Start { server } => power::run(server, power::Turn::Start, context),
         Command::Stop { server } => power::run(server, power::Turn::Stop, context),

@@ -65,6 +65,8 @@ pub(crate) mod defaults {
     pub(crate) const INSTALLERS: [&str; 9] = [
         "npx", "uvx", "bunx", "pnpm", "yarn", "pipx", "uv", "docker", "podman",
     ];
+    pub(crate) const AUDIT_BYTES: u64 = 256 * 1024 * 1024;
+    pub(crate) const AUDIT_FILES: u32 = 4;
     pub(crate) const RESTART_BUDGET: u32 = 5;
     pub(crate) const RESTART_WINDOW: Duration = Duration::from_secs(300);
     pub(crate) const BACKOFF: (Duration, Duration) =
@@ -88,6 +90,8 @@ pub struct Config {
     pub sources: Sources,
     /// What servers take from places that may change.
     pub watched: Vec<Watched>,
+    /// What is written down of calls.
+    pub audit: Audit,
     /// Who may do what.
     pub policy: PolicyConfig,
     /// Every pattern of the policy and where it stands, in file order.
@@ -119,6 +123,7 @@ impl Default for Config {
             journal: Engine::default(),
             sources: Sources::default(),
             watched: Vec::new(),
+            audit: Audit::default(),
             policy: PolicyConfig::default(),
             mentions: Vec::new(),
             clients: BTreeMap::new(),
@@ -182,6 +187,30 @@ impl Default for Telemetry {
             otlp: None,
             service_name: defaults::SERVICE_NAME.to_owned(),
             sample: defaults::SAMPLE,
+        }
+    }
+}
+
+/// What is written down of calls, for as long as it is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Audit {
+    /// Whether each call leaves a row.
+    pub calls: bool,
+    /// Whether rows hold arguments and results, and not only their hashes.
+    pub payload: bool,
+    /// Size at which a file of rows is followed by the next.
+    pub max_bytes: u64,
+    /// Files that are kept.
+    pub keep: u32,
+}
+
+impl Default for Audit {
+    fn default() -> Self {
+        Self {
+            calls: true,
+            payload: false,
+            max_bytes: defaults::AUDIT_BYTES,
+            keep: defaults::AUDIT_FILES,
         }
     }
 }

@@ -31,6 +31,7 @@ use bowline_core::sync::lock;
 use bowline_host::Host;
 use tokio::sync::Semaphore;
 
+use crate::audit::Auditing;
 use crate::edge::door::Door;
 use crate::edge::hold::Holds;
 use crate::edge::session::{Session, Sessions, Terms};
@@ -47,6 +48,8 @@ pub struct About {
     pub config: Option<String>,
     /// What remembers queued calls.
     pub journal: &'static str,
+    /// Its audit trail.
+    pub audit: Auditing,
 }
 
 /// How calls are traced.

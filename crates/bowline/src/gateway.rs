@@ -12,6 +12,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
 
 use crate::assemble::Gateway;
+use crate::audit::Auditing;
 use crate::config::{Config, Env};
 use crate::edge::door::{Auth, Door};
 use crate::edge::session::{NarrowError, Sessions};
@@ -118,6 +119,7 @@ impl Gateway {
             journal: "host",
             url: url.clone(),
             config: None,
+            audit: Auditing::default(),
         };
         let no_file = Reloader::new(
             &Config::default(),

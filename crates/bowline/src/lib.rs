@@ -1,6 +1,7 @@
 //! Where Bowline meets people: edge servers, sessions, config, command line and API.
 
 pub mod assemble;
+pub mod audit;
 pub mod cli;
 pub mod clients;
 pub mod conditions;

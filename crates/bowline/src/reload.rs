@@ -17,7 +17,7 @@ use tokio::sync::{Semaphore, broadcast, watch as signal};
 
 use self::watch::Watch;
 pub(crate) use self::watch::{Stamp, stamp};
-use crate::config::{self, Broken, Config, Engine, Env, Mention, PolicyConfig, Telemetry};
+use crate::config::{self, Audit, Broken, Config, Engine, Env, Mention, PolicyConfig, Telemetry};
 use crate::edge::Edge;
 use crate::secrets::Vault;
 
@@ -51,6 +51,7 @@ struct Fixed {
     listen: Vec<std::net::SocketAddr>,
     telemetry: Telemetry,
     journal: Engine,
+    audit: Audit,
     starts_max: usize,
 }
 
@@ -155,6 +156,7 @@ impl Reloader {
                 listen: config.listen.clone(),
                 telemetry: config.telemetry.clone(),
                 journal: config.journal,
+                audit: config.audit,
                 starts_max: config.limits.starts_max,
             },
         }
@@ -245,6 +247,7 @@ impl Reloader {
             ("gateway.listen", config.listen == self.fixed.listen),
             ("telemetry", config.telemetry == self.fixed.telemetry),
             ("journal", config.journal == self.fixed.journal),
+            ("audit", config.audit == self.fixed.audit),
             (
                 "limits.starts",
                 config.limits.starts_max == self.fixed.starts_max,

@@ -28,6 +28,7 @@ Use
 Watch
   status    one-screen truth about servers and sessions
   logs      what servers wrote to stderr
+  audit     who called what, and whether the trail of it is whole
 Fix
   check     validate the config file
   start     start a server
@@ -132,6 +133,12 @@ pub enum Command {
         #[arg(short = 'n', long, default_value_t = 200, value_name = "N",
               value_parser = clap::value_parser!(u32).range(1..=10_000))]
         lines: u32,
+    },
+    /// Show, verify or export the trail of what was called and refused
+    Audit {
+        /// What to do with it
+        #[command(subcommand)]
+        command: super::audit::AuditCommand,
     },
     /// Validate the config file
     Check,

@@ -11,6 +11,7 @@ use tokio::time::Interval;
 
 use super::{Context, Exit, Failure, Out, Up};
 use crate::assemble::{AssembleError, Gateway, fix_of_journal};
+use crate::audit;
 use crate::cli::Format;
 use crate::config::{self, Broken, Child, Config, Env, Reach, ServerConfig};
 use crate::edge::door::Auth;
@@ -275,6 +276,10 @@ impl From<AssembleError> for Failure {
                 let cause = cause.map(|cause| format!("cause: {cause}"));
                 let fix = fix_of_journal(source).map(|fix| format!("fix: {fix}"));
                 cause.into_iter().chain(fix).fold(failure, Self::hint)
+            }
+            AssembleError::Audit(audit::OpenError::State(error)) => error.into(),
+            AssembleError::Audit(audit::OpenError::Trail(error)) => {
+                super::audit::unreadable(&error).hint("to do without it: [audit] calls = false")
             }
             AssembleError::Exposed(_) => Self::usage(error.to_string())
                 .hint("listen on 127.0.0.1 or [::1], or keep authentication on"),

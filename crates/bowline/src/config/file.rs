@@ -43,6 +43,12 @@ const CACHE_ENTRIES: RangeInclusive<u32> = 0..=1_000_000;
 /// Bytes of all answers that are kept.
 const CACHE_BYTES: RangeInclusive<u64> = 0..=16 * 1024 * size::MIB;
 
+/// Bytes of one file of the audit trail.
+const AUDIT_BYTES: RangeInclusive<u64> = size::MIB..=64 * 1024 * size::MIB;
+
+/// Files of the audit trail.
+const AUDIT_FILES: RangeInclusive<u32> = 1..=1_000;
+
 /// What the file said, and where.
 #[derive(Debug, Default)]
 pub(crate) struct File {
@@ -78,6 +84,14 @@ pub(crate) struct File {
     pub(crate) secret_store: StoreKind,
     /// `clients`: what is said of programs that are started with `run`.
     pub(crate) clients: Vec<Agent>,
+    /// `audit.calls`.
+    pub(crate) audit_calls: Option<bool>,
+    /// `audit.payload`.
+    pub(crate) audit_payload: Option<bool>,
+    /// `audit.max_bytes`.
+    pub(crate) audit_bytes: Option<u64>,
+    /// `audit.keep`.
+    pub(crate) audit_keep: Option<u32>,
     /// Who may do what.
     pub(crate) rules: Rules,
     /// Every entry of `servers`, in file order.
@@ -128,6 +142,7 @@ fn common(reader: &mut Reader, key: &str, node: &Node, place: &str, file: &mut F
         "secrets" => file.secrets = secrets::fill(reader, node, place),
         "secret_store" => file.secret_store = secrets::store(reader, node, place),
         "clients" => file.clients = clients::read(reader, node, place),
+        "audit" => audit(reader, node, place, file),
         key => file.rules.fill(reader, key, node, place),
     }
 }
@@ -252,6 +267,18 @@ fn journal(reader: &mut Reader, node: &Node, place: &str, file: &mut File) {
         if entry.key == "engine" {
             let choices = [("sqlite", Engine::Sqlite), ("memory", Engine::Memory)];
             file.engine = choice(reader, entry, &choices);
+        }
+    }
+}
+
+fn audit(reader: &mut Reader, node: &Node, place: &str, file: &mut File) {
+    for entry in reader.table(node, "audit", place, &keys::AUDIT) {
+        match entry.key.as_str() {
+            "calls" => file.audit_calls = reader.boolean(entry),
+            "payload" => file.audit_payload = reader.boolean(entry),
+            "max_bytes" => file.audit_bytes = reader.size_within(entry, &AUDIT_BYTES),
+            "keep" => file.audit_keep = reader.count_within(entry, &AUDIT_FILES),
+            _ => {}
         }
     }
 }

@@ -22,7 +22,7 @@ use super::sources;
 use super::tree::Syntax;
 use super::warn::{warn, warn_of_forgetting, warn_of_strangers};
 use super::{
-    Breaker, Broken, Config, HostLimits, Restart, ServerConfig, Telemetry, Warning, clients,
+    Audit, Breaker, Broken, Config, HostLimits, Restart, ServerConfig, Telemetry, Warning, clients,
     defaults, name, read_up_to,
 };
 use crate::secrets::Vault;
@@ -56,6 +56,7 @@ pub(super) fn resolve(
     };
     let mut config = Config {
         limits: limits(&file),
+        audit: audit(&file),
         telemetry: Telemetry {
             otlp: file.otlp.clone(),
             service_name: file
@@ -157,6 +158,16 @@ fn limits(file: &File) -> HostLimits {
         first_list_wait: file.first_list_wait.unwrap_or(host.first_list_wait),
         stop_wait: file.stop_wait.unwrap_or(host.stop_wait),
         cache: cache(file),
+    }
+}
+
+fn audit(file: &File) -> Audit {
+    let fallback = Audit::default();
+    Audit {
+        calls: file.audit_calls.unwrap_or(fallback.calls),
+        payload: file.audit_payload.unwrap_or(fallback.payload),
+        max_bytes: file.audit_bytes.unwrap_or(fallback.max_bytes),
+        keep: file.audit_keep.unwrap_or(fallback.keep),
     }
 }
 

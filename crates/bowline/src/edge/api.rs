@@ -1,5 +1,6 @@
 //! `/api/v1`: what the command line asks the running gateway. For the owner only.
 
+mod audit;
 mod call;
 mod discover;
 pub(super) mod events;
@@ -43,6 +44,16 @@ const SUGGESTIONS_MAX: usize = 3;
 /// Where one watches what happens.
 const EVENTS: &str = "/api/v1/events";
 
+/// Where one has the audit trail looked at.
+const VERIFY: &str = "/api/v1/audit/verify";
+
+/// What is asked by POST and changes nothing, or leaves a row of its own.
+const UNNOTED: [&str; 3] = ["/api/v1/call", "/api/v1/roles/test", VERIFY];
+
+/// What a row of the audit trail says besides the path; carried by an answer.
+#[derive(Clone, Debug)]
+struct Noted(String);
+
 /// The edge, which owns this router: hence the weak reference.
 type Shared = State<Weak<Edge>>;
 
@@ -71,11 +82,21 @@ pub async fn answer(
         Ok(bytes) => bytes,
         Err(unread) => return unread,
     };
+    let is_change = parts.method != http::Method::GET && !UNNOTED.contains(&parts.uri.path());
+    let asked = is_change.then(|| (parts.method.clone(), parts.uri.path().to_owned()));
     let request = Request::from_parts(parts, axum::body::Body::from(bytes));
     let response = match edge.api.clone().oneshot(request).await {
         Ok(response) => response,
         Err(never) => match never {},
     };
+    if let Some((method, path)) = asked {
+        let done = response.status().is_success();
+        let at_ms = edge.host.clock().unix_ms();
+        let mut note = crate::audit::admin(principal, at_ms, (method.as_str(), &path), done);
+        let noted = response.extensions().get::<Noted>();
+        note.reason = noted.map(|Noted(what)| what.as_str().into());
+        edge.host.audit().note(note);
+    }
     response.map(|body| EdgeBody::Api(Box::new(body.boxed_unsync())))
 }
 
@@ -90,6 +111,8 @@ pub(super) fn router(edge: Weak<Edge>) -> Router {
         .route("/api/v1/tools", get(servers::tools))
         .route("/api/v1/call", post(call::call))
         .route("/api/v1/logs", get(logs::logs))
+        .route("/api/v1/audit", get(audit::rows))
+        .route(VERIFY, get(audit::verify).post(audit::verify))
         .route("/api/v1/reload", post(reload::reload))
         .route("/api/v1/sessions", get(sessions::list))
         .route("/api/v1/sessions/{id}/context", put(sessions::narrow))

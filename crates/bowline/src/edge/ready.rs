@@ -32,11 +32,14 @@ pub fn answer(edge: &Edge) -> Answer {
         Health::Full => Some("full"),
         Health::Poisoned(_) => Some("poisoned"),
     };
-    let is_well = servers.is_empty() && journal.is_none();
+    let audit = edge.about.audit.is_degraded().then_some("degraded");
+    let is_well = servers.is_empty() && journal.is_none() && audit.is_none();
     let word = if is_well { "ok" } else { "degraded" };
     let mut body = json!({"status": word, "servers": servers});
-    if let (Some(journal), Some(body)) = (journal, body.as_object_mut()) {
-        body.insert("journal".to_owned(), journal.into());
+    for (what, how) in [("journal", journal), ("audit", audit)] {
+        if let (Some(how), Some(body)) = (how, body.as_object_mut()) {
+            body.insert(what.to_owned(), how.into());
+        }
     }
     body::json(StatusCode::OK, body.to_string())
 }

@@ -11,6 +11,7 @@
 
 mod agents;
 mod asks;
+mod audit;
 mod batches;
 mod budgets;
 mod cache;

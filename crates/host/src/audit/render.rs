@@ -184,8 +184,10 @@ impl Shows {
         if text.len() <= bytes_max {
             return (self.clean)(text);
         }
-        let end = text.floor_char_boundary(bytes_max);
-        let text = format!("{}{CUT}", text.get(..end).unwrap_or_default());
+        let some = text.as_bytes().get(..bytes_max).unwrap_or_default();
+        // A character that is cut in two is left out.
+        let text = String::from_utf8_lossy(some);
+        let text = format!("{}{CUT}", text.trim_end_matches('\u{fffd}'));
         (self.clean)(&text).into_owned().into()
     }
 }

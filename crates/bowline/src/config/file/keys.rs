@@ -13,6 +13,7 @@ pub(super) const TOP: Keys = Keys {
         "journal",
         "secrets",
         "secret_store",
+        "audit",
         "policy",
         "roles",
         "principals",
@@ -49,6 +50,10 @@ pub(super) const SECRET: Keys = Keys {
 };
 pub(super) const SECRET_STORE: Keys = Keys {
     built: &["kind"],
+    planned: &[],
+};
+pub(super) const AUDIT: Keys = Keys {
+    built: &["calls", "payload", "max_bytes", "keep"],
     planned: &[],
 };
 pub(super) const POLICY: Keys = Keys {

@@ -38,13 +38,19 @@ entries = 9
 bytes = "1MiB"
 per_tool = 3
 ttl_max = "1m"
+[audit]
+calls = false
+payload = true
+max_bytes = "2MiB"
+keep = 7
 "#;
 
 const JSON: &str = r#"{
 "x-bowline": {
   "limits": {"principal_calls": 10, "starts": 3, "first_list_wait": "2s", "stop_wait": "9s"},
   "telemetry": {"otlp": "http://127.0.0.1:4318", "service_name": "gate", "sample": 0.25},
-  "cache": {"entries": 9, "bytes": "1MiB", "per_tool": 3, "ttl_max": "1m"}
+  "cache": {"entries": 9, "bytes": "1MiB", "per_tool": 3, "ttl_max": "1m"},
+  "audit": {"calls": false, "payload": true, "max_bytes": "2MiB", "keep": 7}
 },
 "mcpServers": {"a": {"command": "uvx", "args": ["tool==1.0"], "x-bowline": {
   "install_timeout": "10m", "drain_timeout": "1m", "idle_stop": "15m", "ping": "off",
@@ -64,6 +70,13 @@ fn how_a_server_lives_and_what_it_takes_is_read_from_both_syntaxes() {
         (&same.servers, same.limits)
     );
     assert_eq!(config.telemetry, same.telemetry);
+    let audit = Audit {
+        calls: false,
+        payload: true,
+        max_bytes: 2 << 20,
+        keep: 7,
+    };
+    assert_eq!((config.audit, same.audit), (audit, audit));
     let seconds = Duration::from_secs;
     let limits = HostLimits {
         principal_calls_max: 10,

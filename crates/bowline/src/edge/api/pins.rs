@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
+use axum::{Extension, Json};
 use bowline_core::lint::Finding;
 use bowline_core::pins::{self as core, Pin, Version};
 use bowline_host::pins::{AcceptError, Kept};
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::{Failure, Shared, alive};
+use super::{Failure, Noted, Shared, alive};
 use crate::edge::Edge;
 use crate::pins::{diff, read_hash};
 use crate::state::hex;
@@ -167,7 +167,7 @@ pub(super) struct AcceptBody {
 pub(super) async fn accept(
     State(edge): Shared,
     Json(body): Json<AcceptBody>,
-) -> Result<Json<Value>, Failure> {
+) -> Result<(Extension<Noted>, Json<Value>), Failure> {
     let edge = alive(&edge)?;
     let hash = match &body.hash {
         Some(text) => Some(read_hash(text).ok_or_else(bad_hash)?),
@@ -185,9 +185,10 @@ pub(super) async fn accept(
         .iter()
         .map(|one| json!({"tool": one.tool, "old": hex(&one.old), "new": hex(&one.new)}))
         .collect();
-    Ok(Json(
-        json!({"v": 1, "server": body.server, "accepted": accepted}),
-    ))
+    let tool = body.tool.as_deref().unwrap_or("*");
+    let noted = Noted(format!("{}.{tool}", body.server));
+    let answer = json!({"v": 1, "server": body.server, "accepted": accepted});
+    Ok((Extension(noted), Json(answer)))
 }
 
 fn bad_hash() -> Failure {

@@ -37,6 +37,7 @@ pub(super) async fn status(State(edge): Shared) -> Result<Json<Value>, Failure> 
         "config_error": edge.reloader.error(),
         "journal": outbox::journal(&edge),
         "outbox": outbox::counts(&edge).await,
+        "audit": edge.about.audit.status(),
     })))
 }
 

@@ -3,16 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
+use axum::{Extension, Json};
 use bowline_core::call::{Contexts, Role};
 use bowline_core::policy::{Otherwise, Policy};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Failure, Shared, alive, contexts_of, nearest, outbox, read_body};
+use super::{Failure, Noted, Shared, alive, contexts_of, nearest, outbox, read_body};
 use crate::edge::Edge;
 use crate::tokens::{
     CreateError, Issued, LIFE_MAX, NAME_BYTES_MAX, Tokens, Wanted, is_principal, is_run,
@@ -43,7 +43,10 @@ enum End {
 }
 
 /// `POST /api/v1/tokens`: the one answer that shows a token.
-pub(super) async fn create(State(edge): Shared, body: Bytes) -> Result<Json<Value>, Failure> {
+pub(super) async fn create(
+    State(edge): Shared,
+    body: Bytes,
+) -> Result<(Extension<Noted>, Json<Value>), Failure> {
     let edge = alive(&edge)?;
     let tokens = Arc::clone(tokens(&edge)?);
     let wanted = wanted(&edge.host.policy(), read_body(&body)?)?;
@@ -61,7 +64,8 @@ pub(super) async fn create(State(edge): Shared, body: Bytes) -> Result<Json<Valu
         shown.insert("token".to_owned(), text.into());
         shown.remove("state");
     }
-    Ok(Json(answer))
+    let noted = format!("token {} of {}", token.id(), token.principal.name);
+    Ok((Extension(Noted(noted)), Json(answer)))
 }
 
 /// `GET /api/v1/tokens`: neither secrets nor their hashes.

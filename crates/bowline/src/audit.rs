@@ -1,0 +1,150 @@
+//! The audit trail of a gateway: `STATE/audit`, opened with it and closed after its last call.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bowline_core::call::Principal;
+use bowline_host::audit::{self, Note, Shows, Target, Trail, Unaudited};
+use bowline_host::ports::Clock;
+use bowline_journal::audit::{AuditError, Kind, Limits, Verdict};
+use serde_json::{Value, json};
+
+use crate::config;
+use crate::state::{self, State};
+use crate::telemetry::Secrets;
+
+/// The directory of the trail inside the state directory.
+const DIRECTORY: &str = "audit";
+
+/// Why the trail cannot be kept.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Its directory cannot be used.
+    #[error(transparent)]
+    State(#[from] state::Error),
+    /// Its files cannot be used.
+    #[error("the audit trail cannot be written")]
+    Trail(#[from] AuditError),
+}
+
+/// The trail of a gateway, or none where the configuration wants none.
+#[derive(Clone, Debug, Default)]
+pub struct Auditing(Option<Arc<Trail>>);
+
+/// Returns where the trail of a state directory is.
+#[must_use]
+pub fn directory(state: &Path) -> PathBuf {
+    state.join(DIRECTORY)
+}
+
+impl Auditing {
+    /// Opens the trail. The lock of the state directory is held by then.
+    pub fn open(
+        state: &State,
+        wanted: config::Audit,
+        clock: &Arc<dyn Clock>,
+        secrets: &Secrets,
+    ) -> Result<Self, OpenError> {
+        if !wanted.calls {
+            return Ok(Self(None));
+        }
+        let directory = state.directory(DIRECTORY)?;
+        let limits = Limits {
+            file_bytes_max: wanted.max_bytes,
+            files_max: wanted.keep as usize,
+            ..Limits::default()
+        };
+        let secrets = secrets.clone();
+        let shows = Shows {
+            clean: Box::new(move |text| secrets.clean(text)),
+            payload: wanted.payload,
+        };
+        let trail = audit::open(&directory, limits, Arc::clone(clock), shows)?;
+        Ok(Self(Some(Arc::new(trail))))
+    }
+
+    /// Returns what the host notes calls in.
+    #[must_use]
+    pub fn port(&self) -> Arc<dyn audit::Audit> {
+        match &self.0 {
+            Some(trail) => Arc::clone(trail) as _,
+            None => Arc::new(Unaudited),
+        }
+    }
+
+    /// Returns the trail, where there is one.
+    #[must_use]
+    pub const fn trail(&self) -> Option<&Arc<Trail>> {
+        self.0.as_ref()
+    }
+
+    /// Writes down what is left, and takes no more.
+    pub async fn close(&self) {
+        if let Some(trail) = &self.0 {
+            trail.close().await;
+        }
+    }
+
+    /// Whether rows are lost at present, or the trail was found damaged.
+    #[must_use]
+    pub fn is_degraded(&self) -> bool {
+        let health = self.0.as_ref().map(|trail| trail.health());
+        health.is_some_and(|health| health.trouble.is_some())
+    }
+
+    /// Returns how it does, for people.
+    #[must_use]
+    pub fn status(&self) -> Value {
+        let Some(trail) = &self.0 else {
+            return json!({"state": "off"});
+        };
+        let health = trail.health();
+        let state = if health.trouble.is_some() {
+            "degraded"
+        } else {
+            "ok"
+        };
+        json!({
+            "state": state,
+            "reason": health.trouble,
+            "lost": health.lost,
+            "waiting": health.waiting,
+            "seq": health.head.seq,
+        })
+    }
+}
+
+/// Returns a note of what the owner did through the API.
+#[must_use]
+pub fn admin(
+    principal: &Principal,
+    at_ms: u64,
+    (method, path): (&str, &str),
+    is_done: bool,
+) -> Note {
+    let word = if is_done { "ok" } else { "failed" };
+    let mut note = Note::new(Kind::Admin, at_ms, word);
+    note.principal = Some(Arc::new(principal.clone()));
+    let name = format!("{method} {path}").into();
+    note.target = Target::Named { server: None, name };
+    note
+}
+
+/// Returns what came of looking at a trail, for programs.
+#[must_use]
+pub fn verdict(verdict: &Verdict) -> Value {
+    let broken = verdict.broken.as_ref().map(
+        |broken| json!({"seq": broken.seq, "reason": broken.damage.as_str(), "file": broken.file}),
+    );
+    json!({
+        "v": 1,
+        "ok": broken.is_none(),
+        "rows": verdict.rows,
+        "first": verdict.first,
+        "head": {"seq": verdict.head.seq, "hash": verdict.head.hash.to_string()},
+        "files": verdict.files,
+        "gaps": verdict.gaps,
+        "lost": verdict.lost,
+        "broken": broken,
+    })
+}

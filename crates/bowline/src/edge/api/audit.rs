@@ -1,0 +1,165 @@
+//! `/api/v1/audit`: what was called and refused, and whether the trail of it is whole.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
+use bowline_host::audit::Trail;
+use bowline_journal::audit::{self, AuditError, Filter, Head, Kind, Page, RowText};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use super::{Failure, Shared, alive};
+use crate::edge::Edge;
+
+/// Rows in one answer, unless fewer are asked for.
+const ROWS_MAX: usize = 2_000;
+
+/// How long a follower may wait for a row.
+const WAIT_MAX: Duration = Duration::from_secs(25);
+
+/// The query of `GET /api/v1/audit`.
+#[derive(Debug, Deserialize)]
+pub(super) struct RowsQuery {
+    /// Rows after this one; the newest where absent.
+    after: Option<u64>,
+    limit: Option<usize>,
+    #[serde(default)]
+    wait_ms: u64,
+    principal: Option<String>,
+    server: Option<String>,
+    kind: Option<String>,
+    from_ms: Option<u64>,
+    to_ms: Option<u64>,
+}
+
+/// The answer of `GET /api/v1/audit`.
+#[derive(Debug, Serialize)]
+pub(super) struct Rows {
+    v: u32,
+    rows: Vec<Box<RawValue>>,
+    next: u64,
+}
+
+/// The query of `GET /api/v1/audit/verify`.
+#[derive(Debug, Deserialize)]
+pub(super) struct VerifyQuery {
+    expect: Option<String>,
+}
+
+/// `GET /api/v1/audit`
+pub(super) async fn rows(
+    State(edge): Shared,
+    Query(query): Query<RowsQuery>,
+) -> Result<Json<Rows>, Failure> {
+    let edge = alive(&edge)?;
+    let trail = trail(&edge)?;
+    let limit = query.limit.unwrap_or(ROWS_MAX).clamp(1, ROWS_MAX);
+    let wait = Duration::from_millis(query.wait_ms).min(WAIT_MAX);
+    let mut after = query.after;
+    let filter = Arc::new(filter(query)?);
+    let mut heads = trail.heads();
+    // A row is written a moment after its call was answered.
+    trail.flush().await;
+    let end = tokio::time::sleep(wait);
+    let mut end = std::pin::pin!(end);
+    let page = loop {
+        heads.borrow_and_update();
+        let page = read(&trail, &filter, after, limit).await?;
+        if !page.rows.is_empty() || after.is_none() || wait.is_zero() {
+            break page;
+        }
+        after = Some(page.next);
+        tokio::select! {
+            () = end.as_mut() => break page,
+            changed = heads.changed() => if changed.is_err() {
+                break page;
+            },
+        }
+    };
+    let rows = page.rows.iter().filter_map(shown).collect();
+    let next = page.next;
+    Ok(Json(Rows { v: 1, rows, next }))
+}
+
+/// `GET` and `POST /api/v1/audit/verify`
+pub(super) async fn verify(
+    State(edge): Shared,
+    Query(query): Query<VerifyQuery>,
+) -> Result<Json<Value>, Failure> {
+    let edge = alive(&edge)?;
+    let trail = trail(&edge)?;
+    let expect = query.expect.as_deref().map(str::parse::<Head>).transpose();
+    let expect = expect.map_err(|error| invalid(&error.to_string()))?;
+    trail.flush().await;
+    let verdict = blocking(move || audit::verify(trail.directory(), expect)).await?;
+    Ok(Json(crate::audit::verdict(&verdict)))
+}
+
+fn trail(edge: &Edge) -> Result<Arc<Trail>, Failure> {
+    let trail = edge.about.audit.trail().map(Arc::clone);
+    trail.ok_or_else(|| {
+        let message = "this gateway keeps no audit trail";
+        let mut failure = Failure::plain(StatusCode::CONFLICT, "no_audit", message);
+        failure.add("hint", "set `calls = true` under [audit]".into());
+        failure
+    })
+}
+
+fn filter(query: RowsQuery) -> Result<Filter, Failure> {
+    let kind = query.kind.as_deref().map(|word| {
+        let known = || Kind::ALL.map(Kind::as_str).join(", ");
+        Kind::named(word).ok_or_else(|| invalid(&format!("a kind is one of {}", known())))
+    });
+    Ok(Filter {
+        principal: query.principal,
+        server: query.server,
+        kind: kind.transpose()?,
+        from_ms: query.from_ms,
+        to_ms: query.to_ms,
+    })
+}
+
+async fn read(
+    trail: &Arc<Trail>,
+    filter: &Arc<Filter>,
+    after: Option<u64>,
+    limit: usize,
+) -> Result<Page, Failure> {
+    let (trail, filter) = (Arc::clone(trail), Arc::clone(filter));
+    blocking(move || match after {
+        Some(after) => audit::page(trail.directory(), &filter, after, limit),
+        None => audit::newest(trail.directory(), &filter, limit),
+    })
+    .await
+}
+
+/// Reads files where that holds nobody up.
+async fn blocking<T: Send + 'static>(
+    read: impl FnOnce() -> Result<T, AuditError> + Send + 'static,
+) -> Result<T, Failure> {
+    let read = tokio::task::spawn_blocking(read).await;
+    let failed = |message: &str| {
+        Failure::plain(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "audit_unreadable",
+            message,
+        )
+    };
+    let read = read.map_err(|_| failed("the request was given up"))?;
+    read.map_err(|error| failed(&error.to_string()))
+}
+
+/// Returns a row as it is kept, so that its hash can be counted again.
+fn shown(row: &RowText) -> Option<Box<RawValue>> {
+    let unreadable = || json!({"seq": row.seq, "unreadable": true}).to_string();
+    let line = RawValue::from_string(row.line());
+    line.or_else(|_| RawValue::from_string(unreadable())).ok()
+}
+
+fn invalid(message: &str) -> Failure {
+    Failure::plain(StatusCode::BAD_REQUEST, "invalid", message)
+}
