@@ -130,7 +130,7 @@ fn parts(plan: &Plan) -> Vec<Vec<String>> {
     .collect()
 }
 
-/// Builds the example of the journal as it is shipped.
+/// Builds the example of the journal, optimised, but not as a whole program: that takes minutes.
 pub(crate) fn build(root: &Path) -> Result<PathBuf> {
     let mut cargo = Command::new("cargo");
     cargo.args([
@@ -140,6 +140,8 @@ pub(crate) fn build(root: &Path) -> Result<PathBuf> {
         "--package",
         "bowline-journal",
     ]);
+    cargo.env("CARGO_PROFILE_RELEASE_LTO", "off");
+    cargo.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
     process::show(cargo.args(["--example", "ordeal"]).current_dir(root))?;
     let targets =
         process::env("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);

@@ -3,6 +3,7 @@
 mod book;
 mod fault;
 mod files;
+mod log;
 mod room;
 mod rows;
 mod schema;
@@ -12,6 +13,8 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
+use std::fs::File;
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -25,6 +28,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use self::book::Book;
 use self::fault::Fault;
+use self::log::Log;
 use self::room::Ballast;
 use self::rows::Ledger;
 use self::sum::of_bytes;
@@ -219,6 +223,7 @@ fn open_book(path: &Path) -> Result<(Book, Health), OpenError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
         | OpenFlags::SQLITE_OPEN_NO_MUTEX
         | OpenFlags::SQLITE_OPEN_NOFOLLOW;
+    check_log(&files::beside(path, "-wal"))?;
     let conn = Connection::open_with_flags(path, flags).map_err(failed)?;
     schema::prepare(&conn).map_err(failed)?;
     let found = schema::version(&conn).map_err(failed)?;
@@ -250,6 +255,27 @@ fn open_book(path: &Path) -> Result<(Book, Health), OpenError> {
         book.mark_used().map_err(failed)?;
     }
     Ok((book, health))
+}
+
+/// Refuses a log of which SQLite would forget transactions that were acknowledged.
+fn check_log(path: &Path) -> Result<(), OpenError> {
+    let found = match File::open(path) {
+        Ok(file) => log::look(BufReader::new(file)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => Err(error),
+    };
+    let found = found.map_err(|source| OpenError::Io {
+        action: "read",
+        path: path.to_owned(),
+        source,
+    })?;
+    match found {
+        Log::Empty | Log::Whole | Log::Unfinished => Ok(()),
+        Log::Damaged { at } => Err(OpenError::Damaged {
+            path: path.to_owned(),
+            what: format!("its log breaks off at byte {at}, and whole transactions follow"),
+        }),
+    }
 }
 
 impl Drop for Sqlite {

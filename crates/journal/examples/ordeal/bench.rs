@@ -148,7 +148,7 @@ fn single() -> Result<Value> {
     let dir = tempfile::tempdir()?;
     let mut file = File::create(dir.path().join("floor"))?;
     let state = dir.path().join("state");
-    fs::create_dir(&state)?;
+    open::directory(&state)?;
     let journal = open::open(&state)?;
     let clock = Clock::new();
     let lane = Lane::new("bench/one")?;
@@ -264,7 +264,7 @@ fn syncs() -> Result<Value> {
     let home = tempfile::tempdir()?;
     let shim = Shim::build(home.path())?;
     let state = home.path().join("state");
-    fs::create_dir(&state)?;
+    open::directory(&state)?;
     let count = |commits: u64| -> Result<u64> {
         let told = home.path().join("count");
         let options = ["--commits".to_owned(), commits.to_string()];

@@ -1,7 +1,6 @@
 //! Simulated power cuts: what had reached the device when everything stood still is mounted,
 //! opened and compared.
 
-use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
@@ -35,7 +34,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let mut random = fastrand::Rng::with_seed(seed);
     let home = tempfile::tempdir()?;
     let disk = Disk::new(home.path(), "disk", DISK_BYTES)?;
-    fs::create_dir(disk.state())?;
+    open::directory(&disk.state())?;
     let shim = match args.has("unsynced") {
         true => Shim::build(home.path())?.env(&disk.state(), Fault::Unsynced(LOG)),
         false => Vec::new(),

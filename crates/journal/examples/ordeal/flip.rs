@@ -9,22 +9,21 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use bowline_journal::{
-    Done, Entry, Filter, Journal, JournalError, Lane, LaneView, MessageId, Order, Value,
+    Done, Entry, Filter, Journal, JournalError, Lane, LaneView, MessageId, Order, Standing, Value,
 };
 use serde_json::json;
 
 use crate::args::Args;
 use crate::child::Suffering;
 use crate::model::Truth;
-use crate::open::{self, Clock};
+use crate::open::{self, Clock, FILE, LOG};
 use crate::writer::HOLD;
 use crate::{Outcome, kill, plan};
 
 /// Rows that are read at once.
 const PAGE: usize = 1_000;
 
-/// The log, what stands before its first frame, and what stands before the page of a frame.
-const LOG: &str = "state.db-wal";
+/// What stands before the first frame of a log, and what stands before the page of a frame.
 const LOG_HEADER_BYTES: usize = 32;
 const LOG_FRAME_BYTES: usize = 24;
 
@@ -147,7 +146,7 @@ fn specimen(name: &'static str, seed: u64) -> Result<Specimen> {
 fn contents_of(files: &Files, truth: &Truth) -> Result<Contents> {
     let dir = tempfile::tempdir()?;
     for (name, bytes) in files {
-        fs::write(dir.path().join(name), bytes)?;
+        open::write(&dir.path().join(name), bytes)?;
     }
     let journal = open::open(dir.path())?;
     open::wait(async {
@@ -182,7 +181,7 @@ fn files(dir: &Path) -> Result<Files> {
         let file = file?;
         let name = PathBuf::from(file.file_name());
         // The index of the log is built anew after a crash, and the rest holds no rows.
-        if matches!(name.to_str(), Some("state.db" | LOG)) {
+        if matches!(name.to_str(), Some(FILE | LOG)) {
             files.push((name, fs::read(file.path())?));
         }
     }
@@ -236,7 +235,7 @@ type Files = Vec<(PathBuf, Vec<u8>)>;
 fn read(files: &Files, right: &Contents) -> Result<Result<Seen>> {
     let dir = tempfile::tempdir()?;
     for (name, bytes) in files {
-        fs::write(dir.path().join(name), bytes)?;
+        open::write(&dir.path().join(name), bytes)?;
     }
     let journal = match open::open(dir.path()) {
         Ok(journal) => journal,
@@ -406,6 +405,7 @@ impl Seen {
     fn same(&mut self, what: &str, found: Option<&Entry>, right: &Entry) {
         match found {
             None => self.missing.push(format!("{what} {}", right.dedupe)),
+            Some(found) if found.standing == Standing::Damaged => self.errors += 1,
             Some(found) if found != right => self.wrong.push(format!("{what} {}", right.dedupe)),
             Some(_) => {}
         }

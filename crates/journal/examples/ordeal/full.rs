@@ -1,6 +1,5 @@
 //! A disk that runs full: what is new is refused, and what is there can be ended.
 
-use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,7 +35,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     }
     let home = tempfile::tempdir()?;
     let disk = Disk::new(home.path(), "small", DISK_BYTES)?;
-    fs::create_dir(disk.state())?;
+    open::directory(&disk.state())?;
     let mut truth = Truth::default();
     let options = ["--until-full".to_owned()];
     let mut writer = Suffering::start(&disk.state(), &options, &[])?;

@@ -14,8 +14,9 @@ use crate::open::{self, instant};
 /// Milliseconds that a writer lives after its first acknowledgement.
 const LIFE_MS: std::ops::Range<u64> = 1..250;
 
-/// A new directory after so many kills, so that no limit of kept results is reached.
+/// A new directory after so many kills, or ended messages: no limit of kept results is reached.
 const KILLS_PER_DIR: u64 = 25;
+const ENDED_PER_DIR: u64 = 30_000;
 
 /// Kills a writer so many times.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
@@ -30,9 +31,9 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     while done < kills {
         let dir = tempfile::tempdir()?;
         let mut truth = Truth::default();
-        let rounds = KILLS_PER_DIR.min(kills - done);
-        for round in 1..=rounds {
-            let options = options(round, producers, seed ^ (done + round));
+        for round in 1..=KILLS_PER_DIR.min(kills - done) {
+            done += 1;
+            let options = options(round, producers, seed ^ done);
             let mut writer = Suffering::start(dir.path(), &options, &[])?;
             writer.first(&mut truth)?;
             writer.listen(&mut truth, Duration::from_millis(random.u64(LIFE_MS)))?;
@@ -47,7 +48,8 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
                 }
             };
             open_us.push(start.elapsed().as_micros());
-            let results = if round == rounds {
+            let is_last = round == KILLS_PER_DIR || done == kills || truth.ended > ENDED_PER_DIR;
+            let results = if is_last {
                 Results::All
             } else {
                 Results::Recent
@@ -57,8 +59,10 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
                 journal.close().await;
                 found
             })??);
+            if is_last {
+                break;
+            }
         }
-        done += rounds;
         acknowledged += truth.acknowledged;
         published += truth.published;
         ended += truth.ended;

@@ -333,6 +333,8 @@ pub(crate) async fn look(journal: &dyn Journal, broken: &mut Broken) -> Result<F
             let state = match entry.standing {
                 Standing::Waiting | Standing::Held | Standing::Damaged => State::Waiting,
                 Standing::Dead(_) => State::Dead,
+                // What is damaged says nothing right, and was told above.
+                Standing::Damaged => continue,
             };
             waiting += u64::from(state == State::Waiting);
             if found.live.insert(number, state).is_some() {

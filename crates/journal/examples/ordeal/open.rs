@@ -1,16 +1,37 @@
 //! Opens the journal under test, and reads the clocks for it.
 
+use std::fs::{DirBuilder, OpenOptions};
+use std::io::Write as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use bowline_core::time::Now;
-use bowline_journal::{At, Health, Journal, Memory};
+use bowline_journal::sqlite::Options;
+use bowline_journal::{At, Health, Journal, Sqlite};
+
+/// The file of a journal, and its log.
+pub(crate) const FILE: &str = "state.db";
+pub(crate) const LOG: &str = "state.db-wal";
 
 /// Opens the journal of a directory.
-pub(crate) fn open(_dir: &Path) -> Result<Arc<dyn Journal>> {
-    Ok(Arc::new(Memory::default()))
+pub(crate) fn open(dir: &Path) -> Result<Arc<dyn Journal>> {
+    let journal = Sqlite::open(&dir.join(FILE), Options::default())?;
+    Ok(Arc::new(journal))
+}
+
+/// Makes a directory that only we may read.
+pub(crate) fn directory(path: &Path) -> Result<()> {
+    Ok(DirBuilder::new().mode(0o700).create(path)?)
+}
+
+/// Writes a file that only we may read.
+pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+    let mut options = OpenOptions::new();
+    let options = options.write(true).create_new(true).mode(0o600);
+    Ok(options.open(path)?.write_all(bytes)?)
 }
 
 /// What the engine reported of damage that it met, where it did.

@@ -23,7 +23,7 @@ const TAIL_BYTES: usize = 64 * 1024;
 /// The last bytes are all tried, whatever the step.
 const LAST_BYTES: usize = 64;
 
-const FILES: [&str; 2] = ["state.db", "state.db-wal"];
+const FILES: [&str; 2] = [open::FILE, open::LOG];
 
 /// Cuts the log at every `--step`-th byte of its end.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
@@ -118,8 +118,8 @@ fn moments(history: &[Record]) -> (HashSet<u64>, u64) {
 fn found(file: &[u8], log: &[u8], truth: &Truth) -> Result<(u64, Broken)> {
     let dir = tempfile::tempdir()?;
     let [file_name, log_name] = FILES.map(|name| dir.path().join(name));
-    fs::write(file_name, file)?;
-    fs::write(log_name, log)?;
+    open::write(&file_name, file)?;
+    open::write(&log_name, log)?;
     opened(dir.path(), truth)
 }
 

@@ -25,7 +25,18 @@ pub(in crate::sqlite) struct DoneSlot {
 pub(in crate::sqlite) fn lane_mark(lane: &Lane) -> u64 {
     let sum = Summer::new("lane mark").bytes(lane.as_str().as_bytes());
     let [a, b, c, d, ..] = sum.finish();
-    u64::from(u32::from_le_bytes([a, b, c, d]))
+    mark(u32::from_le_bytes([a, b, c, d]))
+}
+
+/// A number with a check of itself: of a damaged row, its own mark may be what is damaged.
+const fn mark(number: u32) -> u64 {
+    let check = number.wrapping_mul(0x9E37_79B1) >> 16;
+    ((number as u64) << 16) | check as u64
+}
+
+/// Whether it is a mark as it was made.
+fn is_mark(found: u64) -> bool {
+    u32::try_from(found >> 16).is_ok_and(|number| mark(number) == found)
 }
 
 /// Stands for a lane and a dedupe id in rows of ends.
@@ -75,8 +86,8 @@ impl DoneSlot {
         let sql = "SELECT seq, key, lane, id, digest, at, result_bytes, result_sum, sum \
                    FROM done ORDER BY seq";
         let mut statement = conn.prepare(sql)?;
-        let rows =
-            statement.query_map([], |row| Ok(Self::of(row).map_err(|_| int(row, 2).ok())))?;
+        let lane = |row: &Row<'_>| int(row, 2).ok().filter(|found| is_mark(*found));
+        let rows = statement.query_map([], |row| Ok(Self::of(row).map_err(|_| lane(row))))?;
         rows.collect()
     }
 
@@ -113,5 +124,19 @@ impl DoneSlot {
         let mut statement = conn.prepare_cached(sql)?;
         let result = statement.query_row([Int(self.seq)], |row| Ok(row.get(0).ok()));
         Ok(result.optional()?.flatten())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_with_a_flipped_bit_is_none() {
+        let marked = lane_mark(&Lane::new("outbox/a/b").unwrap());
+        assert!(is_mark(marked));
+        for bit in 0..64 {
+            assert!(!is_mark(marked ^ (1 << bit)), "{bit}");
+        }
     }
 }
