@@ -331,7 +331,7 @@ pub(crate) async fn look(journal: &dyn Journal, broken: &mut Broken) -> Result<F
                 continue;
             };
             let state = match entry.standing {
-                Standing::Waiting | Standing::Held | Standing::Damaged => State::Waiting,
+                Standing::Waiting | Standing::Held => State::Waiting,
                 Standing::Dead(_) => State::Dead,
                 // What is damaged says nothing right, and was told above.
                 Standing::Damaged => continue,
