@@ -1,7 +1,8 @@
 //! A disk that fails at the first call, at the second, and so on until the script comes through.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::ffi::OsString;
+use std::fs;
 
 use anyhow::{Result, ensure};
 use serde_json::json;
@@ -40,7 +41,8 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let home = tempfile::tempdir()?;
     let shim = Shim::build(home.path())?;
     let mut tally = Tally::default();
-    let from: u64 = args.number("from", 1)?;
+    let step: u64 = args.number("step", 1)?;
+    let base = Base::new()?;
     for kind in KINDS {
         for (name, fault) in [
             (
@@ -49,12 +51,12 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
             ),
             ("on", Fault::From),
         ] {
-            let mut at = from;
-            while one(&shim, fault(kind, at), &mut tally)? {
-                at += 1;
+            let mut at = 1;
+            while one(&shim, &base, fault(kind, at), &mut tally)? {
+                at += step;
                 ensure!(at < CALLS_MAX, "the script has no end");
             }
-            tally.indexes.insert(format!("{kind}, {name}"), at - 1);
+            tally.indexes.insert(format!("{kind}, {name}"), at - step);
         }
     }
     let mut told = json!({
@@ -73,10 +75,12 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
 }
 
 /// One run of the script; whether the fault was met.
-fn one(shim: &Shim, fault: Fault<'_>, tally: &mut Tally) -> Result<bool> {
+fn one(shim: &Shim, base: &Base, fault: Fault<'_>, tally: &mut Tally) -> Result<bool> {
     let dir = tempfile::tempdir()?;
-    let mut truth = Truth::default();
-    prepare(dir.path(), &mut truth)?;
+    for (name, bytes) in &base.files {
+        open::write(&dir.path().join(name), bytes)?;
+    }
+    let mut truth = base.truth.clone();
     let options = ["--script", "--run", "2"].map(str::to_owned);
     let mut writer = Suffering::start(dir.path(), &options, &shim.env(dir.path(), fault))?;
     let status = writer.end(&mut truth)?;
@@ -136,12 +140,25 @@ fn one(shim: &Shim, fault: Fault<'_>, tally: &mut Tally) -> Result<bool> {
 }
 
 /// A journal with something in it, so that there is something to lose.
-fn prepare(dir: &Path, truth: &mut Truth) -> Result<()> {
-    let options = ["--script", "--run", "1"].map(str::to_owned);
-    let status = Suffering::start(dir, &options, &[])?.end(truth)?;
-    ensure!(
-        status.success() && truth.over == 1,
-        "the script fails on a good disk ({status})"
-    );
-    Ok(())
+#[derive(Debug)]
+struct Base {
+    files: Vec<(OsString, Vec<u8>)>,
+    truth: Truth,
+}
+
+impl Base {
+    fn new() -> Result<Self> {
+        let dir = tempfile::tempdir()?;
+        let options = ["--script", "--run", "1"].map(str::to_owned);
+        let mut truth = Truth::default();
+        let status = Suffering::start(dir.path(), &options, &[])?.end(&mut truth)?;
+        let well = status.success() && truth.over == 1;
+        ensure!(well, "the script fails on a good disk ({status})");
+        let mut files = Vec::new();
+        for file in fs::read_dir(dir.path())? {
+            let file = file?;
+            files.push((file.file_name(), fs::read(file.path())?));
+        }
+        Ok(Self { files, truth })
+    }
 }

@@ -101,7 +101,8 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let told = json!({
         "part": "flips", "flips": flips, "seed": seed, "by_file": tally.by_file,
         "unaffected": tally.unaffected, "not_opened": tally.not_opened, "named": tally.named,
-        "reported": tally.reported, "unfinished": tally.unfinished, "silent": tally.silent, "panics": args.panics(),
+        "reported": tally.reported, "unfinished": tally.unfinished, "silent": tally.silent,
+        "panics": args.panics(),
         "rows": specimens.iter().map(|one| one.contents.entries.len()).collect::<Vec<_>>(),
         "told": tally.told, "other_errors": tally.others,
     });

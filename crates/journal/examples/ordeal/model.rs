@@ -321,10 +321,6 @@ pub(crate) async fn look(journal: &dyn Journal, broken: &mut Broken) -> Result<F
         let Some(last) = page.last() else { break };
         filter.after = Some(last.id);
         for entry in page {
-            // Named as damaged, and so not silently wrong.
-            if entry.standing == Standing::Damaged {
-                continue;
-            }
             let Some(number) = right(&entry) else {
                 broken.wrong += 1;
                 broken.tell(format!("{} says something else", entry.dedupe));
