@@ -267,6 +267,24 @@ impl Book {
         Ok(u64::try_from(log.saturating_sub(moved)).unwrap_or(0))
     }
 
+    /// Returns the bytes of the file that hold something, and those that hold nothing.
+    pub(super) fn size(&self) -> Result<(u64, u64), rusqlite::Error> {
+        let number = |name: &str| {
+            let sql = format!("PRAGMA {name}");
+            let found = self.conn.query_row(&sql, [], |row| row.get::<_, i64>(0));
+            found.map(|number| u64::try_from(number).unwrap_or(0))
+        };
+        let (page, free) = (number("page_size")?, number("freelist_count")?);
+        let used = number("page_count")?.saturating_sub(free);
+        Ok((used * page, free * page))
+    }
+
+    /// Writes the file anew without what holds nothing, and gives the room back to the disk.
+    pub(super) fn shrink(&self) -> Result<(), rusqlite::Error> {
+        self.conn.execute_batch("VACUUM")?;
+        self.checkpoint("TRUNCATE").map(drop)
+    }
+
     /// Marks the file as closed in order, and empties its log.
     pub(super) fn close(mut self) -> Result<(), rusqlite::Error> {
         self.ledger.clean = true;

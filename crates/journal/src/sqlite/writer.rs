@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::book::Book;
 use super::fault::{Fault, Meaning, meaning, told};
 use super::files::Lock;
-use super::room::Ballast;
+use super::room::{BALLAST_BYTES, Ballast};
 use crate::engine::{Health, JournalError};
 use crate::watches::Watches;
 
@@ -257,9 +257,27 @@ impl Writer {
     }
 
     /// Sees whether there is room again.
-    fn find_room(&self) {
-        if self.health() == Health::Full && self.ballast.has_room() && self.ballast.make().is_ok() {
+    fn find_room(&mut self) {
+        if self.health() != Health::Full {
+            return;
+        }
+        if !self.ballast.has_room()
+            && let Err(error) = self.give_back()
+        {
+            self.may_go_on(&error);
+        }
+        if self.ballast.has_room() && self.ballast.make().is_ok() {
             *lock(&self.shared.health) = Health::Good;
+        }
+    }
+
+    /// Gives room back to the disk that was taken up by what is ended now: where it is the journal
+    /// that filled the disk, nobody else will. What is left must fit in the log beside it.
+    fn give_back(&self) -> Result<(), rusqlite::Error> {
+        let (used, free) = self.book.size()?;
+        match used <= BALLAST_BYTES && free >= BALLAST_BYTES {
+            true => self.book.shrink(),
+            false => Ok(()),
         }
     }
 
