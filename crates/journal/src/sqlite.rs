@@ -149,6 +149,7 @@ impl Sqlite {
         schema::library()?;
         let (path, lock) = files::prepare(path)?;
         let (book, health) = open_book(&path)?;
+        files::settle(&path)?;
         let ballast = Ballast::new(files::beside(&path, ".ballast"));
         let health = match health {
             // Without the ballast there is no room for it either.

@@ -68,7 +68,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         "part": "cut", "cuts": cuts, "producers": producers, "unsynced": args.has("unsynced"),
         "acknowledged": truth.acknowledged, "published": truth.published, "ended": truth.ended,
         "open_failures": shut + truth.shut, "rounds_bad": rounds_bad, "panics": args.panics(),
-        "broken_after_kill": after_kill.count(),
+        "broken_after_kill": after_kill.json(),
     });
     crate::merge(&mut tally, after_cut.json());
     let bad = after_cut.count() + after_kill.count() + shut + truth.shut + args.panics();

@@ -68,6 +68,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     });
     crate::merge(&mut told, tally.broken.json());
     let bad = tally.false_acks + tally.panics + tally.misread + tally.shut + tally.after_sync;
+    let bad = bad + tally.unheard;
     Ok(Outcome {
         tally: told,
         kept: bad == 0 && args.panics() == 0,
@@ -109,7 +110,12 @@ fn one(shim: &Shim, base: &Base, fault: Fault<'_>, tally: &mut Tally) -> Result<
     }
     // Where the disk had no room once, what is there can be ended afterwards.
     let passing = matches!(fault, Fault::Once("enospc" | "short", _)) && !syncs;
-    tally.unheard += u64::from(passing && truth.opened == 2 && truth.after_hit == 0);
+    if passing && truth.opened == 2 && truth.after_hit == 0 && truth.refused_after_hit > 1 {
+        tally.unheard += 1;
+        let (refused, poisoned) = (truth.refused, truth.poisoned);
+        let words = format!("{fault:?} at {first}: {refused} refused, {poisoned} poisoned");
+        tally.broken.told.push(words);
+    }
     match open::open(dir.path()) {
         Err(error) => {
             tally.shut += 1;

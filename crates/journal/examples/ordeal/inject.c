@@ -15,11 +15,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 #include <fcntl.h>
 #include <unistd.h>
 
-enum call { WRITE, PWRITE, FSYNC, FDATASYNC, FTRUNCATE, RENAME, FALLOCATE, UNLINK };
+enum call { WRITE, PWRITE, FSYNC, FDATASYNC, FTRUNCATE, RENAME, FALLOCATE, UNLINK, DIRSYNC };
 enum kind { NONE, EIO_KIND, ENOSPC_KIND, SHORT_KIND, NOSYNC_KIND, COUNT_KIND };
 
 static const char *dir, *only;
@@ -75,10 +76,10 @@ static int ours_fd(int fd) {
 /* Numbers a call; whether it is to fail. */
 static int fails(enum call call) {
     if (kind == NONE || kind == NOSYNC_KIND || kind == COUNT_KIND) return 0;
+    /* Nothing but a write can be short. */
+    if (kind == SHORT_KIND && call != WRITE && call != PWRITE) return 0;
     long number = atomic_fetch_add(&calls, 1) + 1;
     if (number < fail_at || (number > fail_at && !sticky)) return 0;
-    /* A sync cannot be short, nor can it run out of room on a disk that took the bytes. */
-    if (kind == SHORT_KIND && call != WRITE && call != PWRITE) return 0;
     unsigned char told[16] = {'O', 8, 8, 0, call, 0, 0, 0};
     memcpy(told + 8, &number, sizeof number);
     if (REAL(write)(1, told, sizeof told) != sizeof told) abort();
@@ -110,10 +111,16 @@ ssize_t pwrite(int fd, const void *bytes, size_t count, off_t at) {
     return pwrite_any(fd, bytes, count, at);
 }
 
+/* SQLite does not look at what came of the sync of a directory: it is told apart. */
+static int is_dir(int fd) {
+    struct stat about;
+    return !fstat(fd, &about) && S_ISDIR(about.st_mode);
+}
+
 int fsync(int fd) {
     if (ours_fd(fd)) {
         if (kind == NOSYNC_KIND) return 0;
-        if (fails(FSYNC)) return -1;
+        if (fails(is_dir(fd) ? DIRSYNC : FSYNC)) return -1;
         atomic_fetch_add(&syncs, 1);
     }
     return REAL(fsync)(fd);

@@ -33,6 +33,8 @@ struct Fate {
     sure: State,
     /// What was asked for and not answered.
     open: Option<State>,
+    /// What was asked for of an engine that then knew nothing any more; a bit for each state.
+    unsure: u8,
     /// The last run that had to do with it.
     run: u64,
 }
@@ -67,8 +69,9 @@ pub(crate) struct Truth {
     pub(crate) history: Option<Vec<Record>>,
     /// Calls that the shim failed, by their names' numbers.
     pub(crate) hits: Vec<u16>,
-    /// Operations that were acknowledged after the first failed call of each kind.
+    /// Operations that were acknowledged after the first failed call, and that were not.
     pub(crate) after_hit: u64,
+    pub(crate) refused_after_hit: u64,
     /// Publications that were acknowledged after there was room again.
     pub(crate) after_room: u64,
     roomy: bool,
@@ -126,7 +129,8 @@ impl Broken {
 
     /// Judges one message.
     fn judge(&mut self, number: u64, fate: Fate, found: State) {
-        if found == fate.sure || Some(found) == fate.open {
+        let unsure = fate.unsure & (1 << found as u8) != 0;
+        if found == fate.sure || Some(found) == fate.open || unsure {
             return;
         }
         match (fate.sure, found) {
@@ -135,7 +139,9 @@ impl Broken {
             (_, State::Gone) => self.lost += 1,
             _ => self.undone += 1,
         }
-        let Fate { sure, open, run } = fate;
+        let Fate {
+            sure, open, run, ..
+        } = fate;
         self.tell(format!(
             "{number}: {sure:?} or {open:?}, is {found:?} (run {run})"
         ));
@@ -170,11 +176,18 @@ impl Truth {
             }
             Phase::Refused => {
                 self.refused += 1;
+                self.refused_after_hit += u64::from(!self.hits.is_empty());
                 self.forget(record);
             }
             Phase::Poisoned => {
                 self.poisoned += 1;
+                self.refused_after_hit += u64::from(!self.hits.is_empty());
                 self.poisoned_now = true;
+                if let Some(fate) = self.fates.get_mut(&record.number)
+                    && let Some(open) = after(record.op)
+                {
+                    fate.unsure |= 1 << open as u8;
+                }
             }
             Phase::Opened => {
                 self.opened += 1;
@@ -196,6 +209,7 @@ impl Truth {
                 let none = Fate {
                     sure: State::Gone,
                     open: None,
+                    unsure: 0,
                     run,
                 };
                 let fate = self.fates.entry(record.number).or_insert(none);
@@ -221,6 +235,7 @@ impl Truth {
                 let fate = Fate {
                     sure: state,
                     open: None,
+                    unsure: 0,
                     run: self.run,
                 };
                 self.fates.insert(record.number, fate);
@@ -279,6 +294,7 @@ impl Truth {
             broken.judge(*number, *fate, state);
             fate.sure = state;
             fate.open = None;
+            fate.unsure = 0;
         }
         for (producer, worth) in &mut self.values {
             let nth = found.values.get(producer).copied().unwrap_or_default();

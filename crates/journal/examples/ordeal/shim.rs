@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 const SOURCE: &str = include_str!("inject.c");
 
 /// The names of the calls, in the order of their numbers in the shim.
-pub(crate) const CALLS: [&str; 8] = [
+pub(crate) const CALLS: [&str; 9] = [
     "write",
     "pwrite",
     "fsync",
@@ -18,6 +18,7 @@ pub(crate) const CALLS: [&str; 8] = [
     "rename",
     "fallocate",
     "unlink",
+    "fsync of a directory",
 ];
 
 /// A compiled shim.

@@ -66,10 +66,19 @@ pub(super) fn prepare(path: &Path) -> Result<(PathBuf, Lock), OpenError> {
             drop(open_private(&other)?);
         }
     }
-    // Until the directory is written, a power cut may take a new file away with all that is in it.
-    let synced = File::open(&directory).and_then(|directory| directory.sync_all());
-    synced.map_err(failed("write", &directory))?;
     Ok((path, lock))
+}
+
+/// Writes the names of the files, once they are all there: until then, a power cut may take a new
+/// one away with all that is in it. SQLite tries to, and does not look at what comes of it.
+pub(super) fn settle(path: &Path) -> Result<(), OpenError> {
+    let directory = path.parent().unwrap_or_else(|| Path::new("."));
+    let synced = File::open(directory).and_then(|directory| directory.sync_all());
+    synced.map_err(|source| OpenError::Io {
+        action: "write",
+        path: directory.to_owned(),
+        source,
+    })
 }
 
 /// The path of a file that belongs to another.
