@@ -63,6 +63,8 @@ struct Seen {
     others: Vec<String>,
     wrong: Vec<String>,
     missing: Vec<String>,
+    /// Rows that are right but for their place.
+    shifted: u64,
     /// Whether the engine says that something is amiss.
     reported: bool,
 }
@@ -297,7 +299,8 @@ impl Tally {
             self.other(format!("{place}: {other}"));
         }
         let missing_unsaid = !seen.missing.is_empty() && seen.errors == 0 && !seen.reported;
-        if !seen.wrong.is_empty() || missing_unsaid {
+        let shifted_unsaid = seen.shifted > 0 && seen.errors == 0;
+        if !seen.wrong.is_empty() || missing_unsaid || shifted_unsaid {
             self.silent += 1;
             if self.told.len() < TOLD_MAX {
                 let (wrong, missing) = (&seen.wrong, &seen.missing);
@@ -319,7 +322,7 @@ impl Tally {
 
 impl Seen {
     const fn is_right(&self) -> bool {
-        self.wrong.is_empty() && self.missing.is_empty()
+        self.wrong.is_empty() && self.missing.is_empty() && self.shifted == 0
     }
 
     async fn read(&mut self, journal: &dyn Journal, right: &Contents) {
@@ -410,14 +413,22 @@ impl Seen {
         match found {
             None => self.missing.push(format!("{what} {}", right.dedupe)),
             Some(found) if found.standing == Standing::Damaged => self.errors += 1,
-            Some(found) if found != right => {
+            // Behind a row that is named as damaged, places are counted without it.
+            Some(found)
+                if (Entry {
+                    position: right.position,
+                    ..found.clone()
+                }) == *right =>
+            {
+                self.shifted += u64::from(found.position != right.position);
+            }
+            Some(found) => {
                 let found = Entry {
                     body: Bytes::new(),
                     ..found.clone()
                 };
                 self.wrong.push(format!("{what}: {found:?}"));
             }
-            Some(_) => {}
         }
     }
 
