@@ -148,11 +148,19 @@ impl Writer {
             self.find_room();
         }
         let mut todo = Vec::with_capacity(batch.len());
-        for job in batch {
-            match self.refusal(job.kind()) {
-                Some(refusal) => job.settle(Some(refusal)),
-                None => todo.push(job),
+        for mut job in batch {
+            match (self.refusal(job.kind()), job.kind()) {
+                (Some(refusal), _) => job.settle(Some(refusal)),
+                // What they may see is durable already: they need not wait for the others.
+                (None, Kind::Read) => match job.run(&mut self.book) {
+                    Ok(()) => job.settle(None),
+                    Err(error) => job.settle(Some(self.told(&error))),
+                },
+                (None, Kind::New | Kind::Work) => todo.push(job),
             }
+        }
+        if todo.is_empty() {
+            return;
         }
         match self.attempt(&mut todo) {
             Ok(()) => todo.into_iter().for_each(|job| job.settle(None)),

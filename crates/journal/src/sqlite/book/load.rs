@@ -34,8 +34,11 @@ impl Book {
             lease: 0,
             dones: None,
             values: None,
+            index_is_wrong: false,
             change: Change::default(),
             news: Vec::new(),
+            #[cfg(test)]
+            fails_commits: false,
         })
     }
 
@@ -92,8 +95,13 @@ impl Book {
         found.damaged.extend(claims);
         for one in all {
             match one {
-                Ok(slot) if slot.lane == *lane => slots.push(slot),
-                Ok(_) => {}
+                Ok(slot) => {
+                    // The index may have led to a message of another lane, which is whole.
+                    found.damaged.remove(&slot.id);
+                    if slot.lane == *lane {
+                        slots.push(slot);
+                    }
+                }
                 Err(id) => {
                     if Slot::lane_of(&self.conn, id)?.is_some_and(|of| of == *lane) {
                         found.damaged.insert(id);
@@ -104,9 +112,9 @@ impl Book {
         let known = slots.len() as u64 + found.damaged.len() as u64;
         found.missing = row.count().saturating_sub(known);
         if found.damaged.is_empty() && is_all(&slots, row) {
-            // All are there, so it is the index that is wrong; it is made anew.
-            self.begin()?;
-            self.conn.execute_batch("REINDEX message")?;
+            // All are there, so it is the index that is wrong; it is made anew before anything is
+            // written.
+            self.index_is_wrong = true;
         } else if found.damaged.is_empty() && found.missing == 0 {
             found.missing = 1;
         }
