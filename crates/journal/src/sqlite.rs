@@ -1,6 +1,7 @@
 //! A journal in one file of SQLite.
 
 mod book;
+mod check;
 mod fault;
 mod files;
 mod room;
@@ -24,7 +25,8 @@ use thiserror::Error;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use self::book::Book;
-use self::fault::Fault;
+use self::check::Check;
+use self::fault::{Fault, Meaning};
 use self::room::Ballast;
 use self::rows::Ledger;
 use self::sum::of_bytes;
@@ -144,18 +146,38 @@ impl Sqlite {
     pub fn open(path: &Path, _options: Options) -> Result<Self, OpenError> {
         schema::library()?;
         let (path, lock) = files::prepare(path)?;
-        let (book, health) = open_book(&path)?;
         let ballast = Ballast::new(files::beside(&path, ".ballast"));
-        let health = match health {
-            // Without the ballast there is no room for it either.
-            Health::Good if ballast.make().is_err() => Health::Full,
-            health => health,
+        let opened = open_book(&path).or_else(|error| match &error {
+            OpenError::Sqlite { source, .. } if fault::meaning(source) == Meaning::Full => {
+                ballast.free();
+                open_book(&path)
+            }
+            _ => Err(error),
+        })?;
+        let (book, found) = opened;
+        let health = match &found {
+            Found::Wrong(wrong) => Health::Poisoned(check::reason(wrong)),
+            // Without room for the ballast there is no room.
+            Found::Well | Found::Unchecked => match ballast.make() {
+                Ok(()) => Health::Good,
+                Err(_) => Health::Full,
+            },
         };
         let watches = Watches::new(book.revision());
         let shared = Arc::new(Shared {
             health: Mutex::new(health),
             watches: Mutex::new(watches),
         });
+        let check = match found {
+            Found::Unchecked => {
+                let check = Check::start(path.clone(), Arc::clone(&shared));
+                Some(check.map_err(|source| OpenError::Sqlite {
+                    path: path.clone(),
+                    source,
+                })?)
+            }
+            Found::Well | Found::Wrong(_) => None,
+        };
         let (sender, inbox) = mpsc::channel(QUEUE_MAX);
         let (ended, closed) = watch::channel(false);
         let writer = Writer {
@@ -163,6 +185,7 @@ impl Sqlite {
             book,
             shared: Arc::clone(&shared),
             ballast,
+            check,
             lock,
         };
         let builder = std::thread::Builder::new().name("journal".to_owned());
@@ -206,8 +229,18 @@ impl Sqlite {
     }
 }
 
+/// How a file was found.
+enum Found {
+    /// As it was closed, or looked through.
+    Well,
+    /// Not closed in order, and too large to be looked through at once.
+    Unchecked,
+    /// Its pages do not hang together.
+    Wrong(String),
+}
+
 /// Opens the file, brings it up to date, and looks through it where it was not closed in order.
-fn open_book(path: &Path) -> Result<(Book, Health), OpenError> {
+fn open_book(path: &Path) -> Result<(Book, Found), OpenError> {
     let failed = |source| OpenError::Sqlite {
         path: path.to_owned(),
         source,
@@ -237,19 +270,19 @@ fn open_book(path: &Path) -> Result<(Book, Health), OpenError> {
     }
     let ledger = Ledger::read(&conn).map_err(failed)?;
     let ledger = ledger.ok_or_else(|| broken("its ledger cannot be read".to_owned()))?;
-    let mut health = Health::Good;
-    if !ledger.clean && !is_new {
-        let sql = "PRAGMA quick_check(1)";
-        let found: String = conn.query_row(sql, [], |row| row.get(0)).map_err(failed)?;
-        if found != "ok" {
-            health = Health::Poisoned(format!("the file is damaged: {found}").into());
-        }
-    }
+    let found = match ledger.clean || is_new {
+        true => Found::Well,
+        false if !check::is_small(path) => Found::Unchecked,
+        false => match check::look(&conn).map_err(failed)? {
+            Some(wrong) => Found::Wrong(wrong),
+            None => Found::Well,
+        },
+    };
     let mut book = Book::open(conn, ledger).map_err(failed)?;
-    if health == Health::Good {
+    if !matches!(found, Found::Wrong(_)) {
         book.mark_used().map_err(failed)?;
     }
-    Ok((book, health))
+    Ok((book, found))
 }
 
 impl Drop for Sqlite {

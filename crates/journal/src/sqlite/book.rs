@@ -286,9 +286,9 @@ impl Book {
         Ok(u64::try_from(log.saturating_sub(moved)).unwrap_or(0))
     }
 
-    /// Marks the file as closed in order, and empties its log.
-    pub(super) fn close(mut self) -> Result<(), rusqlite::Error> {
-        self.ledger.clean = true;
+    /// Marks the file as closed in order, or as one to be looked through, and empties its log.
+    pub(super) fn close(mut self, is_checked: bool) -> Result<(), rusqlite::Error> {
+        self.ledger.clean = is_checked;
         self.ledger.write(&self.conn)?;
         self.checkpoint("TRUNCATE")?;
         self.conn.close().map_err(|(_, error)| error)
