@@ -219,7 +219,8 @@ pub struct Entry {
     pub dedupe: Arc<str>,
     /// How it stands.
     pub standing: Standing,
-    /// How many are before it, itself counted; 0 for a dead letter.
+    /// How many are before it, itself counted; 0 for a dead letter, and where a message of the
+    /// lane is damaged.
     pub position: u64,
     /// What it says.
     pub body: Bytes,

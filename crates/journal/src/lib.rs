@@ -6,6 +6,7 @@
 //! Nothing here knows MCP: a message is bytes, and a lane is a name.
 
 pub mod audit;
+pub mod contract;
 pub mod engine;
 mod limits;
 pub mod memory;

@@ -1,6 +1,7 @@
 //! A journal in one file of SQLite.
 
 mod book;
+mod check;
 mod fault;
 mod files;
 mod log;
@@ -13,8 +14,6 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
-use std::fs::File;
-use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -27,8 +26,8 @@ use thiserror::Error;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use self::book::Book;
-use self::fault::Fault;
-use self::log::Log;
+use self::check::Check;
+use self::fault::{Fault, Meaning};
 use self::room::Ballast;
 use self::rows::Ledger;
 use self::sum::of_bytes;
@@ -148,19 +147,39 @@ impl Sqlite {
     pub fn open(path: &Path, _options: Options) -> Result<Self, OpenError> {
         schema::library()?;
         let (path, lock) = files::prepare(path)?;
-        let (book, health) = open_book(&path)?;
-        files::settle(&path)?;
         let ballast = Ballast::new(files::beside(&path, ".ballast"));
-        let health = match health {
-            // Without the ballast there is no room for it either.
-            Health::Good if ballast.make().is_err() => Health::Full,
-            health => health,
+        let opened = open_book(&path).or_else(|error| match &error {
+            OpenError::Sqlite { source, .. } if fault::meaning(source) == Meaning::Full => {
+                ballast.free();
+                open_book(&path)
+            }
+            _ => Err(error),
+        })?;
+        let (book, found) = opened;
+        files::settle(&path)?;
+        let health = match &found {
+            Found::Wrong(wrong) => Health::Poisoned(check::reason(wrong)),
+            // Without room for the ballast there is no room.
+            Found::Well | Found::Unchecked => match ballast.make() {
+                Ok(()) => Health::Good,
+                Err(_) => Health::Full,
+            },
         };
         let watches = Watches::new(book.revision());
         let shared = Arc::new(Shared {
             health: Mutex::new(health),
             watches: Mutex::new(watches),
         });
+        let check = match found {
+            Found::Unchecked => {
+                let check = Check::start(path.clone(), Arc::clone(&shared));
+                Some(check.map_err(|source| OpenError::Sqlite {
+                    path: path.clone(),
+                    source,
+                })?)
+            }
+            Found::Well | Found::Wrong(_) => None,
+        };
         let (sender, inbox) = mpsc::channel(QUEUE_MAX);
         let (ended, closed) = watch::channel(false);
         let writer = Writer {
@@ -168,6 +187,7 @@ impl Sqlite {
             book,
             shared: Arc::clone(&shared),
             ballast,
+            check,
             lock,
         };
         let builder = std::thread::Builder::new().name("journal".to_owned());
@@ -211,8 +231,18 @@ impl Sqlite {
     }
 }
 
+/// How a file was found.
+enum Found {
+    /// As it was closed, or looked through.
+    Well,
+    /// Not closed in order, and too large to be looked through at once.
+    Unchecked,
+    /// Its pages do not hang together.
+    Wrong(String),
+}
+
 /// Opens the file, brings it up to date, and looks through it where it was not closed in order.
-fn open_book(path: &Path) -> Result<(Book, Health), OpenError> {
+fn open_book(path: &Path) -> Result<(Book, Found), OpenError> {
     let failed = |source| OpenError::Sqlite {
         path: path.to_owned(),
         source,
@@ -224,7 +254,7 @@ fn open_book(path: &Path) -> Result<(Book, Health), OpenError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
         | OpenFlags::SQLITE_OPEN_NO_MUTEX
         | OpenFlags::SQLITE_OPEN_NOFOLLOW;
-    check_log(&files::beside(path, "-wal"))?;
+    log::check(&files::beside(path, "-wal"))?;
     let conn = Connection::open_with_flags(path, flags).map_err(failed)?;
     schema::prepare(&conn).map_err(failed)?;
     let found = schema::version(&conn).map_err(failed)?;
@@ -243,40 +273,19 @@ fn open_book(path: &Path) -> Result<(Book, Health), OpenError> {
     }
     let ledger = Ledger::read(&conn).map_err(failed)?;
     let ledger = ledger.ok_or_else(|| broken("its ledger cannot be read".to_owned()))?;
-    let mut health = Health::Good;
-    if !ledger.clean && !is_new {
-        let sql = "PRAGMA quick_check(1)";
-        let found: String = conn.query_row(sql, [], |row| row.get(0)).map_err(failed)?;
-        if found != "ok" {
-            health = Health::Poisoned(format!("the file is damaged: {found}").into());
-        }
-    }
+    let found = match ledger.clean || is_new {
+        true => Found::Well,
+        false if !check::is_small(path) => Found::Unchecked,
+        false => match check::look(&conn).map_err(failed)? {
+            Some(wrong) => Found::Wrong(wrong),
+            None => Found::Well,
+        },
+    };
     let mut book = Book::open(conn, ledger).map_err(failed)?;
-    if health == Health::Good {
+    if !matches!(found, Found::Wrong(_)) {
         book.mark_used().map_err(failed)?;
     }
-    Ok((book, health))
-}
-
-/// Refuses a log of which SQLite would forget transactions that were acknowledged.
-fn check_log(path: &Path) -> Result<(), OpenError> {
-    let found = match File::open(path) {
-        Ok(file) => log::look(BufReader::new(file)),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => Err(error),
-    };
-    let found = found.map_err(|source| OpenError::Io {
-        action: "read",
-        path: path.to_owned(),
-        source,
-    })?;
-    match found {
-        Log::Empty | Log::Whole | Log::Unfinished => Ok(()),
-        Log::Damaged { at } => Err(OpenError::Damaged {
-            path: path.to_owned(),
-            what: format!("its log breaks off at byte {at}, and whole transactions follow"),
-        }),
-    }
+    Ok((book, found))
 }
 
 impl Drop for Sqlite {

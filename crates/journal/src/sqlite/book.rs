@@ -6,6 +6,8 @@
 
 mod done;
 mod end;
+#[cfg(test)]
+mod faults;
 mod lease;
 mod load;
 mod publish;
@@ -44,15 +46,21 @@ pub(super) struct Book {
     lease: u64,
     dones: Option<Dones>,
     values: Option<Values>,
+    /// Whether the index of lanes was found not to lead to all messages.
+    index_is_wrong: bool,
     change: Change,
     /// Changed values whose watchers are to be told once it is durable.
     pub(super) news: Vec<(Arc<str>, u64)>,
+    #[cfg(test)]
+    fails_commits: bool,
 }
 
 /// What the open transaction has changed.
 #[derive(Debug, Default)]
 struct Change {
     is_open: bool,
+    /// Whether the index of lanes was made anew.
+    made_index: bool,
     /// The lanes that were touched, as they were.
     lanes: HashMap<Lane, Option<LaneRow>>,
     /// Holds that were changed, as they were, in the order of the changes.
@@ -94,9 +102,12 @@ impl Loaded {
             .binary_search_by_key(&place, |(place, _)| *place)
     }
 
-    /// How many are before it, itself counted.
+    /// How many are before it, itself counted; 0 where nobody knows, since one is damaged.
     fn position(&self, place: u64) -> u64 {
-        self.index(place).map_or(0, |at| at as u64 + 1)
+        match self.damaged.is_empty() && self.missing == 0 {
+            true => self.index(place).map_or(0, |at| at as u64 + 1),
+            false => 0,
+        }
     }
 }
 
@@ -128,6 +139,11 @@ impl Book {
         if !self.change.is_open {
             self.conn.execute_batch("BEGIN IMMEDIATE")?;
             self.change.is_open = true;
+            if self.index_is_wrong {
+                self.conn.execute_batch("REINDEX message")?;
+                self.index_is_wrong = false;
+                self.change.made_index = true;
+            }
         }
         Ok(())
     }
@@ -175,6 +191,8 @@ impl Book {
         if self.ledger != self.written {
             self.ledger.write(&self.conn)?;
         }
+        #[cfg(test)]
+        self.fail_commit()?;
         self.conn.execute_batch("COMMIT")?;
         self.written = self.ledger;
         self.change = Change::default();
@@ -227,6 +245,7 @@ impl Book {
         }
         self.dones = None;
         self.values = None;
+        self.index_is_wrong |= change.made_index;
         match self.conn.is_autocommit() {
             true => Ok(()),
             false => self.conn.execute_batch("ROLLBACK"),
@@ -285,9 +304,9 @@ impl Book {
         self.checkpoint("TRUNCATE").map(drop)
     }
 
-    /// Marks the file as closed in order, and empties its log.
-    pub(super) fn close(mut self) -> Result<(), rusqlite::Error> {
-        self.ledger.clean = true;
+    /// Marks the file as closed in order, or as one to be looked through, and empties its log.
+    pub(super) fn close(mut self, is_checked: bool) -> Result<(), rusqlite::Error> {
+        self.ledger.clean = is_checked;
         self.ledger.write(&self.conn)?;
         self.checkpoint("TRUNCATE")?;
         self.conn.close().map_err(|(_, error)| error)

@@ -4,7 +4,11 @@
 //! leave such an end. Where whole transactions follow it, it is no end: each of them began after
 //! the one before was synced. To go on would forget them all without a word.
 
-use std::io::{self, Read};
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::path::Path;
+
+use super::OpenError;
 
 /// Bytes before the first frame.
 const HEADER_BYTES: usize = 32;
@@ -20,7 +24,7 @@ const PAGE_BYTES_MAX: usize = 65_536;
 
 /// What a log says about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Log {
+enum Log {
     /// There is none, or it is empty.
     Empty,
     /// Every frame is whole.
@@ -34,8 +38,29 @@ pub(super) enum Log {
     },
 }
 
+/// Refuses a log of which SQLite would forget transactions that were acknowledged.
+pub(super) fn check(path: &Path) -> Result<(), OpenError> {
+    let found = match File::open(path) {
+        Ok(file) => look(BufReader::new(file)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => Err(error),
+    };
+    let found = found.map_err(|source| OpenError::Io {
+        action: "read",
+        path: path.to_owned(),
+        source,
+    })?;
+    match found {
+        Log::Empty | Log::Whole | Log::Unfinished => Ok(()),
+        Log::Damaged { at } => Err(OpenError::Damaged {
+            path: path.to_owned(),
+            what: format!("its log breaks off at byte {at}, and whole transactions follow"),
+        }),
+    }
+}
+
 /// Reads a log to its end.
-pub(super) fn look(mut log: impl Read) -> io::Result<Log> {
+fn look(mut log: impl Read) -> io::Result<Log> {
     let mut header = [0; HEADER_BYTES];
     match fill(&mut log, &mut header)? {
         0 => return Ok(Log::Empty),

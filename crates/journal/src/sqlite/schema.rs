@@ -22,6 +22,7 @@ const PRAGMAS: &str = "
     PRAGMA wal_autocheckpoint = 0;
     PRAGMA journal_size_limit = 67108864;
     PRAGMA temp_store = MEMORY;
+    PRAGMA cache_size = -16384;
 ";
 
 /// Each step brings a file of its place in the list to the next version; a new file takes all.
@@ -108,6 +109,11 @@ pub(super) fn prepare(conn: &Connection) -> rusqlite::Result<()> {
     conn.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
     let mode: String = conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
     debug_assert_eq!(mode, "wal", "a file on a local disk can have a log");
+    set_up(conn)
+}
+
+/// Sets up any connection.
+pub(super) fn set_up(conn: &Connection) -> rusqlite::Result<()> {
     conn.execute_batch(PRAGMAS)
 }
 

@@ -7,6 +7,7 @@ use bowline_core::sync::lock;
 use tokio::sync::{mpsc, oneshot};
 
 use super::book::Book;
+use super::check::Check;
 use super::fault::{Fault, Meaning, meaning, told};
 use super::files::Lock;
 use super::room::{BALLAST_BYTES, Ballast};
@@ -109,6 +110,8 @@ pub(super) struct Writer {
     pub(super) book: Book,
     pub(super) shared: Arc<Shared>,
     pub(super) ballast: Ballast,
+    /// Where a check of the file is going on.
+    pub(super) check: Option<Check>,
     /// Given up last, when the file is closed.
     pub(super) lock: Lock,
 }
@@ -148,11 +151,19 @@ impl Writer {
             self.find_room();
         }
         let mut todo = Vec::with_capacity(batch.len());
-        for job in batch {
-            match self.refusal(job.kind()) {
-                Some(refusal) => job.settle(Some(refusal)),
-                None => todo.push(job),
+        for mut job in batch {
+            match (self.refusal(job.kind()), job.kind()) {
+                (Some(refusal), _) => job.settle(Some(refusal)),
+                // What they may see is durable already: they need not wait for the others.
+                (None, Kind::Read) => match job.run(&mut self.book) {
+                    Ok(()) => job.settle(None),
+                    Err(error) => job.settle(Some(self.told(&error))),
+                },
+                (None, Kind::New | Kind::Work) => todo.push(job),
             }
+        }
+        if todo.is_empty() {
+            return;
         }
         match self.attempt(&mut todo) {
             Ok(()) => todo.into_iter().for_each(|job| job.settle(None)),
@@ -295,10 +306,12 @@ impl Writer {
         }
     }
 
-    fn close(self) {
+    fn close(mut self) {
+        // A file that was not looked through is to be looked through the next time.
+        let is_checked = self.check.take().is_none_or(Check::stop);
         if !matches!(self.health(), Health::Poisoned(_)) {
             // What was answered is durable in the log; the next one to open reads it from there.
-            let _unclean = self.book.close();
+            let _unclean = self.book.close(is_checked);
         }
         drop(self.lock);
     }

@@ -8,7 +8,10 @@ use super::{Book, Change, Loaded};
 use crate::engine::{JournalError, Lane};
 use crate::sqlite::fault::{Fault, damaged};
 use crate::sqlite::rows::{LaneRow, Ledger, Slot};
-use crate::sqlite::sum::Tally;
+use crate::sqlite::sum::{Sum, Tally};
+
+/// From so many messages on lanes are read together.
+const AT_ONCE_MIN: u64 = 2_000;
 
 impl Book {
     /// Opens the book of a file that is up to date. Reads the lanes, but none of their messages.
@@ -34,8 +37,11 @@ impl Book {
             lease: 0,
             dones: None,
             values: None,
+            index_is_wrong: false,
             change: Change::default(),
             news: Vec::new(),
+            #[cfg(test)]
+            fails_commits: false,
         })
     }
 
@@ -77,14 +83,14 @@ impl Book {
     /// Returns the messages of a lane where all of them are there and whole.
     fn by_index(&self, lane: &Lane, row: LaneRow) -> Option<Vec<Slot>> {
         let slots = Slot::of_lane(&self.conn, lane).ok()?;
-        let slots: Vec<Slot> = slots.into_iter().collect::<Result<_, _>>().ok()?;
-        is_all(&slots, row).then_some(slots)
+        let slots: Vec<_> = slots.into_iter().collect::<Result<_, _>>().ok()?;
+        all_of(slots, row)
     }
 
     /// Looks through all messages for those of a lane, since the index did not lead to all.
     fn by_scan(&mut self, lane: &Lane, row: LaneRow) -> Result<(Vec<Slot>, Loaded), Fault> {
         let mut found = Loaded::default();
-        let mut slots: Vec<Slot> = Vec::new();
+        let mut slots = Vec::new();
         // A page in the middle that cannot be read ends the scan: then some are missing.
         let all = Slot::all(&self.conn).unwrap_or_default();
         let by_index = Slot::of_lane(&self.conn, lane).unwrap_or_default();
@@ -92,8 +98,13 @@ impl Book {
         found.damaged.extend(claims);
         for one in all {
             match one {
-                Ok(slot) if slot.lane == *lane => slots.push(slot),
-                Ok(_) => {}
+                Ok((slot, sum)) => {
+                    // The index may have led to a message of another lane, which is whole.
+                    found.damaged.remove(&slot.id);
+                    if slot.lane == *lane {
+                        slots.push((slot, sum));
+                    }
+                }
                 Err(id) => {
                     if Slot::lane_of(&self.conn, id)?.is_some_and(|of| of == *lane) {
                         found.damaged.insert(id);
@@ -103,13 +114,15 @@ impl Book {
         }
         let known = slots.len() as u64 + found.damaged.len() as u64;
         found.missing = row.count().saturating_sub(known);
-        if found.damaged.is_empty() && is_all(&slots, row) {
-            // All are there, so it is the index that is wrong; it is made anew.
-            self.begin()?;
-            self.conn.execute_batch("REINDEX message")?;
+        let is_all = found.damaged.is_empty() && is_all(&slots, row);
+        if is_all {
+            // All are there, so it is the index that is wrong; it is made anew before anything is
+            // written.
+            self.index_is_wrong = true;
         } else if found.damaged.is_empty() && found.missing == 0 {
             found.missing = 1;
         }
+        let slots = slots.into_iter().map(|(slot, _)| slot).collect();
         Ok((slots, found))
     }
 
@@ -151,10 +164,37 @@ impl Book {
             .cloned()
             .collect();
         lanes.sort_unstable();
+        self.load_many(&lanes);
         for lane in &lanes {
             self.load(lane)?;
         }
         Ok(lanes)
+    }
+
+    /// Reads lanes in one go where they are many messages together; what is not right is left to
+    /// be read lane by lane.
+    fn load_many(&mut self, lanes: &[Lane]) {
+        let fresh = lanes.iter().filter(|lane| !self.loaded.contains_key(*lane));
+        let mut fresh: HashMap<&Lane, Vec<(Slot, Sum)>> =
+            fresh.map(|lane| (lane, Vec::new())).collect();
+        let rows = fresh.keys().filter_map(|lane| self.lanes.get(*lane));
+        if fresh.len() < 2 || rows.map(LaneRow::count).sum::<u64>() < AT_ONCE_MIN {
+            return;
+        }
+        let Ok(all) = Slot::all(&self.conn) else {
+            return;
+        };
+        for (slot, sum) in all.into_iter().flatten() {
+            if let Some(slots) = fresh.get_mut(&slot.lane) {
+                slots.push((slot, sum));
+            }
+        }
+        for (lane, slots) in fresh {
+            let row = self.lanes.get(lane).copied().unwrap_or_default();
+            if let Some(slots) = all_of(slots, row) {
+                self.take_up(lane, slots, Loaded::default());
+            }
+        }
     }
 
     /// Reads the lane of a message. Where no message of this number is to be found, all lanes are
@@ -199,12 +239,17 @@ impl Book {
     }
 }
 
-/// Whether these are all messages of the lane, and as they were left.
-fn is_all(slots: &[Slot], row: LaneRow) -> bool {
+/// Returns the messages where they are all of the lane, and as they were left.
+fn all_of(slots: Vec<(Slot, Sum)>, row: LaneRow) -> Option<Vec<Slot>> {
+    let is_all = is_all(&slots, row);
+    is_all.then(|| slots.into_iter().map(|(slot, _)| slot).collect())
+}
+
+fn is_all(slots: &[(Slot, Sum)], row: LaneRow) -> bool {
     let mut tally = Tally::default();
     let mut dead = 0;
-    for slot in slots {
-        tally.add(slot.sum());
+    for (slot, sum) in slots {
+        tally.add(*sum);
         dead += u64::from(slot.dead.is_some());
     }
     tally.count == row.count() && tally.total == row.total && dead == row.dead

@@ -24,6 +24,9 @@ pub(in crate::sqlite) struct Slot {
     pub(in crate::sqlite) body_sum: Sum,
 }
 
+/// A message with its checksum, or the number of one that is damaged.
+pub(in crate::sqlite) type Read = Result<(Slot, Sum), u64>;
+
 /// The columns of a message, in the order in which [`Slot::of`] reads them.
 const SLOT: &str = "SELECT id, lane, place, dedupe, digest, attempts, stored, expires, dead, \
                     body_bytes, body_sum, sum FROM message";
@@ -50,7 +53,7 @@ impl Slot {
             .finish()
     }
 
-    fn of(row: &Row<'_>) -> rusqlite::Result<Self> {
+    fn of(row: &Row<'_>) -> rusqlite::Result<(Self, Sum)> {
         let name: String = row.get(1)?;
         let slot = Self {
             id: int(row, 0)?,
@@ -65,27 +68,28 @@ impl Slot {
             body_bytes: int(row, 9)?,
             body_sum: fixed(row, 10)?,
         };
-        whole(fixed(row, 11)?, slot.sum(), slot)
+        let sum = slot.sum();
+        whole(fixed(row, 11)?, sum, (slot, sum))
     }
 
     /// Reads the messages of a lane by the index; of each that is damaged its number.
     pub(in crate::sqlite) fn of_lane(
         conn: &Connection,
         lane: &Lane,
-    ) -> rusqlite::Result<Vec<Result<Self, u64>>> {
+    ) -> rusqlite::Result<Vec<Read>> {
         let mut statement = conn.prepare_cached(&format!("{SLOT} WHERE lane = ?1"))?;
         let rows = statement.query_map([lane.as_str()], Self::or_number)?;
         rows.collect()
     }
 
     /// Reads all messages without the index.
-    pub(in crate::sqlite) fn all(conn: &Connection) -> rusqlite::Result<Vec<Result<Self, u64>>> {
+    pub(in crate::sqlite) fn all(conn: &Connection) -> rusqlite::Result<Vec<Read>> {
         let mut statement = conn.prepare(&format!("{SLOT} NOT INDEXED"))?;
         let rows = statement.query_map([], Self::or_number)?;
         rows.collect()
     }
 
-    fn or_number(row: &Row<'_>) -> rusqlite::Result<Result<Self, u64>> {
+    fn or_number(row: &Row<'_>) -> rusqlite::Result<Read> {
         let number = int(row, 0)?;
         Ok(Self::of(row).map_err(|_| number))
     }
