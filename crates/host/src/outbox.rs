@@ -53,6 +53,9 @@ pub(crate) const LANES: &str = "outbox/";
 /// else sends it in the meantime.
 const HOLD_MARGIN: Duration = Duration::from_secs(60);
 
+/// How long the end of the drain is waited for.
+const CLOSE_WAIT: Duration = Duration::from_secs(3);
+
 /// The lanes of this gateway.
 #[derive(Debug)]
 pub(crate) struct Outbox {
@@ -149,7 +152,10 @@ impl Outbox {
     pub(crate) async fn close(&self) {
         self.closing.send_replace(true);
         let mut ended = self.ended.clone();
-        let _ = ended.wait_for(|ended| *ended).await;
+        let ended = ended.wait_for(|ended| *ended);
+        if tokio::time::timeout(CLOSE_WAIT, ended).await.is_err() {
+            tracing::warn!("the drain of queued writes did not end in time");
+        }
     }
 
     pub(crate) const fn shared(&self) -> &Arc<Shared> {
