@@ -181,6 +181,13 @@ impl HostBuilder {
         self
     }
 
+    /// Remembers queued writes between lives of the program; by default they are remembered for
+    /// this one.
+    pub fn journal(mut self, journal: Arc<dyn Journal>) -> Self {
+        self.journal = journal;
+        self
+    }
+
     /// Presents itself to servers under this name and version.
     pub fn client(mut self, name: &str, version: &str) -> Self {
         self.client = ClientInfo {

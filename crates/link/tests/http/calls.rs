@@ -1,6 +1,7 @@
 //! A call and its answer.
 
 use bowline_core::error::Execution;
+use bowline_link::KeyHeader;
 
 use super::*;
 use crate::server::result;
@@ -293,4 +294,29 @@ async fn a_ping_of_the_server_is_answered_by_a_post() {
         .await;
     let pong = server.post().await;
     assert_eq!(pong.body, r#"{"jsonrpc":"2.0","id":7,"result":{}}"#);
+}
+
+#[tokio::test]
+async fn a_key_travels_as_the_header_that_its_server_looks_at_and_never_as_one_of_ours() {
+    let mut scene = Scene::new().await;
+    for (name, value, seen_as) in [
+        ("Idempotency-Key", "k-1", Some("k-1")),
+        ("Idempotency-Key", "k\n", Some("6b0a")),
+        ("Content-Type", "text/evil", None),
+    ] {
+        let link = scene.link.clone();
+        let keyed = Request {
+            key: Some(Box::new(KeyHeader {
+                name: name.into(),
+                value: value.into(),
+            })),
+            ..request("tools/call")
+        };
+        let call = spawn(async move { link.request(keyed).await });
+        let seen = scene.server.post().await;
+        assert_eq!(seen.header("idempotency-key"), seen_as);
+        assert_eq!(seen.header("content-type"), Some("application/json"));
+        seen.result("1").await;
+        assert_eq!(text(call.await.unwrap()), answered("1"));
+    }
 }
