@@ -131,12 +131,18 @@ impl CallPath {
             Entered::Live(flight) => flight,
         };
         let intent = match self.outbox.enter(call, &route, way.deadline).await? {
-            outbox::Entered::Answered(reply) => return Ok(reply),
+            outbox::Entered::Answered { reply, key } => {
+                record.keyed(key);
+                return Ok(reply);
+            }
             outbox::Entered::Live(intent) => intent,
         };
 
         // The server: with its key in place where the call was written down.
-        let sent = intent.as_ref().map_or(call, |intent| intent.call());
+        let sent = intent.as_ref().map_or(call, |intent| {
+            record.keyed(intent.key());
+            intent.call()
+        });
         let outcome = self.run(sent, way, started).await;
         flight.back();
 

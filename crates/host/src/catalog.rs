@@ -8,6 +8,7 @@ pub(crate) mod listing;
 mod mark;
 mod offer;
 mod unlisted;
+mod widened;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};

@@ -169,7 +169,7 @@ impl Host {
             })
             .collect();
         events.follow(catalog.changes(), &tasks);
-        let outbox = Outbox::new(journal, &around, &hall);
+        let outbox = Outbox::new(journal, &audit, &around, &hall);
         let standing = Standing::new(Arc::clone(&memory), Arc::clone(&clock), tasks);
         let path = CallPath {
             catalog,

@@ -34,6 +34,7 @@ use self::key::Keyed;
 use self::record::{Head, Record};
 use self::tell::Notes;
 use crate::audience::Hall;
+use crate::audit::Audit;
 use crate::callpath::CallPath;
 use crate::events::Events;
 use crate::memory::Memory;
@@ -67,6 +68,7 @@ pub(crate) struct Outbox {
 #[derive(Debug)]
 pub(crate) struct Shared {
     journal: Arc<dyn Journal>,
+    audit: Arc<dyn Audit>,
     clock: Arc<dyn Clock>,
     tasks: Tasks,
     events: Events,
@@ -91,15 +93,26 @@ pub(crate) enum Entered {
     /// It is sent now; what becomes of it is to be told to the intent, where there is one.
     Live(Option<Box<Intent>>),
     /// It waits behind others, or is known already.
-    Answered(Reply),
+    Answered {
+        /// What its caller is told.
+        reply: Reply,
+        /// Its idempotency key.
+        key: Arc<str>,
+    },
 }
 
 impl Outbox {
-    pub(crate) fn new(journal: Arc<dyn Journal>, around: &Surroundings, hall: &Arc<Hall>) -> Self {
+    pub(crate) fn new(
+        journal: Arc<dyn Journal>,
+        audit: &Arc<dyn Audit>,
+        around: &Surroundings,
+        hall: &Arc<Hall>,
+    ) -> Self {
         let (closing, seen) = watch::channel(false);
         let (end, ended) = watch::channel(false);
         let shared = Shared {
             journal,
+            audit: Arc::clone(audit),
             clock: Arc::clone(&around.clock),
             tasks: around.tasks.clone(),
             events: around.events.clone(),
@@ -208,7 +221,10 @@ impl Outbox {
             ))))),
             Published::Stored { id, position, .. } => {
                 shared.is_queued(id, session, &record.head);
-                Ok(Entered::Answered(queued(&told(id, position), &call.id)))
+                Ok(Entered::Answered {
+                    reply: queued(&told(id, position), &call.id),
+                    key: keyed.key,
+                })
             }
             Published::Known(known) => shared.known(known, &record.head, call),
         }
@@ -264,7 +280,8 @@ impl Shared {
                 });
             }
         };
-        Ok(Entered::Answered(reply))
+        let key = Arc::clone(&head.key);
+        Ok(Entered::Answered { reply, key })
     }
 }
 

@@ -104,9 +104,8 @@ impl Record<'_> {
     }
 
     /// Notes the key that makes it safe to repeat.
-    #[expect(dead_code, reason = "told by the outbox once it makes keys")]
-    pub(crate) fn keyed(&mut self, key: &Arc<str>) {
-        self.key = Some(Arc::clone(key));
+    pub(crate) fn keyed(&mut self, key: Arc<str>) {
+        self.key = Some(key);
     }
 
     /// Writes how it ended.

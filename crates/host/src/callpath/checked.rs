@@ -144,7 +144,7 @@ fn definition(catalog: &CatalogStore, route: &Route) -> Option<Bytes> {
     let catalog = catalog.current();
     let mut items = catalog.offer(&route.server)?.tools.iter();
     let item = items.find(|item| item.route.name == route.name)?;
-    (item.route.definition == route.definition).then(|| item.definition.clone())
+    (item.route.definition == route.definition).then(|| item.written.clone())
 }
 
 /// Returns the structured content of a result that does not tell of a failure.

@@ -17,6 +17,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::listing::{self, Listing};
 use super::mark::{Marks, mark};
+use super::widened::widened;
 use super::{ListKind, PerList};
 use crate::spec::ToolRule;
 
@@ -72,8 +73,11 @@ pub struct Item {
     pub route: Arc<Route>,
     /// Its name or URI on `/mcp`.
     pub visible: Arc<str>,
-    /// Its definition, byte for byte but for our own marks.
+    /// Its definition as clients are shown it: byte for byte, but for our own marks and, where
+    /// it is queued, for what a queued call answers.
     pub definition: Bytes,
+    /// The same without the latter.
+    pub plain: Bytes,
     /// The URIs it stands for, where it is a template that can be read.
     pub template: Option<Template>,
     /// Its definition as the server wrote it.
@@ -317,6 +321,7 @@ impl Item {
                 queue: rule.queueing(effect).map(Arc::new),
             }),
             written: definition.clone(),
+            plain: definition.clone(),
             definition,
             name_at,
             nth: 0,
@@ -325,10 +330,15 @@ impl Item {
 
     /// Returns the same entry with these marks and no others.
     fn marked(self, kind: ListKind, marks: &Marks) -> Self {
-        let definition = mark(&self.written, marks);
+        let plain = mark(&self.written, marks);
+        let definition = match self.route.queue {
+            Some(_) => widened(&plain),
+            None => plain.clone(),
+        };
         let name_at = object::field(&definition, kind.id()).unwrap_or(self.name_at);
         Self {
             definition,
+            plain,
             name_at,
             ..self
         }

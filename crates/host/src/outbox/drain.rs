@@ -9,6 +9,7 @@ use bowline_core::error::CallError;
 use bowline_core::lane::{Verdict, replayed};
 use bowline_core::sync::lock;
 use bowline_core::time::Now;
+use bowline_journal::audit::Kind;
 use bowline_journal::{
     Delivery, Done, Entry, JournalError, Lane, MessageId, Order, Receipt, Standing,
 };
@@ -19,8 +20,10 @@ use tokio::task::JoinSet;
 use super::index::Ended;
 use super::intent::{kept, result_of};
 use super::letter::{Letter, Sight, parties};
-use super::record::{Head, Record};
+use super::record::Record;
+use super::tell::Over;
 use super::{LANES, Shared};
+use crate::audit::End;
 use crate::callpath::CallPath;
 use crate::events::{Event, What};
 
@@ -214,7 +217,8 @@ async fn expire(shared: &Shared, lanes: &str) -> usize {
     });
     for entry in &past {
         if let Some(record) = Record::read(&entry.body) {
-            shared.is_dead(entry, &record.head);
+            let end = End::Word("expired");
+            shared.is_dead(entry, &record, (Kind::Expired, end));
         }
     }
     past.len()
@@ -238,13 +242,13 @@ async fn deliver(
         .revoked
         .contains(record.head.credential());
     if is_revoked {
-        revoke(shared, receipt, &record.head).await?;
+        revoke(shared, receipt, &record).await?;
         return Ok(Step::Passed);
     }
     let call = record.call();
     match path.replay(&call, &record.head.server).await {
-        Ok(reply) => answered(shared, (lane, &delivery), &record.head, &reply).await,
-        Err(error) => failed(shared, receipt, &record.head, &error).await,
+        Ok(reply) => answered(shared, (lane, &delivery), &record, reply).await,
+        Err(error) => failed(shared, receipt, &record, error).await,
     }
 }
 
@@ -252,14 +256,15 @@ async fn deliver(
 async fn answered(
     shared: &Shared,
     (lane, delivery): (&Lane, &Delivery),
-    head: &Head,
-    reply: &Reply,
+    record: &Record,
+    reply: Reply,
 ) -> Result<Step, JournalError> {
     let (receipt, at) = (delivery.receipt, shared.at());
-    let Some(result) = result_of(reply) else {
+    let Some(result) = result_of(&reply) else {
         let body = reply.answer.get(reply.body_at.clone()).unwrap_or_default();
         let reason = format!("the server refused it: {}", shown(body));
-        bury(shared, receipt, head, reason.into()).await?;
+        let end = End::Reply(reply);
+        bury(shared, receipt, record, (reason.into(), end)).await?;
         return Ok(Step::Answered);
     };
     let result = kept(result);
@@ -283,25 +288,32 @@ async fn answered(
         dedupe: Arc::clone(&delivery.dedupe),
         done,
     });
-    shared.is_over(receipt.id, head, &letter);
+    shared.is_over(Over {
+        id: receipt.id,
+        record,
+        letter: &letter,
+        kind: Kind::Delivered,
+        end: End::Reply(reply),
+    });
     Ok(Step::Answered)
 }
 
 async fn failed(
     shared: &Shared,
     receipt: Receipt,
-    head: &Head,
-    error: &CallError,
+    record: &Record,
+    error: CallError,
 ) -> Result<Step, JournalError> {
     let at = shared.at();
-    match replayed(error) {
+    match replayed(&error) {
         Verdict::Wait(after) => {
-            shared.failed(receipt.id, error);
+            shared.failed(receipt.id, &error);
             shared.journal.nak(receipt, Duration::ZERO, at).await?;
             Ok(Step::Failed(after))
         }
         Verdict::Refused | Verdict::Ran => {
-            bury(shared, receipt, head, error.to_string().into()).await?;
+            let why = (error.to_string().into(), End::Failed(error));
+            bury(shared, receipt, record, why).await?;
             Ok(Step::Passed)
         }
     }
@@ -311,32 +323,39 @@ async fn failed(
 pub(super) async fn revoke(
     shared: &Shared,
     receipt: Receipt,
-    head: &Head,
+    record: &Record,
 ) -> Result<(), JournalError> {
-    bury(shared, receipt, head, REVOKED.into()).await
+    let why = (REVOKED.into(), End::Word("revoked"));
+    bury(shared, receipt, record, why).await
 }
 
 /// Makes a dead letter of a write, and tells of it.
 async fn bury(
     shared: &Shared,
     receipt: Receipt,
-    head: &Head,
-    reason: Arc<str>,
+    record: &Record,
+    (reason, end): (Arc<str>, End),
 ) -> Result<(), JournalError> {
     let (journal, at) = (&shared.journal, shared.at());
     journal.bury(receipt, Arc::clone(&reason), at).await?;
     match journal.entry(receipt.id, at).await? {
-        Some(entry) => shared.is_dead(&entry, head),
+        Some(entry) => shared.is_dead(&entry, record, (Kind::Dead, end)),
         None => tracing::warn!(id = receipt.id.0, %reason, "a dead letter is gone already"),
     }
     Ok(())
 }
 
 impl Shared {
-    fn is_dead(&self, entry: &Entry, head: &Head) {
+    fn is_dead(&self, entry: &Entry, record: &Record, (kind, end): (Kind, End)) {
         debug_assert!(matches!(entry.standing, Standing::Dead(_)));
         let letter = Letter::of(entry, None, self.sight(None));
-        self.is_over(entry.id, head, &letter);
+        self.is_over(Over {
+            id: entry.id,
+            record,
+            letter: &letter,
+            kind,
+            end,
+        });
     }
 
     pub(super) fn sight(&self, lane: Option<&str>) -> Sight {

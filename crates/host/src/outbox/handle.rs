@@ -23,6 +23,9 @@ pub const LETTERS_MAX: usize = 1_000;
 /// How long writes are held while those of a credential are picked out.
 const PICK_HOLD: Duration = Duration::from_secs(60);
 
+/// Writes that are looked at at once for that.
+const PICK_MAX: usize = 256;
+
 /// Credentials that are remembered as revoked, for writes that were under way then.
 const REVOKED_MAX: usize = 10_000;
 
@@ -214,6 +217,10 @@ impl OutboxHandle {
             JournalError::Unknown => unknown(id),
             other => other.into(),
         })?;
+        if let Some(record) = Record::read(&entry.body) {
+            let letter = shared.letter(&entry);
+            shared.is_dropped(entry.id, &record, letter);
+        }
         shared.hurry(&entry.lane);
         Ok(())
     }
@@ -247,23 +254,29 @@ impl OutboxHandle {
 
     /// Picks the writes of a credential out of a lane.
     async fn pick(&self, lane: &Lane, credential: &str) -> Result<usize, OutboxError> {
-        let (shared, mut count) = (self.shared(), 0);
-        let at = shared.at();
-        let all = shared
-            .journal
-            .lease(lane, Order::Any, usize::MAX, PICK_HOLD, at);
-        for delivery in all.await? {
-            let record = Record::read(&delivery.body);
-            match record.filter(|record| **record.head.credential() == *credential) {
-                Some(record) => {
-                    drain::revoke(shared, delivery.receipt, &record.head).await?;
-                    count += 1;
-                }
-                None => {
-                    let (journal, at) = (&shared.journal, shared.at());
-                    journal.nak(delivery.receipt, Duration::ZERO, at).await?;
+        let shared = self.shared();
+        let (mut count, mut others) = (0, Vec::new());
+        loop {
+            let (journal, at) = (&shared.journal, shared.at());
+            let some = journal.lease(lane, Order::Any, PICK_MAX, PICK_HOLD, at);
+            let some = some.await?;
+            if some.is_empty() {
+                break;
+            }
+            for delivery in some {
+                let record = Record::read(&delivery.body);
+                match record.filter(|record| **record.head.credential() == *credential) {
+                    Some(record) => {
+                        drain::revoke(shared, delivery.receipt, &record).await?;
+                        count += 1;
+                    }
+                    None => others.push(delivery.receipt),
                 }
             }
+        }
+        for receipt in others {
+            let (journal, at) = (&shared.journal, shared.at());
+            journal.nak(receipt, Duration::ZERO, at).await?;
         }
         Ok(count)
     }

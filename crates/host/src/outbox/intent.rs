@@ -82,6 +82,11 @@ impl Intent {
         &self.call
     }
 
+    /// Returns its idempotency key.
+    pub(crate) fn key(&self) -> Arc<str> {
+        Arc::clone(&self.record.head.key)
+    }
+
     /// Takes it back: it was not sent, and will be stored anew.
     pub(crate) async fn withdraw(mut self: Box<Self>) {
         self.write(Ending::Withdraw).await;

@@ -14,6 +14,9 @@ use super::LANES;
 use super::index::Ended;
 use super::record::Record;
 
+/// Why a write cannot be shown or sent that is not as it was written.
+const DAMAGED: &str = "it is damaged on the disk";
+
 /// How a queued write stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -126,8 +129,7 @@ impl Letter {
             Standing::Waiting => (LetterState::Queued, None),
             Standing::Held => (LetterState::Sending, None),
             Standing::Dead(reason) => (LetterState::Dead, Some(Arc::clone(reason))),
-            // It is never sent: what it says cannot be known any more.
-            Standing::Damaged => (LetterState::Dead, Some("damaged on the disk".into())),
+            Standing::Damaged => (LetterState::Dead, Some(DAMAGED.into())),
         };
         let is_next = state == LetterState::Queued && entry.position == 1;
         let times = sight.times.filter(|_| is_next);

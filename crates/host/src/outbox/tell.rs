@@ -9,12 +9,14 @@ use bowline_core::error::CallError;
 use bowline_core::level::Level;
 use bowline_core::sync::lock;
 use bowline_journal::MessageId;
+use bowline_journal::audit::Kind;
 use bowline_wire::splice::write_string;
 
 use super::answer::uri;
 use super::letter::{Letter, LetterState};
-use super::record::Head;
+use super::record::{Head, Record};
 use super::{LANES, Shared};
+use crate::audit::{self, End};
 use crate::events::What;
 use crate::ports::Audience as _;
 
@@ -41,6 +43,18 @@ pub(super) struct Note {
     pub(super) session: Option<SessionKey>,
     /// What it failed with last.
     pub(super) error: Option<Arc<str>>,
+}
+
+/// A write that waits no more.
+#[derive(Debug)]
+pub(super) struct Over<'a> {
+    pub(super) id: MessageId,
+    pub(super) record: &'a Record,
+    pub(super) letter: &'a Letter,
+    /// What is noted of it in the trail.
+    pub(super) kind: Kind,
+    /// How it ended.
+    pub(super) end: End,
 }
 
 impl Notes {
@@ -75,22 +89,64 @@ impl Shared {
     }
 
     /// Tells everybody who should know that a write waits no more.
-    pub(super) fn is_over(&self, id: MessageId, head: &Head, letter: &Letter) {
+    pub(super) fn is_over(&self, over: Over<'_>) {
+        let Over {
+            id, record, letter, ..
+        } = over;
+        let head = &record.head;
         let note = lock(&self.notes).of.remove(&id).unwrap_or_default();
-        let reason = letter.last_error.as_ref();
-        let (server, tool) = (&head.server, &head.tool);
-        match letter.state {
-            LetterState::Dead => tracing::warn!(
-                id = id.0, %server, %tool, principal = %head.principal(),
-                reason = reason.map(AsRef::as_ref), "a queued write could not be delivered"
+        let (principal, server, tool) = (head.principal(), &head.server, &head.tool);
+        let reason = letter.last_error.clone();
+        match &reason {
+            Some(reason) => tracing::warn!(
+                id = id.0, %server, %tool, %principal, %reason,
+                "a queued write could not be delivered"
             ),
-            LetterState::Delivered | LetterState::Queued | LetterState::Sending => tracing::info!(
-                id = id.0, %server, %tool, principal = %head.principal(),
-                "a queued write was delivered"
+            None => tracing::info!(
+                id = id.0, %server, %tool, %principal, "a queued write was delivered"
             ),
         }
-        self.event(letter.state, (id, head), reason.cloned());
+        self.event(letter.state, (id, head), reason.clone());
         self.notify(id, note.session, letter);
+        self.audited(over, reason);
+    }
+
+    /// Tells that a person dropped a write: somebody was promised that it would be delivered.
+    pub(super) fn is_dropped(&self, id: MessageId, record: &Record, letter: Letter) {
+        let letter = Letter {
+            state: LetterState::Dead,
+            position: 0,
+            last_error: Some("dropped by a person".into()),
+            ..letter
+        };
+        self.is_over(Over {
+            id,
+            record,
+            letter: &letter,
+            kind: Kind::Dropped,
+            end: End::Word("dropped"),
+        });
+    }
+
+    fn audited(&self, over: Over<'_>, reason: Option<Arc<str>>) {
+        if !self.audit.is_kept() {
+            return;
+        }
+        let Over {
+            id,
+            record,
+            kind,
+            end,
+            ..
+        } = over;
+        let mut note = audit::Note::of(&record.call(), self.clock.unix_ms());
+        (note.kind, note.end, note.reason) = (kind, end, reason);
+        note.id = Some(id.0.to_string().into());
+        note.target = audit::Target::Named {
+            server: Some(Arc::clone(&record.head.server)),
+            name: Arc::clone(&record.head.tool),
+        };
+        self.audit.note(note);
     }
 
     fn notify(&self, id: MessageId, session: Option<SessionKey>, letter: &Letter) {

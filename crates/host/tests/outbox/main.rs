@@ -7,7 +7,12 @@
     reason = "tests"
 )]
 
+mod broken;
+mod care;
+mod keys;
+mod order;
 mod queueing;
+mod replay;
 mod restart;
 mod rig;
 mod telling;

@@ -149,7 +149,7 @@ pub(super) async fn tools(
         .filter(|offer| wanted(&offer.server))
         .flat_map(|offer| &offer.tools)
         .filter_map(|tool| {
-            let definition = String::from_utf8(tool.definition.to_vec()).ok()?;
+            let definition = String::from_utf8(tool.plain.to_vec()).ok()?;
             Some(ToolEntry {
                 server: tool.route.server.as_ref().to_owned(),
                 tool: tool.route.name.as_ref().to_owned(),
