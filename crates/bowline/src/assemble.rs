@@ -112,14 +112,7 @@ impl Gateway {
         let sessions = Arc::new(sessions);
         let listeners = bind(config.addresses()).await?;
         let url = url_of(&listeners);
-        let run = Run {
-            v: 1,
-            pid: std::process::id(),
-            started_at_ms: clock.unix_ms(),
-            mcp: format!("{url}/mcp"),
-            url: url.clone(),
-            token_file: state.token_file(),
-        };
+        let run = run_of(&url, &state, clock.unix_ms());
         // Found once: after an update the path may lead to another program.
         let own = std::env::current_exe().map_err(AssembleError::OwnPath)?;
         let translate = {
@@ -204,6 +197,18 @@ impl Gateway {
         if let Err(error) = self.state.remove_run() {
             tracing::warn!(error = &error as &dyn std::error::Error, "run.json stays");
         }
+    }
+}
+
+/// Returns what others need to reach a gateway.
+fn run_of(url: &str, state: &State, started_at_ms: u64) -> Run {
+    Run {
+        v: 1,
+        pid: std::process::id(),
+        started_at_ms,
+        url: url.to_owned(),
+        mcp: format!("{url}/mcp"),
+        token_file: state.token_file(),
     }
 }
 

@@ -202,6 +202,30 @@ fn what_a_server_answers_is_told_and_only_an_outage_is_queued() {
 }
 
 #[test]
+fn a_tool_with_an_output_schema_is_listed_with_what_a_queued_call_answers() {
+    let world = World::new("meta");
+    let mut session = world.gateway.session("/mcp");
+    let list = session.request("tools/list", &json!({}));
+    let tools = list["result"]["tools"].as_array().unwrap();
+    let tool = tools
+        .iter()
+        .find(|tool| tool["name"] == "web__write_once")
+        .unwrap();
+    let schema = &tool["outputSchema"];
+    assert_eq!(schema["type"], "object");
+    let [own, queued] = schema["anyOf"].as_array().unwrap().as_slice() else {
+        panic!("{schema}");
+    };
+    assert_eq!(own["properties"]["number"]["$ref"], "#/anyOf/0/$defs/count");
+    assert!(queued["properties"]["queued"].is_object(), "{queued}");
+    let again = tools
+        .iter()
+        .find(|tool| tool["name"] == "web__write_again")
+        .unwrap();
+    assert_eq!(again["outputSchema"], Value::Null);
+}
+
+#[test]
 fn a_key_that_is_none_is_refused_before_anything_is_sent() {
     let world = World::new("meta");
     let mut session = world.gateway.session("/mcp");

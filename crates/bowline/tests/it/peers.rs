@@ -7,6 +7,7 @@ mod conformance_gateway;
 mod equal;
 mod inspector;
 mod matrix;
+mod queued;
 mod raw;
 mod schema;
 mod side_by_side;
