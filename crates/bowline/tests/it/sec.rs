@@ -11,6 +11,7 @@ mod limits;
 mod owners_file;
 mod results;
 mod rules;
+mod secrecy;
 mod sessions;
 
 use std::io::{Read as _, Write as _};
