@@ -180,7 +180,7 @@ impl Gateway {
         self.stop.send_replace(true);
         self.edge.sessions.close_streams();
         self.edge.host.shutdown().await;
-        self.edge.about.audit.close().await;
+        self.edge.about.audit.close(&self.edge.host).await;
         self.exporting.finish().await;
         if let Err(error) = self.state.remove_run() {
             tracing::warn!(error = &error as &dyn std::error::Error, "run.json stays");

@@ -137,6 +137,9 @@ impl CallPath {
 
         // The server: with its key in place where the call was written down.
         let sent = intent.as_ref().map_or(call, |intent| intent.call());
+        if let Some(key) = &sent.key {
+            record.keyed(key);
+        }
         let outcome = self.run(sent, way, started).await;
         flight.back();
 

@@ -37,6 +37,14 @@ struct Status {
     sessions: u64,
     servers: Vec<Server>,
     broken: Vec<Broken>,
+    audit: Audit,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Audit {
+    reason: Option<String>,
+    lost: u64,
 }
 
 pub(super) fn run(view: View<'_>, context: &mut Context) -> Result<Exit, Failure> {
@@ -61,7 +69,8 @@ fn all(client: &Client, out: &mut Out) -> Result<Exit, Failure> {
 fn screen(status: &Status) -> String {
     let failing = status.servers.iter().filter(|server| server.is_failing());
     let refused = usize::from(status.config_error.is_some());
-    let problems = failing.count() + status.broken.len() + refused;
+    let unaudited = usize::from(status.audit.reason.is_some());
+    let problems = failing.count() + status.broken.len() + refused + unaudited;
     let verdict = match problems {
         0 => "all well".green().to_string(),
         number => count(number as u64, "problem").red().to_string(),
@@ -80,6 +89,11 @@ fn screen(status: &Status) -> String {
     }
     if let Some(error) = &status.config_error {
         let text = format!("the changed config is not in force: {error} · see: bowline check");
+        lines.push(clean::line(&text).red().to_string());
+    }
+    if let Some(reason) = &status.audit.reason {
+        let lost = count(status.audit.lost, "row");
+        let text = format!("audit: {lost} lost so far: {reason}");
         lines.push(clean::line(&text).red().to_string());
     }
     if status.insecure_no_auth {

@@ -104,9 +104,10 @@ impl Record<'_> {
     }
 
     /// Notes the key that makes it safe to repeat.
-    #[expect(dead_code, reason = "told by the outbox once it makes keys")]
     pub(crate) fn keyed(&mut self, key: &Arc<str>) {
-        self.key = Some(Arc::clone(key));
+        if self.open.is_some() {
+            self.key = Some(Arc::clone(key));
+        }
     }
 
     /// Writes how it ended.
