@@ -190,7 +190,7 @@ impl Gateway {
         self.stop.send_replace(true);
         self.edge.sessions.close_streams();
         self.edge.host.shutdown().await;
-        self.edge.about.audit.close().await;
+        self.edge.about.audit.close(&self.edge.host).await;
         self.exporting.finish().await;
         // Last of all: whoever comes before may still have something to remember.
         self.journal.close().await;

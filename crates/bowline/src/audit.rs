@@ -2,8 +2,10 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bowline_core::call::Principal;
+use bowline_host::Host;
 use bowline_host::audit::{self, Note, Shows, Target, Trail, Unaudited};
 use bowline_host::ports::Clock;
 use bowline_journal::audit::{AuditError, Kind, Limits, Verdict};
@@ -15,6 +17,10 @@ use crate::telemetry::Secrets;
 
 /// The directory of the trail inside the state directory.
 const DIRECTORY: &str = "audit";
+
+/// How often, and after which time, it is looked whether calls are under way at the end.
+const LEFT_LOOKS_MAX: u32 = 100;
+const LEFT_WAIT: Duration = Duration::from_millis(10);
 
 /// Why the trail cannot be kept.
 #[derive(Debug, thiserror::Error)]
@@ -78,11 +84,21 @@ impl Auditing {
         self.0.as_ref()
     }
 
-    /// Writes down what is left, and takes no more.
-    pub async fn close(&self) {
-        if let Some(trail) = &self.0 {
-            trail.close().await;
+    /// Writes down what is left, and takes no more. Calls that were cut off by the end of their
+    /// servers are waited for, but not long.
+    pub async fn close(&self, host: &Host) {
+        let Some(trail) = &self.0 else {
+            return;
+        };
+        for _ in 0..LEFT_LOOKS_MAX {
+            if host.seats().taken.is_empty() {
+                break;
+            }
+            tokio::time::sleep(LEFT_WAIT).await;
         }
+        // A seat is free a moment before the row is noted, and this takes longer.
+        trail.flush().await;
+        trail.close().await;
     }
 
     /// Whether rows are lost at present, or the trail was found damaged.

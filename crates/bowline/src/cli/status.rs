@@ -39,6 +39,7 @@ struct Status {
     broken: Vec<Broken>,
     journal: Journal,
     outbox: Option<Outbox>,
+    audit: Audit,
 }
 
 /// What remembers queued calls.
@@ -56,6 +57,14 @@ struct Outbox {
     queued: u64,
     dead: u64,
     oldest_age_ms: Option<u64>,
+}
+
+/// The trail of calls.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Audit {
+    reason: Option<String>,
+    lost: u64,
 }
 
 pub(super) fn run(view: View<'_>, context: &mut Context) -> Result<Exit, Failure> {
@@ -81,7 +90,9 @@ fn screen(status: &Status) -> String {
     let failing = status.servers.iter().filter(|server| server.is_failing());
     let refused = usize::from(status.config_error.is_some());
     let journal_fails = matches!(status.journal.health.as_str(), "full" | "poisoned");
-    let problems = failing.count() + status.broken.len() + refused + usize::from(journal_fails);
+    let kept = [journal_fails, status.audit.reason.is_some()];
+    let kept = kept.into_iter().filter(|fails| *fails).count();
+    let problems = failing.count() + status.broken.len() + refused + kept;
     let verdict = match problems {
         0 => "all well".green().to_string(),
         number => count(number as u64, "problem").red().to_string(),
@@ -100,6 +111,11 @@ fn screen(status: &Status) -> String {
     }
     if let Some(error) = &status.config_error {
         let text = format!("the changed config is not in force: {error} · see: bowline check");
+        lines.push(clean::line(&text).red().to_string());
+    }
+    if let Some(reason) = &status.audit.reason {
+        let lost = count(status.audit.lost, "row");
+        let text = format!("audit: {lost} lost so far: {reason}");
         lines.push(clean::line(&text).red().to_string());
     }
     if status.insecure_no_auth {

@@ -16,6 +16,7 @@ use std::time::Duration;
 use bowline_core::budget::{Allowance, BudgetRule, RateRule};
 use bowline_core::call::{Call, Principal, Role, Scope, Subject};
 use bowline_core::policy::{Otherwise, Pattern, Policy, RoleRules};
+use bowline_host::audit::{self, Audit, Shows, Unaudited};
 use bowline_host::dial::RealDial;
 use bowline_host::manifest::Forgetful;
 use bowline_host::pins::Unkept;
@@ -24,6 +25,7 @@ use bowline_host::spec::{ChildSpec, Reach, ServerSpec};
 use bowline_host::supervisor::{Dial, State};
 use bowline_host::tasks::Tasks;
 use bowline_host::{Host, HostLimits, Ports};
+use bowline_journal::audit::Limits;
 use bowline_link::http::HttpLimits;
 use bowline_link::http::hyper_client::{ClientLimits, HyperClient};
 use bowline_link::{ClientInfo, Link, Rename, Request, StdioLimits};
@@ -52,6 +54,8 @@ enum Kind {
     Direct,
     /// By the road: through every gate, as the owner.
     Road,
+    /// The same with a row on disk for each call, and what waits to be written bounded.
+    Audited,
     /// The same with other arguments each time.
     Fresh,
     /// Under a role with a budget and a rate.
@@ -70,9 +74,10 @@ enum Kind {
     LiveHit,
 }
 
-const KINDS: [(&str, Kind); 10] = [
+const KINDS: [(&str, Kind); 11] = [
     ("direct", Kind::Direct),
     ("road", Kind::Road),
+    ("audited", Kind::Audited),
     ("fresh", Kind::Fresh),
     ("ruled", Kind::Ruled),
     ("looked", Kind::Looked),
@@ -133,7 +138,10 @@ impl Bench {
             manifests: Arc::new(Forgetful),
             pins: Arc::new(Unkept),
             journal: Arc::new(bowline_journal::Memory::default()),
-            audit: Arc::new(bowline_host::audit::Unaudited),
+            audit: match kind {
+                Kind::Audited => trail(&clock)?,
+                _ => Arc::new(Unaudited),
+            },
         };
         let mut specs: Vec<_> = (1..servers)
             .map(|nth| ServerSpec::new(&format!("null-{nth}"), "null"))
@@ -149,7 +157,7 @@ impl Bench {
             let _gone = states.wait_for(|state| *state == State::Ready).await;
         }
         let role = match kind {
-            Kind::Direct | Kind::Road | Kind::Fresh => Role::Owner,
+            Kind::Direct | Kind::Road | Kind::Audited | Kind::Fresh => Role::Owner,
             _ => Role::Named("reader".into()),
         };
         if role != Role::Owner {
@@ -224,6 +232,19 @@ impl Bench {
         }
         answered
     }
+}
+
+/// Opens a trail that is thrown away at once, as far as others see; its thread runs beside ours,
+/// and what it does is not ours.
+fn trail(clock: &SystemClock) -> std::io::Result<Arc<dyn Audit>> {
+    let name = format!("bowline-gates-{}", std::process::id());
+    let directory = std::env::temp_dir().join(name);
+    std::fs::create_dir_all(&directory)?;
+    let (limits, clock) = (Limits::default(), Arc::new(*clock));
+    let trail = audit::open(&directory, limits, clock, Shows::default());
+    let trail = trail.map_err(std::io::Error::other)?;
+    std::fs::remove_dir_all(&directory)?;
+    Ok(Arc::new(trail))
 }
 
 fn real_dial(tasks: &Tasks) -> std::io::Result<Arc<dyn Dial>> {

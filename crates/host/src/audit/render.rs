@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use bowline_core::call::{Body, Reply, Scope, Subject};
+use bowline_core::call::{self, Body, Reply, Scope, Subject};
 use bowline_core::error::{CallError, Origin};
 use bowline_journal::audit::{Payload, Render, Row, hex};
 use bowline_wire::object;
@@ -88,6 +88,9 @@ fn row<'a>(note: &'a Note, shows: &Shows) -> Row<'a> {
             row.outcome = Some(outcome(note, reply).into());
             row.execution = Some("completed".into());
             row.origin = Some(reply.origin.as_str().into());
+            if reply.origin == call::Origin::Queued {
+                queued(result.unwrap_or_default(), &mut row);
+            }
         }
     }
     row.result = result.map(digest);
@@ -99,6 +102,16 @@ fn row<'a>(note: &'a Note, shows: &Shows) -> Row<'a> {
         });
     }
     row
+}
+
+/// Notes what names a stored call; its answer says it.
+fn queued<'a>(result: &'a [u8], row: &mut Row<'a>) {
+    let said = object::field(result, "structuredContent").map(|at| at.of(result));
+    let said = said.unwrap_or_default();
+    row.execution = None;
+    row.outcome = Some("queued".into());
+    row.id = object::text(said, "id");
+    row.key = object::text(said, "idempotencyKey").or(row.key.take());
 }
 
 /// Returns which server it was about and the server's own name of it, as far as that is known.

@@ -105,7 +105,9 @@ impl Record<'_> {
 
     /// Notes the key that makes it safe to repeat.
     pub(crate) fn keyed(&mut self, key: Arc<str>) {
-        self.key = Some(key);
+        if self.open.is_some() {
+            self.key = Some(key);
+        }
     }
 
     /// Writes how it ended.

@@ -148,3 +148,65 @@ async fn a_batch_is_written_though_nobody_asks_for_it() {
     heads.changed().await.unwrap();
     assert_eq!(names(directory.path()), ["w0"]);
 }
+
+/// A file system of a few kilobytes, where one can be made.
+struct Small(tempfile::TempDir);
+
+impl Small {
+    fn mount() -> Option<Self> {
+        let at = tempfile::tempdir().unwrap();
+        let mounted = std::process::Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=600k", "tmpfs"])
+            .arg(at.path())
+            .stderr(std::process::Stdio::null())
+            .status();
+        mounted
+            .is_ok_and(|status| status.success())
+            .then_some(Self(at))
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let unmounted = std::process::Command::new("umount")
+            .arg(self.0.path())
+            .status();
+        assert!(unmounted.unwrap().success());
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_loses_rows_that_are_counted_and_the_chain_goes_on_when_there_is_room() {
+    let Some(disk) = Small::mount() else {
+        println!("no file system can be mounted here: nothing was shown");
+        return;
+    };
+    let directory = disk.0.path().join("audit");
+    std::fs::create_dir(&directory).unwrap();
+    let ballast = disk.0.path().join("ballast");
+    std::fs::write(&ballast, vec![0; 300 * 1024]).unwrap();
+    let trail = open(&directory, Limits::default());
+    let mut noted = 0;
+    while trail.health().trouble.is_none() {
+        note(&trail, noted..noted + 100);
+        noted += 100;
+        trail.flush().await;
+        assert!(noted < 100_000, "the disk never was full");
+    }
+    assert!(trail.health().lost > 0);
+    // Nobody waits, however long it lasts.
+    note(&trail, noted..noted + 1_000);
+    noted += 1_000;
+    trail.flush().await;
+    std::fs::remove_file(&ballast).unwrap();
+    note(&trail, noted..noted + 10);
+    noted += 10;
+    trail.flush().await;
+    let health = trail.health();
+    assert_eq!(health.trouble, None);
+    trail.close().await;
+    let verdict = verify(&directory, None).unwrap();
+    assert_eq!((verdict.broken, verdict.lost), (None, health.lost));
+    let kept = names(&directory).len() as u64;
+    assert_eq!(kept + verdict.lost, noted, "each is there or counted");
+}
