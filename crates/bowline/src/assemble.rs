@@ -37,7 +37,7 @@ use crate::edge::{About, Edge, announce, listen};
 use crate::manifests::FileManifests;
 use crate::pins::FilePins;
 use crate::reload::{self, Reloader};
-use crate::secrets;
+use crate::secrets::{self, Sources};
 use crate::state::{self, Lock, Run, State};
 use crate::telemetry::{Exporting, Secrets, Telemetry};
 use crate::tokens::Tokens;
@@ -146,21 +146,8 @@ impl Gateway {
         let door = Door::new(auth, token.expose()).with_tokens(tokens);
         let edge = Edge::new(door, sessions, host, about, reloader, telemetry.traced());
         let (stop, stopped) = watch::channel(false);
-        let tasks = edge.host.tasks();
-        for listener in listeners {
-            let serving = listen::serve(Arc::clone(&edge), listener, stopped.clone());
-            tasks.spawn("listener", serving);
-        }
-        tasks.spawn(
-            "announcer",
-            announce::run(Arc::clone(&edge), stopped.clone()),
-        );
-        tasks.spawn(
-            "secrets",
-            secrets::follow::follow(Arc::clone(&edge), sources, stopped.clone()),
-        );
-        tasks.spawn("config", reload::follow(Arc::clone(&edge), stopped));
-        let exporting = telemetry.export(http_client()?, tasks);
+        serve(&edge, listeners, sources, &stopped);
+        let exporting = telemetry.export(http_client()?, edge.host.tasks());
         state.write_run(&run)?;
         Ok(Self {
             run,
@@ -210,6 +197,25 @@ fn run_of(url: &str, state: &State, started_at_ms: u64) -> Run {
         mcp: format!("{url}/mcp"),
         token_file: state.token_file(),
     }
+}
+
+/// Starts everything that serves, and what follows changes from outside.
+fn serve(
+    edge: &Arc<Edge>,
+    listeners: Vec<TcpListener>,
+    sources: Sources,
+    stopped: &watch::Receiver<bool>,
+) {
+    let tasks = edge.host.tasks();
+    for listener in listeners {
+        let serving = listen::serve(Arc::clone(edge), listener, stopped.clone());
+        tasks.spawn("listener", serving);
+    }
+    let announcer = announce::run(Arc::clone(edge), stopped.clone());
+    tasks.spawn("announcer", announcer);
+    let follower = secrets::follow::follow(Arc::clone(edge), sources, stopped.clone());
+    tasks.spawn("secrets", follower);
+    tasks.spawn("config", reload::follow(Arc::clone(edge), stopped.clone()));
 }
 
 /// Takes every address, or none.

@@ -111,7 +111,7 @@ fn queued<'a>(result: &'a [u8], row: &mut Row<'a>) {
     row.execution = None;
     row.outcome = Some("queued".into());
     row.id = object::text(said, "id");
-    row.key = object::text(said, "idempotencyKey").or(row.key.take());
+    row.key = object::text(said, "idempotencyKey").or_else(|| row.key.take());
 }
 
 /// Returns which server it was about and the server's own name of it, as far as that is known.
