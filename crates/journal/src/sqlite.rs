@@ -1,4 +1,30 @@
 //! A journal in one file of SQLite.
+//!
+//! # What is promised
+//! - What was answered is on the disk: the log of SQLite was synced (`synchronous=FULL`) before.
+//!   One thread writes; it takes what waits, up to 256 operations, writes it in one transaction
+//!   and never waits for more. An operation that fails does not fail those beside it.
+//! - Only attempts may be lost by a crash: they are written along with the next change.
+//! - Every row carries a checksum, every lane the total of its rows, and the ledger the totals of
+//!   lanes, ends and values. A row that was changed is told as `Damaged` and never read as
+//!   something else, and one that is gone is missed, whichever index has lost it.
+//! - A message whose row is damaged stops its lane, and no other: it may have been the next one,
+//!   and its id may be the one that comes again. One of which only the body is damaged stops a
+//!   strict lane when it is first; in a mailbox nobody waits for it. `remove` takes either away,
+//!   and the lane goes on. What a page of SQLite itself has lost is found by `quick_check` when
+//!   the file was not closed in order; then the journal is read only.
+//! - After a failed write or sync nothing is acknowledged any more, whatever the disk says later;
+//!   reads go on. A full disk refuses what is new; what is there can be ended, in the room of a
+//!   ballast file that is given up for it and made again when there is room.
+//!
+//! # What cannot be seen
+//! A file that was replaced as a whole by an older one of itself is whole. Neither can anybody
+//! tell the last transaction of a log that rotted away after a crash from one that the crash
+//! itself cut off.
+//!
+//! # Who reads
+//! The writer answers reads as well, between two transactions: it alone has the checked list of
+//! what there must be. A read waits for one sync at most, and never for a transaction to begin.
 
 mod book;
 mod check;

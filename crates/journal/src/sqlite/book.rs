@@ -26,6 +26,9 @@ use super::fault::{Fault, damaged};
 use super::rows::{LaneRow, Ledger, Slot};
 use crate::engine::{At, JournalError, Lane};
 
+/// Messages whose attempts are not written yet at most; then they are, by themselves.
+const GIVEN_MAX: usize = 4096;
+
 /// Everything about one journal.
 #[derive(Debug)]
 pub(super) struct Book {
@@ -44,6 +47,9 @@ pub(super) struct Book {
     /// Who holds what and what is not due yet; void when the file is opened anew.
     holds: HashMap<u64, Hold>,
     lease: u64,
+    /// How often messages were handed out since that was last written. It is written along with
+    /// the next change: what is lost is one delivery more, which is allowed.
+    given: HashMap<u64, u32>,
     dones: Option<Dones>,
     values: Option<Values>,
     /// Whether the index of lanes was found not to lead to all messages.
@@ -65,8 +71,8 @@ struct Change {
     lanes: HashMap<Lane, Option<LaneRow>>,
     /// Holds that were changed, as they were, in the order of the changes.
     holds: Vec<(u64, Option<Hold>)>,
-    /// Messages that were handed out, whose attempts are to be written.
-    attempts: BTreeSet<u64>,
+    /// The attempts that are written in it.
+    given: HashMap<u64, u32>,
 }
 
 /// The order of the messages of a lane.
@@ -151,41 +157,29 @@ impl Book {
     /// Begins to change a lane, and returns its counters.
     fn touch(&mut self, lane: &Lane) -> Result<&mut LaneRow, rusqlite::Error> {
         self.begin()?;
-        Ok(self.touch_quietly(lane))
-    }
-
-    /// The same, where nothing is to be written by itself.
-    fn touch_quietly(&mut self, lane: &Lane) -> &mut LaneRow {
         let was = self.lanes.get(lane).copied();
         self.change.lanes.entry(lane.clone()).or_insert(was);
-        self.lanes.entry(lane.clone()).or_default()
+        Ok(self.lanes.entry(lane.clone()).or_default())
     }
 
-    /// Writes what is to be written and makes it durable. Attempts alone are written, but not
-    /// waited for: one that is lost is one delivery more, which is allowed.
+    /// How often a message was handed out.
+    fn attempts(&self, slot: &Slot) -> u32 {
+        let more = self.given.get(&slot.id).copied().unwrap_or(0);
+        slot.attempts.saturating_add(more)
+    }
+
+    /// Writes what is to be written and makes it durable.
     pub(super) fn commit(&mut self) -> Result<(), rusqlite::Error> {
-        if !self.change.is_open {
-            if self.change.attempts.is_empty() {
-                self.change = Change::default();
-                return Ok(());
-            }
-            self.conn.execute_batch("PRAGMA synchronous = NORMAL")?;
-            let written = self.begin().and_then(|()| self.write_and_commit());
-            if written.is_err() && !self.conn.is_autocommit() {
-                self.conn.execute_batch("ROLLBACK")?;
-            }
-            self.conn.execute_batch("PRAGMA synchronous = FULL")?;
-            return written;
+        if !self.change.is_open && self.given.len() < GIVEN_MAX {
+            self.change = Change::default();
+            return Ok(());
         }
         self.write_and_commit()
     }
 
     fn write_and_commit(&mut self) -> Result<(), rusqlite::Error> {
-        for id in &self.change.attempts {
-            if let Some(slot) = self.messages.get(id) {
-                slot.update_attempts(&self.conn)?;
-            }
-        }
+        self.begin()?;
+        self.write_attempts()?;
         self.write_lanes()?;
         self.ledger.clean = false;
         if self.ledger != self.written {
@@ -196,6 +190,27 @@ impl Book {
         self.conn.execute_batch("COMMIT")?;
         self.written = self.ledger;
         self.change = Change::default();
+        Ok(())
+    }
+
+    fn write_attempts(&mut self) -> Result<(), rusqlite::Error> {
+        // Those of a lane that was put aside wait until it is read again.
+        let messages = &self.messages;
+        let given = self.given.extract_if(|id, _| messages.contains_key(id));
+        let given: Vec<_> = given.collect();
+        self.change.given = given.iter().copied().collect();
+        for (id, more) in given {
+            let Some(slot) = self.messages.get_mut(&id) else {
+                continue;
+            };
+            let was = u128::from_le_bytes(slot.sum());
+            slot.attempts = slot.attempts.saturating_add(more);
+            let is = u128::from_le_bytes(slot.sum());
+            slot.update_attempts(&self.conn)?;
+            let lane = slot.lane.clone();
+            let row = self.touch(&lane)?;
+            row.total = row.total.wrapping_sub(was).wrapping_add(is);
+        }
         Ok(())
     }
 
@@ -230,6 +245,10 @@ impl Book {
         let change = std::mem::take(&mut self.change);
         self.news.clear();
         self.ledger = self.written;
+        for (id, more) in change.given {
+            let given = self.given.entry(id).or_default();
+            *given = given.saturating_add(more);
+        }
         for (id, was) in change.holds.into_iter().rev() {
             match was {
                 Some(hold) => self.holds.insert(id, hold),
@@ -306,6 +325,9 @@ impl Book {
 
     /// Marks the file as closed in order, or as one to be looked through, and empties its log.
     pub(super) fn close(mut self, is_checked: bool) -> Result<(), rusqlite::Error> {
+        if !self.given.is_empty() {
+            self.write_and_commit()?;
+        }
         self.ledger.clean = is_checked;
         self.ledger.write(&self.conn)?;
         self.checkpoint("TRUNCATE")?;

@@ -85,7 +85,7 @@ impl Book {
             let total = sums.fold(0, u128::wrapping_add);
             let waiting = loaded.waiting.len() as u64;
             let dead = loaded.dead.len() as u64;
-            let row = self.touch_quietly(&lane);
+            let row = self.touch(&lane)?;
             let dead_before = row.dead;
             (row.total, row.waiting, row.dead) = (total, waiting, dead);
             self.ledger.dead = self.ledger.dead.saturating_sub(dead_before) + dead;
@@ -104,8 +104,7 @@ impl Book {
             }
             None => row.waiting = row.waiting.saturating_sub(1),
         }
-        // An attempt that is not written yet must not be written to a row that is gone.
-        self.change.attempts.remove(&slot.id);
+        self.given.remove(&slot.id);
         Slot::delete(&self.conn, slot.id)?;
         self.take_out(slot);
         if let Some(loaded) = self.loaded.get_mut(&slot.lane) {
@@ -132,6 +131,7 @@ impl Book {
         self.take_out(&slot);
         let dead = Slot {
             dead: Some(Arc::clone(reason)),
+            attempts: self.attempts(&slot),
             ..slot
         };
         let is = u128::from_le_bytes(dead.sum());
@@ -141,7 +141,7 @@ impl Book {
         row.dead += 1;
         self.ledger.dead += 1;
         dead.update(&self.conn)?;
-        self.change.attempts.remove(&dead.id);
+        self.given.remove(&dead.id);
         self.hold(dead.id, None);
         if let Some(loaded) = self.loaded.get_mut(&dead.lane) {
             loaded.dead.insert(dead.id);

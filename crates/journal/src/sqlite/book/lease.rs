@@ -55,18 +55,8 @@ impl Book {
             return Ok(None);
         };
         let body = self.body(slot)?;
-        let lane = slot.lane.clone();
-        let (was, is) = {
-            let Some(slot) = self.messages.get_mut(&id) else {
-                return Ok(None);
-            };
-            let was = u128::from_le_bytes(slot.sum());
-            slot.attempts = slot.attempts.saturating_add(1);
-            (was, u128::from_le_bytes(slot.sum()))
-        };
-        let row = self.touch_quietly(&lane);
-        row.total = row.total.wrapping_sub(was).wrapping_add(is);
-        self.change.attempts.insert(id);
+        let given = self.given.entry(id).or_default();
+        *given = given.saturating_add(1);
         self.lease += 1;
         let lease = self.lease;
         let until = at.now.plus(hold);
@@ -83,7 +73,7 @@ impl Book {
             },
             dedupe: slot.dedupe.clone(),
             body,
-            attempts: slot.attempts,
+            attempts: self.attempts(slot),
             stored_unix_ms: slot.stored_unix_ms,
             expires_unix_ms: slot.expires_unix_ms,
         }))

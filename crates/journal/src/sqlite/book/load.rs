@@ -35,6 +35,7 @@ impl Book {
             messages: std::collections::BTreeMap::new(),
             holds: HashMap::new(),
             lease: 0,
+            given: HashMap::new(),
             dones: None,
             values: None,
             index_is_wrong: false,

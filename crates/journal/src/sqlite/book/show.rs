@@ -131,7 +131,7 @@ impl Book {
             standing,
             position,
             body: Bytes::new(),
-            attempts: slot.attempts,
+            attempts: self.attempts(slot),
             stored_unix_ms: slot.stored_unix_ms,
             expires_unix_ms: slot.expires_unix_ms,
         }
