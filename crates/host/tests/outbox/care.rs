@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use bowline_core::call::{Call, Principal, Role};
 use bowline_host::outbox::{LetterState, OutboxError};
+use bowline_host::spec::ServerSpec;
 use bowline_host::{Pattern, Policy, RoleRules};
 use bowline_link::Exit;
-use bowline_sim::{Act, Generation, Script, World, reaches};
+use bowline_sim::{Act, Gate, Generation, Script, World, reaches};
 use serde_json::Value;
 
 use crate::rig::{Rig, doing, is_queued, pass, server, up, write};
@@ -72,6 +73,31 @@ async fn the_writes_of_a_revoked_credential_are_dead_and_those_of_others_are_not
     let dead = rig.letters().await;
     assert_eq!(dead.len(), 2);
     assert!(dead.iter().all(|one| one.state == LetterState::Dead));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_that_is_under_way_when_its_credential_is_revoked_is_not_sent_again() {
+    let spec = ServerSpec {
+        call_timeout: Duration::from_secs(5),
+        ..server("s")
+    };
+    let hangs = doing(Act::Hangs(Gate::closed()));
+    let rig = Rig::of(vec![spec], [("s", Script::always(hangs))]).await;
+    let mut call = write("ann", "s__do", ONE);
+    let mut principal = Principal::new("ann", Role::Owner);
+    principal.credential = "c1".into();
+    call.principal = Arc::new(principal);
+    is_queued(&rig.host.call(call).await.unwrap());
+    rig.world.until(|record| record.executions.len() == 2).await;
+    let outbox = rig.host.outbox();
+    assert_eq!(
+        outbox.withdraw_of_credential("c1").await,
+        Ok(0),
+        "it is held"
+    );
+    rig.drained().await;
+    assert_eq!(rig.ran(), [1, 1], "no third time");
+    assert_eq!(rig.letters().await[0].state, LetterState::Dead);
 }
 
 #[tokio::test(start_paused = true)]

@@ -41,6 +41,23 @@ async fn the_callers_own_key_is_taken_be_it_an_argument_or_beside_them() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_lost_write_that_its_server_knows_again_is_repeated_at_once() {
+    let rig = Rig::new(Script::always(doing(Act::Dies)).then(up())).await;
+    let waits = ServerSpec {
+        backoff: bowline_core::backoff::Backoff::default(),
+        ..server("s")
+    };
+    rig.host.apply(vec![waits]);
+    assert!(reaches(&rig.host, "s", "ready").await);
+    assert!(rig.world.change("s", doing(Act::Dies)));
+    let reply = rig.write_as("owner", r#"{"n":1}"#).await.unwrap();
+    assert_eq!(reply.origin, Origin::Live, "{}", body(&reply));
+    assert_eq!(rig.ran(), [1, 1]);
+    assert_eq!(rig.done(), [1], "under one key");
+    assert!(rig.letters().await.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_key_travels_in_meta_where_the_tool_says_so() {
     let tools = [("do".to_owned(), queued(Channel::Meta))].into();
     let spec = ServerSpec {

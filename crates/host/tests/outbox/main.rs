@@ -9,6 +9,7 @@
 
 mod broken;
 mod care;
+mod chaos;
 mod keys;
 mod order;
 mod queueing;
@@ -16,3 +17,4 @@ mod replay;
 mod restart;
 mod rig;
 mod telling;
+mod views;

@@ -44,6 +44,22 @@ async fn a_new_write_never_overtakes_one_that_waits() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_new_write_does_not_overtake_the_only_one_which_is_just_being_delivered() {
+    let gate = Gate::closed();
+    let script = Script::always(up())
+        .then(Generation::fails("down"))
+        .then(doing(Act::Hangs(gate.clone())));
+    let rig = down(script).await;
+    rig.queue(&args(1)).await;
+    rig.world.until(|record| record.executions.len() == 1).await;
+    rig.queue(&args(2)).await;
+    assert_eq!(rig.ran(), [1], "the second waits for the first");
+    gate.release();
+    rig.drained().await;
+    assert_eq!(rig.ran(), [1, 2]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn lanes_of_other_principals_and_servers_are_not_held_up() {
     let stuck = Script::always(up()).then(Generation::fails("down"));
     let specs = vec![server("s"), server("t")];

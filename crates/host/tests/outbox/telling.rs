@@ -1,6 +1,7 @@
 //! The agent is told what became of a write that it was promised.
 
 use bowline_core::call::{Principal, Role};
+use bowline_core::caller::SessionKey;
 use bowline_sim::{Act, Script, reaches};
 use serde_json::{Value, json};
 
@@ -43,4 +44,27 @@ async fn the_session_that_made_a_write_is_told_of_its_delivery_and_its_principal
     assert_eq!(serde_json::from_str::<Value>(&own).unwrap(), *data);
     assert_eq!(read("somebody", Role::None).await, None, "not his");
     assert!(read("anybody", Role::Owner).await.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_subscribed_to_a_write_hears_that_it_is_over() {
+    let rig = Rig::new(
+        Script::always(doing(Act::Dies))
+            .then(doing(Act::Dies))
+            .then(up()),
+    )
+    .await;
+    let said = rig.queue(r#"{"n":1}"#).await;
+    let uri = format!("bowline://outbox/{}", said["id"].as_str().unwrap());
+    let outbox = rig.host.outbox();
+    let owner = Principal::new("owner", Role::None);
+    let subscribed = |who| outbox.subscribe(who, SessionKey(9), &uri);
+    let stranger = Principal::new("stranger", Role::None);
+    assert_eq!(subscribed(&stranger).await, Ok(false));
+    assert_eq!(subscribed(&owner).await, Ok(true));
+    let heard = rig.ears.heard(2).await;
+    let updated = heard.iter().find(|(session, _)| *session == 9).unwrap();
+    let updated: Value = serde_json::from_str(&updated.1).unwrap();
+    assert_eq!(updated["method"], "notifications/resources/updated");
+    assert_eq!(updated["params"]["uri"], uri.as_str());
 }
