@@ -6,6 +6,7 @@ use std::process::Stdio;
 
 use serde_json::{Value, json};
 
+use crate::credentials;
 use crate::harness::listener::{Asked, Listener};
 use crate::harness::{Gateway, Http, bowline, eventually};
 use crate::metrics::scrape;
@@ -15,6 +16,9 @@ const CANARIES: usize = 20;
 
 /// Of those, the ones that no configuration knows: they travel in the arguments of calls.
 const IN_CALLS: usize = 4;
+
+/// Secrets of a store, a file and a command, each before and after it was rotated.
+const KEPT: std::ops::Range<usize> = 100..106;
 
 /// How much of what a server says in place of an answer is shown.
 const PREVIEW_CHARS: usize = 200;
@@ -41,7 +45,8 @@ fn shell(name: &str, script: &str, args: &[&str], more: &str) -> String {
 fn echo(asked: &Asked) -> String {
     let header = |name| asked.header(name).unwrap_or_default();
     let (bearer, custom) = (header("authorization"), header("x-custom"));
-    format!("you sent {custom} {bearer} to {}", asked.path)
+    let more = header("x-more");
+    format!("you sent {custom} {bearer} {more} to {}", asked.path)
 }
 
 struct Planted {
@@ -51,6 +56,58 @@ struct Planted {
     /// Shakes hands, and fails each call in another way.
     web: Listener,
     collector: Listener,
+    /// Is sent secrets of a store, a file and a command.
+    kept: Listener,
+    /// Where the file is, and what the command prints.
+    directory: tempfile::TempDir,
+}
+
+/// Plants secrets that may change; the one of the store is put away later.
+fn plant_kept() -> (String, Listener, tempfile::TempDir) {
+    let directory = tempfile::tempdir().unwrap();
+    let place = |name: &str| directory.path().join(name);
+    std::fs::write(place("file"), canary(KEPT.start + 2)).unwrap();
+    std::fs::write(place("printed"), canary(KEPT.start + 4)).unwrap();
+    let calls = std::sync::atomic::AtomicUsize::new(0);
+    let listener = Listener::mcp(move |asked| {
+        let status = match calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed) % 3 {
+            0 => 500,
+            1 => 401,
+            _ => 403,
+        };
+        (status, json!(echo(asked)).to_string())
+    });
+    // It says on stderr what it printed, and fails from the second time on.
+    let script = "cat printed; cat printed >&2; test ! -e ran || exit 1; touch ran";
+    let config = format!(
+        "[secrets.printed]\ncommand = [\"sh\", \"-c\", {}]\n\
+         [servers.kept]\nurl = {}\nheaders = {{ Authorization = \"Bearer ${{secret:stored}}\", \
+         X-Custom = {}, X-More = \"${{secret:printed}}\" }}\n",
+        json!(format!("cd {}; {script}", directory.path().display())),
+        json!(format!("{}/mcp", listener.url)),
+        json!(format!("${{file:{}}}", place("file").display())),
+    );
+    (config, listener, directory)
+}
+
+/// Has the kept secrets sent and said back, rotates them, and has that done again.
+fn use_kept(gateway: &Gateway, planted: &Planted) -> Vec<Value> {
+    let mut errors = Vec::new();
+    let place = |name: &str| planted.directory.path().join(name);
+    credentials::set(gateway, "stored", &canary(KEPT.start));
+    credentials::comes(gateway, "kept", "ready");
+    let mut session = gateway.session("/mcp");
+    for rotation in 0..2 {
+        for _ in 0..3 {
+            errors.push(session.call("kept__look", &json!({}))["error"].clone());
+        }
+        if rotation == 0 {
+            std::fs::write(place("file"), canary(KEPT.start + 3)).unwrap();
+            std::fs::write(place("printed"), canary(KEPT.start + 5)).unwrap();
+            credentials::set(gateway, "stored", &canary(KEPT.start + 1));
+        }
+    }
+    errors
 }
 
 fn plant() -> Planted {
@@ -88,6 +145,7 @@ fn plant() -> Planted {
         }
     });
     let collector = Listener::collector();
+    let (kept_config, kept, directory) = plant_kept();
     let remote = |name: &str, url: &str, first: usize| {
         format!(
             "[servers.{name}]\nurl = {}\nheaders = {{ Authorization = {}, X-Custom = {} }}\n",
@@ -109,6 +167,7 @@ fn plant() -> Planted {
         ),
         remote("web", &web.url, 9),
         remote("gate", &gate.url, 11),
+        kept_config,
     ]
     .concat();
     Planted {
@@ -116,6 +175,8 @@ fn plant() -> Planted {
         _gate: gate,
         web,
         collector,
+        kept,
+        directory,
     }
 }
 
@@ -192,7 +253,7 @@ fn watched(gateway: &Gateway) -> Http {
 #[test]
 fn sec_41_planted_secrets_are_in_no_log_status_metric_trace_event_or_error() {
     let planted = plant();
-    let canaries: Vec<_> = (0..CANARIES).map(canary).collect();
+    let canaries: Vec<_> = (0..CANARIES).chain(KEPT).map(canary).collect();
     let log = tempfile::NamedTempFile::new().unwrap();
     let stderr = File::create(log.path()).unwrap();
     let outside = canary(15);
@@ -209,7 +270,8 @@ fn sec_41_planted_secrets_are_in_no_log_status_metric_trace_event_or_error() {
             gateway.status(failing)["last_error"].is_object()
         });
     }
-    let errors = call_everything(&gateway);
+    let mut errors = call_everything(&gateway);
+    errors.extend(use_kept(&gateway, &planted));
     gateway.order("noisy", "restart");
     gateway.wait_for("noisy", "ready");
 
@@ -224,6 +286,8 @@ fn sec_41_planted_secrets_are_in_no_log_status_metric_trace_event_or_error() {
         &["status", "--json"],
         &["ls"],
         &["ls", "--json"],
+        &["secret", "ls"],
+        &["secret", "ls", "--json"],
     ] {
         let out = gateway.cli(args);
         let text = [out.stdout, out.stderr].concat();
@@ -275,6 +339,18 @@ fn assert_was_planted(planted: &Planted, told: &[(String, String)]) {
             .any(|one| one.header("authorization") == Some(&bearer))
     );
     assert!(seen.iter().any(|one| one.path.contains(&canary(9))));
+    let kept = planted.kept.asked();
+    let kept: Vec<_> = kept.iter().map(echo).collect();
+    for number in KEPT {
+        // What a command prints when it fails is not taken.
+        let is_sent = number != KEPT.end - 1;
+        let secret = canary(number);
+        assert_eq!(
+            kept.iter().any(|said| said.contains(&secret)),
+            is_sent,
+            "{number}"
+        );
+    }
     let part = |name: &str| {
         let found = told.iter().find(|(known, _)| known == name);
         found.unwrap().1.as_str()

@@ -2,6 +2,7 @@
 //! lists and children when they change.
 
 mod agents;
+mod keychain;
 mod rotated;
 mod stored;
 

@@ -1,0 +1,89 @@
+//! The keychain of a desktop, in a session bus of its own.
+
+use std::process::{Command, Stdio};
+
+use serde_json::json;
+
+use super::Guarded;
+use crate::harness::{bowline, eventually};
+
+/// Starts a keychain, puts a secret away, serves, and puts another one away.
+const SCRIPT: &str = r#"
+set -e
+printf pw | gnome-keyring-daemon --unlock --components=secrets >/dev/null 2>&1
+bowline="$1 --state state --config bowline.toml"
+printf 'first-key\n' | $bowline secret set web
+secret-tool lookup service bowline name web; echo
+cat state/secrets.json
+$1 --state state --config bowline.toml up --json --listen 127.0.0.1:0 &
+up=$!
+while ! test -e second; do sleep 0.05; done
+printf second-key | $bowline secret set web
+while ! test -e end; do sleep 0.05; done
+kill $up
+wait $up
+$bowline secret rm web
+if secret-tool lookup service bowline name web; then echo "still there"; fi
+cat state/secrets.json
+"#;
+
+#[test]
+fn a_secret_in_the_keychain_is_used_rotated_and_removed() {
+    let needed = ["dbus-run-session", "gnome-keyring-daemon", "secret-tool"];
+    let is_there = |program: &&str| {
+        let found = Command::new("sh")
+            .args(["-c", &format!("command -v {program}")])
+            .output();
+        found.unwrap().status.success()
+    };
+    if !needed.iter().all(is_there) {
+        eprintln!("not tested: it needs {}", needed.join(", "));
+        return;
+    }
+    let server = Guarded::start(&[("first-key", &["look"]), ("second-key", &["look"])]);
+    let directory = tempfile::tempdir().unwrap();
+    let place = |name: &str| directory.path().join(name);
+    let config =
+        "[secret_store]\nkind = \"keychain\"\n".to_owned() + &server.entry("web", "${secret:web}");
+    std::fs::write(place("bowline.toml"), config).unwrap();
+    let script = Command::new("dbus-run-session")
+        .args(["--", "bash", "-c", SCRIPT, "bash"])
+        .arg(bowline())
+        .current_dir(directory.path())
+        .env("HOME", directory.path())
+        .env("XDG_RUNTIME_DIR", directory.path())
+        .env("XDG_DATA_HOME", directory.path())
+        .env_remove("BOWLINE_CONFIG")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::inherit())
+        .spawn()
+        .unwrap();
+    let listed_as = |who: &str| {
+        server
+            .proofs("tools/list")
+            .contains(&format!("Bearer {who}"))
+    };
+    eventually("the first was used", || listed_as("first-key"));
+    std::fs::write(place("second"), "").unwrap();
+    eventually("the second was used", || listed_as("second-key"));
+    std::fs::write(place("end"), "").unwrap();
+    let out = script.wait_with_output().unwrap();
+    assert!(out.status.success(), "{out:?}");
+    let told = String::from_utf8(out.stdout).unwrap();
+    let kept = json!({"v": 1, "secrets": {"web": {"keychain": 1}}});
+    let lines: Vec<_> = told.lines().collect();
+    assert_eq!(
+        lines[..2],
+        ["set web in the keychain", "first-key"],
+        "{told}"
+    );
+    assert_eq!(
+        serde_json::from_str::<serde_json::Value>(lines[2]).unwrap(),
+        kept
+    );
+    assert!(!told.contains("still there"), "{told}");
+    assert_eq!(lines.last(), Some(&r#"{"v":1,"secrets":{}}"#), "{told}");
+    let asked = server.proofs("initialize");
+    assert_eq!(asked, ["Bearer first-key"], "the link stayed");
+}
