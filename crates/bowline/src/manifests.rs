@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::error::Error;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use base64::Engine as _;
@@ -31,10 +31,10 @@ struct Store {
     queue: Mutex<Queue>,
 }
 
-/// Manifests that wait to be written; of each server the newest.
+/// Manifests that wait to be written; of each server the newest, or nothing where its file goes.
 #[derive(Debug, Default)]
 struct Queue {
-    waiting: BTreeMap<Arc<str>, Waiting>,
+    waiting: BTreeMap<Arc<str>, Option<Waiting>>,
     /// Whether somebody is writing.
     writing: bool,
 }
@@ -94,11 +94,19 @@ impl Manifests for FileManifests {
     }
 
     fn save(&self, server: &str, digest: &str, manifest: Manifest) {
-        let mut queue = lock(&self.0.queue);
         let digest = digest.to_owned();
-        queue
-            .waiting
-            .insert(server.into(), Waiting { digest, manifest });
+        self.put(server, Some(Waiting { digest, manifest }));
+    }
+
+    fn forget(&self, server: &str) {
+        self.put(server, None);
+    }
+}
+
+impl FileManifests {
+    fn put(&self, server: &str, waiting: Option<Waiting>) {
+        let mut queue = lock(&self.0.queue);
+        queue.waiting.insert(server.into(), waiting);
         if !std::mem::replace(&mut queue.writing, true) {
             let store = Arc::clone(&self.0);
             // The disk may be slow, and whoever saves must go on.
@@ -112,6 +120,10 @@ impl Store {
     fn write(&self) {
         while let Some((server, waiting)) = self.next() {
             let Some(path) = file::of_server(&self.directory, &server) else {
+                continue;
+            };
+            let Some(waiting) = waiting else {
+                forget(&server, &path);
                 continue;
             };
             let record = Record::new(&server, &waiting.digest, &waiting.manifest);
@@ -130,11 +142,22 @@ impl Store {
         }
     }
 
-    fn next(&self) -> Option<(Arc<str>, Waiting)> {
+    fn next(&self) -> Option<(Arc<str>, Option<Waiting>)> {
         let mut queue = lock(&self.queue);
         let next = queue.waiting.pop_first();
         queue.writing = next.is_some();
         next
+    }
+}
+
+/// Removes a file that may not be there.
+fn forget(server: &str, path: &Path) {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            let error = &error as &dyn Error;
+            tracing::warn!(server, error, "what it offered cannot be forgotten");
+        }
+        Ok(()) | Err(_) => {}
     }
 }
 
@@ -185,7 +208,6 @@ impl Record {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
-    use std::path::Path;
 
     use super::*;
 

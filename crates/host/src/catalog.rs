@@ -24,7 +24,7 @@ pub use introduction::Introduction;
 pub use kind::{ListKind, PerList};
 pub use listing::Listing;
 pub use mark::Marks;
-pub use offer::{Item, Offer, Pages, Shelf, Verdict};
+pub use offer::{Age, Item, Offer, Pages, Shelf, Verdict};
 
 use self::last::LastOffers;
 use self::unlisted::Unlisted;
@@ -256,7 +256,7 @@ impl CatalogStore {
         self.current.load_full()
     }
 
-    /// Returns a receiver that sees every new version.
+    /// Returns a receiver that sees every new version in which something else is offered.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.version.subscribe()
@@ -269,11 +269,28 @@ impl CatalogStore {
         self.change(|offers| {
             let offer = judge(offer);
             let old = offers.get(&offer.server);
-            let same = old.is_some_and(|old| old.is_like(&offer));
-            if !same {
-                offers.insert(Arc::clone(&offer.server), Arc::new(offer));
+            let edit = match old {
+                Some(old) if old.is_like(&offer) && old.age == offer.age => return Edit::None,
+                Some(old) if old.is_like(&offer) => Edit::Marks,
+                Some(_) | None => Edit::Offer,
+            };
+            offers.insert(Arc::clone(&offer.server), Arc::new(offer));
+            edit
+        });
+    }
+
+    /// Notes whether what a server offers is known from it or from before.
+    pub(crate) fn age(&self, server: &str, age: Age) {
+        let is_so = |offer: &Arc<Offer>| offer.age == age;
+        if self.current.load().offer(server).is_none_or(is_so) {
+            return;
+        }
+        self.change(|offers| match offers.get_mut(server) {
+            Some(offer) if !is_so(offer) => {
+                *offer = Arc::new(Offer::clone(offer).aged(age));
+                Edit::Marks
             }
-            !same
+            Some(_) | None => Edit::None,
         });
     }
 
@@ -285,14 +302,14 @@ impl CatalogStore {
         }
         self.change(|offers| {
             let Some(old) = offers.get_mut(server) else {
-                return false;
+                return Edit::None;
             };
             let offer = judge(old);
             let same = old.is_like(&offer);
             if !same {
                 *old = Arc::new(offer);
             }
-            !same
+            Edit::of(!same)
         });
     }
 
@@ -302,13 +319,13 @@ impl CatalogStore {
         if let Some(offer) = self.current.load().offer(server) {
             self.last.put(offer);
         }
-        self.change(|offers| offers.remove(server).is_some());
+        self.change(|offers| Edit::of(offers.remove(server).is_some()));
     }
 
     /// Takes what a server offers out of the catalog.
     pub fn withdraw(&self, server: &str) {
         self.last.remove(server);
-        self.change(|offers| offers.remove(server).is_some());
+        self.change(|offers| Edit::of(offers.remove(server).is_some()));
     }
 
     /// Takes what several servers offer out of the catalog, as one change.
@@ -319,19 +336,41 @@ impl CatalogStore {
         self.change(|offers| {
             let before = offers.len();
             offers.retain(|server, _| !servers.contains(server));
-            offers.len() != before
+            Edit::of(offers.len() != before)
         });
     }
 
-    fn change(&self, edit: impl FnOnce(&mut BTreeMap<Arc<str>, Arc<Offer>>) -> bool) {
+    fn change(&self, edit: impl FnOnce(&mut BTreeMap<Arc<str>, Arc<Offer>>) -> Edit) {
         let _writing = lock(&self.writing);
         let old = self.current.load();
         let mut offers = old.offers.clone();
-        if edit(&mut offers) {
-            let version = old.version + 1;
-            self.current
-                .store(Arc::new(Catalog::build(version, offers)));
+        let edit = edit(&mut offers);
+        if edit == Edit::None {
+            return;
+        }
+        let version = old.version + 1;
+        self.current
+            .store(Arc::new(Catalog::build(version, offers)));
+        // A server that is away for a moment is no reason to compare what thousands know.
+        if edit == Edit::Offer {
             self.version.send_replace(version);
         }
+    }
+}
+
+/// What was changed in the catalog.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Edit {
+    /// Nothing.
+    None,
+    /// Which definitions are marked as last known.
+    Marks,
+    /// What is offered.
+    Offer,
+}
+
+impl Edit {
+    const fn of(offer: bool) -> Self {
+        if offer { Self::Offer } else { Self::None }
     }
 }

@@ -72,6 +72,8 @@ pub trait Manifests: fmt::Debug + Send + Sync {
     fn load(&self, server: &str, digest: &str) -> Option<Manifest>;
     /// Keeps it in place of what was kept before.
     fn save(&self, server: &str, digest: &str, manifest: Manifest);
+    /// Keeps nothing of the server any more.
+    fn forget(&self, server: &str);
 }
 
 /// Keeps nothing.
@@ -84,6 +86,8 @@ impl Manifests for Forgetful {
     }
 
     fn save(&self, _server: &str, _digest: &str, _manifest: Manifest) {}
+
+    fn forget(&self, _server: &str) {}
 }
 
 #[cfg(test)]

@@ -426,12 +426,10 @@ impl Supervisor {
                 challenge,
             } => {
                 let next = self.shared.clock.now().until(*until);
-                let cause = Cause {
-                    class: *class,
-                    reason: Arc::clone(reason),
-                    challenge: challenge.clone(),
-                };
-                (next > BACKOFF_WAIT_MAX).then(|| cause.refusal(&server(), next))
+                let mut cause = Cause::new(*class, Arc::clone(reason));
+                cause.challenge.clone_from(challenge);
+                let hopeless = next > BACKOFF_WAIT_MAX || cause.is_of_credentials();
+                hopeless.then(|| cause.refusal(&server(), next))
             }
             State::Draining if self.is_retired() => Some(CallError::Stopped { server: server() }),
             // What is being stopped may be on its way to a fresh start.

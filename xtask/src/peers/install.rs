@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::Value;
 
-use super::pins::{Peer, Place, Source, What, node_package};
+use super::pins::{Peer, Place, Source, What, machine, node_package};
 use crate::process;
 
 /// Names of Python interpreters, the most common first.
@@ -53,7 +53,9 @@ pub(super) fn ensure(peers: &Path, peer: &Peer) -> Result<Installed> {
     }
     fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
     match &peer.source {
-        Source::Node { .. } | Source::Npm { .. } => npm(&folder, &peer.stamp())?,
+        Source::Node { .. } | Source::Npm { .. } | Source::Native { .. } => {
+            npm(&folder, &peer.stamp())?;
+        }
         Source::Python { pins } => pip(&folder, pins)?,
     }
     let places = places(&folder, peer)?;
@@ -77,12 +79,17 @@ fn locate(folder: &Path, peer: &Peer, place: &Place) -> Result<PathBuf> {
     let package = || match &peer.source {
         Source::Node { .. } => Ok(folder.join("node_modules").join(node_package())),
         Source::Npm { package, .. } => Ok(folder.join("node_modules").join(package)),
+        Source::Native { package, .. } => {
+            let package = format!("{package}-{}", machine());
+            Ok(folder.join("node_modules").join(package))
+        }
         Source::Python { .. } => Err(anyhow!("an environment is no package")),
     };
     let path = match place.what {
         What::Folder => package()?,
         What::Bin => bin(&package()?)?,
         What::Path(inside) => folder.join(inside),
+        What::Native(inside) => package()?.join(inside),
     };
     if !path.exists() {
         bail!("{} is not there after the installation", path.display());

@@ -23,6 +23,12 @@ pub(super) enum Source {
     },
     /// A Python environment of its own.
     Python { pins: &'static [&'static str] },
+    /// A program that is in a package of its own for each kind of machine.
+    Native {
+        /// The package without the kind of machine.
+        package: &'static str,
+        version: &'static str,
+    },
 }
 
 /// One thing of a peer that tests look for.
@@ -41,6 +47,8 @@ pub(super) enum What {
     Folder,
     /// A path inside the peer's folder.
     Path(&'static str),
+    /// A path inside the package for this machine.
+    Native(&'static str),
 }
 
 const fn npm(
@@ -71,6 +79,20 @@ pub(super) const PEERS: &[Peer] = &[
         "@modelcontextprotocol/inspector",
         "2.12.0",
         &[place(&["inspector"], What::Bin)],
+    ),
+    Peer {
+        name: "claude",
+        source: Source::Native {
+            package: "@anthropic-ai/claude-code",
+            version: "2.1.325",
+        },
+        places: &[place(&["agents", "claude"], What::Native("claude"))],
+    },
+    npm(
+        "codex",
+        "@openai/codex",
+        "0.166.0",
+        &[place(&["agents", "codex"], What::Bin)],
     ),
     Peer {
         name: "py1",
@@ -182,13 +204,18 @@ impl Peer {
                 format!("{package}@{version}\n{with}")
             }
             Source::Python { pins } => format!("{}\n", pins.join("\n")),
+            Source::Native { package, version } => {
+                format!("{package}-{}@{version}\n", machine())
+            }
         }
     }
 
     /// For people: the version, or the pins of an environment.
     pub(super) fn version(&self) -> String {
         match &self.source {
-            Source::Node { version } | Source::Npm { version, .. } => (*version).to_owned(),
+            Source::Node { version }
+            | Source::Npm { version, .. }
+            | Source::Native { version, .. } => (*version).to_owned(),
             Source::Python { pins } => pins.join(" "),
         }
     }
@@ -196,6 +223,11 @@ impl Peer {
 
 /// The npm package that holds node for this machine.
 pub(super) fn node_package() -> String {
+    format!("node-{}", machine())
+}
+
+/// What npm packages call this kind of machine.
+pub(super) fn machine() -> String {
     let system = match std::env::consts::OS {
         "macos" => "darwin",
         other => other,
@@ -205,7 +237,7 @@ pub(super) fn node_package() -> String {
         "aarch64" => "arm64",
         other => other,
     };
-    format!("node-{system}-{machine}")
+    format!("{system}-{machine}")
 }
 
 #[cfg(test)]

@@ -45,6 +45,7 @@ pub(crate) struct Server {
     pub(crate) memory_bytes: Option<u64>,
     pub(crate) tools: u64,
     pub(crate) manifest: String,
+    pub(crate) stale: bool,
     pub(crate) pin: String,
     pub(crate) pins_changed: u64,
     pub(crate) pins_quarantined: u64,
@@ -124,6 +125,8 @@ pub(crate) struct Tool<'a> {
     pub(crate) tool: String,
     #[serde(default)]
     pub(crate) effect: String,
+    #[serde(default)]
+    pub(crate) stale: bool,
     #[serde(borrow)]
     pub(crate) definition: &'a RawValue,
 }

@@ -61,7 +61,10 @@ fn row(server: &Server) -> [String; 5] {
     [
         server.name.clone(),
         server.state.clone(),
-        server.tools.to_string(),
+        match server.stale {
+            true => format!("{} stale", server.tools),
+            false => server.tools.to_string(),
+        },
         server.command.clone(),
         error.map_or_else(String::new, |error| {
             format!("{}: {}", error.class, error.message)
@@ -96,6 +99,9 @@ fn signatures(tools: &Tools<'_>, out: &mut Out) -> Result<(), Failure> {
         let about = clean::line(about.trim());
         let gap = if about.is_empty() { "" } else { "  " };
         out.line(&format!("{}{gap}{}", clean::line(&text), about.dimmed()))?;
+    }
+    if tools.tools.iter().any(|tool| tool.stale) {
+        out.note("as last known: the server is down or being started");
     }
     for server in &tools.unlisted {
         let message = server

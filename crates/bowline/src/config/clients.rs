@@ -143,6 +143,8 @@ pub(super) fn credentials(file: &File, env: &Env) -> BTreeSet<String> {
     let sent: Vec<&Text> = headers.chain(tokens).collect();
     let sent = sent.iter().flat_map(|text| expand::variables(&text.text));
     found.extend(sent.map(str::to_owned));
+    let secrets = file.secrets.iter().filter_map(|secret| secret.env.as_ref());
+    found.extend(secrets.map(|name| name.text.clone()));
     found
 }
 
@@ -206,6 +208,8 @@ inherit_env = ["INHERITED_TOKEN", "LANG", "UNSET_TOKEN"]
 [servers.b]
 url = "https://h.example/?k=${IN_URL}"
 headers = { Authorization = "Bearer ${PLAIN}", X = "${file:nowhere}" }
+[secrets.tracker]
+env = "NAMED"
 [clients.codex]
 direct = "https://h.example/"
 direct_token = "${DIRECT}"
@@ -230,6 +234,7 @@ direct_token = "${DIRECT}"
             "INHERITED_TOKEN",
             "IN_ENV",
             "IN_URL",
+            "NAMED",
             "PLAIN",
         ];
         assert_eq!(found, wanted);

@@ -32,6 +32,7 @@ mod http_servers;
 mod isolation;
 mod kill;
 mod lifecycle;
+mod menus;
 mod metrics;
 mod old_sse;
 mod outbox;

@@ -10,7 +10,11 @@ use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 
 use super::ListKind;
-use super::offer::{Item, Offer, Shelf};
+use super::mark::mark_stale;
+use super::offer::{Age, Item, Offer, Shelf};
+
+/// About what a mark adds to a definition.
+const STALE_BYTES: usize = 40;
 
 /// A list as ready bytes, and a fingerprint that changes with any definition.
 #[derive(Clone, Debug, Default)]
@@ -27,6 +31,35 @@ impl Listing {
         Self {
             result,
             fingerprint,
+        }
+    }
+}
+
+impl Listing {
+    /// Marks those definitions that are only known from before. The fingerprint stays: whoever
+    /// knows the list need not ask for it again because its server is away for a while.
+    pub(super) fn marked(self, kind: ListKind, stale: &[bool]) -> Self {
+        if !stale.contains(&true) {
+            return self;
+        }
+        let whole = &self.result;
+        let list = object::field(whole, kind.member()).unwrap_or(Span { start: 0, end: 0 });
+        let mut out = Vec::with_capacity(whole.len() + stale.len() * STALE_BYTES);
+        let mut done = 0;
+        for (item, stale) in object::items(list.of(whole)).zip(stale) {
+            let at = item.shift(list.start);
+            out.extend_from_slice(whole.get(done..at.start).unwrap_or_default());
+            done = at.end;
+            if *stale {
+                out.extend_from_slice(&mark_stale(at.of(whole)));
+            } else {
+                out.extend_from_slice(at.of(whole));
+            }
+        }
+        out.extend_from_slice(whole.get(done..).unwrap_or_default());
+        Self {
+            result: out.into(),
+            ..self
         }
     }
 }
@@ -63,14 +96,16 @@ pub(super) fn write<'a>(
     one: impl Fn(&Item, &mut Vec<u8>),
 ) -> Listing {
     let mut result = format!("{{\"{}\":[", kind.member()).into_bytes();
+    let mut stale = Vec::new();
     for (nth, item) in items.into_iter().enumerate() {
         if nth > 0 {
             result.push(b',');
         }
         one(item, &mut result);
+        stale.push(item.age == Age::LastKnown);
     }
     result.extend_from_slice(b"]}");
-    Listing::of(result.into())
+    Listing::of(result.into()).marked(kind, &stale)
 }
 
 /// Merges one list of all servers under the visible names.

@@ -72,6 +72,31 @@ pub(super) fn mark(written: &Bytes, marks: &Marks) -> Bytes {
     marked.into()
 }
 
+/// Returns the definition with the mark of what is only known from before. Marks of ours that it
+/// has stay; one that its server wrote was taken out when it was read.
+pub(super) fn mark_stale(definition: &[u8]) -> Vec<u8> {
+    let mut ours = Vec::new();
+    write_string(&mut ours, &format!("{PREFIX}stale"));
+    ours.extend_from_slice(b":true");
+    let inside = |text: &[u8], at: Span, with: &[&[u8]]| replace(text, at, &with.concat());
+    let before_end = |end: usize| Span {
+        start: end.saturating_sub(1),
+        end: end.saturating_sub(1),
+    };
+    match object::field(definition, "_meta") {
+        Some(at) if at.of(definition).starts_with(b"{") => {
+            let empty = object::fields(at.of(definition)).next().is_none();
+            let comma: &[u8] = if empty { b"" } else { b"," };
+            inside(definition, before_end(at.end), &[comma, &ours])
+        }
+        Some(at) => inside(definition, at, &[b"{", &ours, b"}"]),
+        None => {
+            let end = before_end(definition.len());
+            inside(definition, end, &[b",\"_meta\":{", &ours, b"}"])
+        }
+    }
+}
+
 /// Returns the value of `_meta` with our members at its end. What is no object goes.
 fn meta_with(value: &[u8], ours: &[u8]) -> Vec<u8> {
     let mut out = b"{".to_vec();
@@ -145,6 +170,32 @@ mod tests {
                 r#"{"_meta":{"dev.bowline/lint":["hidden_text","injection"]},"name":"t"}"#,
             );
             check(&written, &Marks::default(), &written);
+        }
+    }
+
+    #[test]
+    fn what_is_only_known_from_before_says_so_beside_other_marks() {
+        for (written, want) in [
+            (
+                r#"{ "name":"t" }"#,
+                r#"{ "name":"t" ,"_meta":{"dev.bowline/stale":true}}"#,
+            ),
+            (
+                r#"{"_meta":{ },"name":"t"}"#,
+                r#"{"_meta":{ "dev.bowline/stale":true},"name":"t"}"#,
+            ),
+            (
+                r#"{"name":"t","_meta":{"a":1,"dev.bowline/pin":"changed"}}"#,
+                r#"{"name":"t","_meta":{"a":1,"dev.bowline/pin":"changed","dev.bowline/stale":true}}"#,
+            ),
+            (
+                r#"{"_meta":null,"name":"t"}"#,
+                r#"{"_meta":{"dev.bowline/stale":true},"name":"t"}"#,
+            ),
+        ] {
+            let marked = mark_stale(written.as_bytes());
+            assert_eq!(std::str::from_utf8(&marked).unwrap(), want);
+            serde_json::from_slice::<serde_json::Value>(&marked).unwrap();
         }
     }
 

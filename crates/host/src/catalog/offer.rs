@@ -39,6 +39,18 @@ pub struct Offer {
     pub resources: Shelf,
     /// Its templates of resources.
     pub templates: Shelf,
+    /// Whether it serves, or only did.
+    pub age: Age,
+}
+
+/// Whether what is offered is known from a server that serves, or from before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Age {
+    /// As the server says it, or will when it is needed.
+    #[default]
+    Live,
+    /// As the server said it when it last served; it is down, or being started.
+    LastKnown,
 }
 
 /// One list of one server.
@@ -86,6 +98,8 @@ pub struct Item {
     name_at: Span,
     /// Its place in the server's own order.
     nth: usize,
+    /// Whether its server serves.
+    pub(super) age: Age,
 }
 
 impl Offer {
@@ -110,7 +124,22 @@ impl Offer {
             prompts: shelf(ListKind::Prompts),
             resources: shelf(ListKind::Resources),
             templates: shelf(ListKind::Templates),
+            age: Age::Live,
         }
+        .aged(Age::Live)
+    }
+
+    /// Returns the same offer as one that is known so.
+    #[must_use]
+    pub(crate) fn aged(mut self, age: Age) -> Self {
+        self.age = age;
+        for kind in ListKind::ALL {
+            let shelf = self.shelf_mut(kind);
+            if shelf.all().any(|item| item.age != age) {
+                *shelf = shelf.aged(kind, age);
+            }
+        }
+        self
     }
 
     /// Returns the same offer with every tool dealt with as `verdict` says.
@@ -176,7 +205,12 @@ impl Shelf {
                         || matches!(kind, ListKind::Resources | ListKind::Templates) =>
                 {
                     let nth = items.len();
-                    items.push(Item { nth, ..item });
+                    let item = Item { nth, ..item };
+                    // Whoever judges tools puts their marks on; marks are nobody else's to write.
+                    items.push(match kind {
+                        ListKind::Tools => item,
+                        _ => item.marked(kind, &Marks::default()),
+                    });
                 }
                 Some(_) | None => withheld += 1,
             }
@@ -201,7 +235,8 @@ impl Shelf {
         let is_as_written = |item: &Item| item.definition == item.written;
         let listing = match &page {
             Some(page) if withdrawn.is_empty() && items.iter().all(is_as_written) => {
-                Listing::of(page.clone())
+                let stale = items.iter().map(|item| item.age == Age::LastKnown);
+                Listing::of(page.clone()).marked(kind, &stale.collect::<Vec<_>>())
             }
             _ => listing::write(kind, &items, |item, out| {
                 out.extend_from_slice(&item.definition);
@@ -229,6 +264,15 @@ impl Shelf {
         }
         let page = self.page.clone();
         Self::of(kind, (items, withdrawn), self.withheld, page)
+    }
+
+    fn aged(&self, kind: ListKind, age: Age) -> Self {
+        let aged = |items: &[Item]| -> Vec<_> {
+            let items = items.iter().cloned();
+            items.map(|item| Item { age, ..item }).collect()
+        };
+        let entries = (aged(&self.items), aged(&self.withdrawn));
+        Self::of(kind, entries, self.withheld, self.page.clone())
     }
 
     /// Returns its entries and those that are withdrawn.
@@ -325,6 +369,7 @@ impl Item {
             definition,
             name_at,
             nth: 0,
+            age: Age::Live,
         })
     }
 

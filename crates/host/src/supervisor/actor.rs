@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 use super::cause::Cause;
 use super::relist::Relist;
 use super::{Command, Dialled, Order, Shared, State, Surroundings, Wish};
-use crate::catalog::ListKind;
+use crate::catalog::{Age, ListKind};
 use crate::events::What;
 use crate::manifest::Manifest;
 use crate::spec::Reach;
@@ -139,6 +139,7 @@ impl Actor {
     }
 
     async fn backoff(&mut self, wait: Duration, cause: Cause) -> Phase {
+        self.age(Age::LastKnown);
         self.tell(State::Backoff {
             until: self.shared.clock.now().plus(wait),
             reason: cause.reason,
@@ -230,6 +231,13 @@ impl Actor {
         let (server, now) = (&self.shared.spec.name, self.shared.clock.now());
         (server, self.recovery.failures(), now).hash(&mut mixer);
         mixer.finish()
+    }
+
+    /// Notes whether what is shown of it is known from before.
+    fn age(&self, age: Age) {
+        if !self.shared.is_retired() {
+            self.around.catalog.age(&self.shared.spec.name, age);
+        }
     }
 
     fn tell(&self, state: State) {

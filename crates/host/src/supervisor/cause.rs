@@ -1,5 +1,6 @@
 //! Why a server does not serve: by type for machines, in one line for people.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +19,21 @@ pub(super) struct Cause {
     pub(super) reason: Arc<str>,
     /// What it said about the credentials that it wants, if that was it.
     pub(super) challenge: Option<Arc<str>>,
+    /// What becomes of what it offered before.
+    pub(super) menu: Menu,
 }
+
+/// What becomes of what a server offered before it failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Menu {
+    /// It is away, and may be back with the same: what it offered is still shown.
+    LastKnown,
+    /// It is there and refuses us: what it offered may have been taken away.
+    Withdrawn,
+}
+
+/// Statuses by which somebody before a server says that it is away.
+const AWAY: RangeInclusive<u16> = 502..=504;
 
 impl Cause {
     pub(super) fn new(class: Class, reason: impl Into<Arc<str>>) -> Self {
@@ -26,6 +41,7 @@ impl Cause {
             class,
             reason: reason.into(),
             challenge: None,
+            menu: Menu::LastKnown,
         }
     }
 
@@ -35,7 +51,13 @@ impl Cause {
             class: self.class,
             reason: secrets.clean_shared(&self.reason),
             challenge: self.challenge.map(|said| secrets.clean_shared(&said)),
+            menu: self.menu,
         }
+    }
+
+    /// Whether it wants other credentials: then it is no use to wait for the next try.
+    pub(super) const fn is_of_credentials(&self) -> bool {
+        matches!(self.class, Class::AuthRequired | Class::ScopeRequired)
     }
 
     /// Returns what a caller is told who will not wait for the `next` try.
@@ -66,32 +88,37 @@ impl From<&ConnectError> for Cause {
             }
             ConnectError::Refused { source, .. } => class_of(source),
         };
-        let challenge = match error {
-            ConnectError::Refused { source, .. } => challenge_of(source),
-            _ => None,
+        let (challenge, menu) = match error {
+            ConnectError::Refused { source, .. } => (challenge_of(source), menu_of(source)),
+            ConnectError::HandshakeRefused { .. } => (None, Menu::Withdrawn),
+            _ => (None, Menu::LastKnown),
         };
         Self {
             class,
             reason: whole(error).into(),
             challenge,
+            menu,
         }
     }
 }
 
 impl From<&ListError> for Cause {
     fn from(error: &ListError) -> Self {
-        let (class, challenge) = match error {
-            ListError::Link { source, .. } => (class_of(source), challenge_of(source)),
-            ListError::Refused { .. }
-            | ListError::TooManyPages(_)
+        let (class, challenge, menu) = match error {
+            ListError::Link { source, .. } => {
+                (class_of(source), challenge_of(source), menu_of(source))
+            }
+            ListError::Refused { .. } => (Class::ProtocolError, None, Menu::Withdrawn),
+            ListError::TooManyPages(_)
             | ListError::TooManyItems(_)
             | ListError::RepeatedCursor(_)
-            | ListError::CursorTooLarge(_) => (Class::ProtocolError, None),
+            | ListError::CursorTooLarge(_) => (Class::ProtocolError, None, Menu::LastKnown),
         };
         Self {
             class,
             reason: whole(error).into(),
             challenge,
+            menu,
         }
     }
 }
@@ -101,6 +128,15 @@ fn class_of(error: &LinkError) -> Class {
     match explain(error, &Arc::default(), None, 0).class() {
         Class::SendFailed | Class::ConnectionLost => Class::ConnectFailed,
         class => class,
+    }
+}
+
+/// An answer is no outage, whatever it says.
+fn menu_of(error: &LinkError) -> Menu {
+    match error {
+        LinkError::Unauthorized { .. } => Menu::Withdrawn,
+        LinkError::Http { status, .. } if !AWAY.contains(status) => Menu::Withdrawn,
+        _ => Menu::LastKnown,
     }
 }
 

@@ -12,7 +12,7 @@ use bowline_link::Processes;
 use serde::Serialize;
 
 use super::{State, Supervisor, lock};
-use crate::catalog::Offer;
+use crate::catalog::{Age, Offer};
 use crate::pins::Summary;
 use crate::spec::{ChildLimits, Reach, ServerSpec};
 
@@ -53,6 +53,8 @@ pub struct ServerStatus {
     pub pins: Summary,
     /// Where the catalog has them from: the link that serves, or the last one that did.
     pub manifest: &'static str,
+    /// Whether they are shown as last known, because it is down or being started.
+    pub stale: bool,
     /// Callers that hold it: calls under way, and those that wait for it.
     pub ref_count: usize,
     /// Calls that it has to answer.
@@ -254,6 +256,7 @@ impl Supervisor {
                 (Some(_), State::Ready) => "live",
                 (Some(_), _) => "last_known",
             },
+            stale: offer.is_some_and(|offer| offer.age == Age::LastKnown),
             // A call waits for a place, has one, or is a request that needs none.
             ref_count: self.turns_taken().max(in_flight) + self.queued(),
             in_flight,

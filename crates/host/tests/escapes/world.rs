@@ -6,6 +6,7 @@ use std::time::Duration;
 use bowline_core::backoff::Backoff;
 use bowline_core::call::{Call, Kind, Principal, Role};
 use bowline_core::supervision::RestartPolicy;
+use bowline_host::catalog::Age;
 use bowline_host::{Host, HostLimits};
 use bowline_link::Exit;
 use bowline_sim::{Act, Generation, Hearer, Script, World, call, reaches, spec};
@@ -205,7 +206,8 @@ pub(crate) async fn start() -> (World, Host) {
     }
     assert!(world.kill("down", Exit::Signal(9)));
     assert!(reaches(&host, "down", "backoff").await);
-    assert!(host.catalog().offer("down").is_some(), "still listed");
+    let down = host.catalog().offer("down").map(|offer| offer.age);
+    assert_eq!(down, Some(Age::LastKnown), "still listed, and marked");
     let mut shown = as_owner("o", call("a__shows", "{}"));
     shown.caller = Some(Hearer::of(SESSION));
     host.call(shown).await.unwrap();

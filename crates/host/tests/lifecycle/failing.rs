@@ -13,12 +13,12 @@ use bowline_sim::{Generation, Script, World, call, reaches, spec};
 
 use super::{OddDial, WAIT, calls, host, pass, remote, states, well, world};
 
-fn refused(source: LinkError) -> ConnectError {
+pub(super) fn refused(source: LinkError) -> ConnectError {
     let server = "s".into();
     ConnectError::Refused { server, source }
 }
 
-fn unauthorized(status: u16) -> ConnectError {
+pub(super) fn unauthorized(status: u16) -> ConnectError {
     refused(LinkError::Unauthorized {
         status,
         challenge: Some("Bearer".into()),

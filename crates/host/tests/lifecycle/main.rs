@@ -11,6 +11,7 @@ mod failing;
 mod leaving;
 mod quiet;
 mod remembered;
+mod stale;
 mod starts;
 
 use std::collections::{HashMap, VecDeque};
@@ -148,6 +149,10 @@ impl Manifests for Kept {
         *self.saves.lock().unwrap() += 1;
         let mut kept = self.manifests.lock().unwrap();
         kept.insert(server.to_owned(), (digest.to_owned(), manifest));
+    }
+
+    fn forget(&self, server: &str) {
+        self.manifests.lock().unwrap().remove(server);
     }
 }
 

@@ -6,6 +6,7 @@ use axum::Json;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use bowline_core::call::Scope;
+use bowline_host::catalog::Age;
 use bowline_host::supervisor::Order;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -124,6 +125,8 @@ struct ToolEntry {
     tool: String,
     name: String,
     effect: &'static str,
+    /// Whether it is shown as last known, because its server is down or being started.
+    stale: bool,
     definition: Box<RawValue>,
 }
 
@@ -147,14 +150,15 @@ pub(super) async fn tools(
     let tools = catalog
         .offers()
         .filter(|offer| wanted(&offer.server))
-        .flat_map(|offer| &offer.tools)
-        .filter_map(|tool| {
+        .flat_map(|offer| offer.tools.iter().map(|tool| (tool, offer.age)))
+        .filter_map(|(tool, age)| {
             let definition = String::from_utf8(tool.plain.to_vec()).ok()?;
             Some(ToolEntry {
                 server: tool.route.server.as_ref().to_owned(),
                 tool: tool.route.name.as_ref().to_owned(),
                 name: tool.visible.as_ref().to_owned(),
                 effect: tool.route.effect.as_str(),
+                stale: age == Age::LastKnown,
                 definition: RawValue::from_string(definition).ok()?,
             })
         })
@@ -165,8 +169,13 @@ pub(super) async fn tools(
         .into_iter()
         .filter(|status| wanted(&status.name) && catalog.offer(&status.name).is_none())
         .map(|status| {
-            let message = status.last_error.map(|error| error.message);
-            json!({"server": status.name, "state": status.state, "message": message})
+            let error = status.last_error.as_ref();
+            json!({
+                "server": status.name,
+                "state": status.state,
+                "class": error.map(|error| error.class),
+                "message": error.map(|error| &error.message),
+            })
         })
         .collect();
     Ok(Json(ToolsAnswer {

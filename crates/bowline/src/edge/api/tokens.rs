@@ -121,8 +121,9 @@ async fn take_away(edge: &Edge, which: &str, why: End) -> Result<Json<Value>, Fa
         why.because("revoked for now, but it would count again after a restart")
     })?;
     let mut withdrawn = 0;
-    for token in &revoked {
-        // They were accepted while the token was good; a person says now that it is not.
+    // They were accepted while the token was good; a person says now that it is not.
+    let taken_back = revoked.iter().filter(|_| why == End::Revoked);
+    for token in taken_back {
         let dead = edge.host.outbox().withdraw_of_credential(token.id()).await;
         withdrawn += dead.map_err(|error| {
             let why = outbox::failure(&error);

@@ -27,7 +27,7 @@ impl Asked {
     }
 }
 
-/// What is answered: a status, and JSON.
+/// What is answered: a status, and JSON, or the events of a stream.
 pub(crate) type Answer = (u16, String);
 
 /// Listens until the test ends.
@@ -165,9 +165,12 @@ fn serve(
         stream.read_exact(&mut asked.body)?;
         kept.lock().unwrap().push(asked.clone());
         let (status, body) = answer(&asked);
+        let kind = match body.starts_with("data: ") {
+            true => "text/event-stream",
+            false => "application/json",
+        };
         let head = format!(
-            "HTTP/1.1 {status} Said\r\nContent-Type: application/json\r\n\
-             Content-Length: {}\r\n\r\n",
+            "HTTP/1.1 {status} Said\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\r\n",
             body.len()
         );
         stream

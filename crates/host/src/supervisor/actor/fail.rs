@@ -1,5 +1,6 @@
 //! What a failure leads to.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use bowline_core::time::{Now, millis};
 use bowline_link::Exit;
 use bowline_link::stderr::{LAST_WORDS_LINES, last_words};
 
-use super::super::cause::Cause;
+use super::super::cause::{Cause, Menu};
 use super::{Actor, Phase};
 
 /// A server that served this long has recovered from whatever ailed it before.
@@ -38,6 +39,15 @@ impl Actor {
         self.failed(Failure::Unstarted, cause)
     }
 
+    /// Offers nothing, and remembers nothing of what it offered, until it lists again.
+    fn unlearn(&mut self) {
+        self.manifest = None;
+        self.withdraw();
+        if !self.shared.is_retired() {
+            self.around.manifests.forget(&self.shared.spec.name);
+        }
+    }
+
     /// Counts a failure and decides what comes next.
     fn failed(&mut self, failure: Failure, cause: Cause) -> Phase {
         let cause = cause.cleaned(&self.shared.spec.secrets);
@@ -48,10 +58,14 @@ impl Actor {
             .counts
             .restarts
             .store(self.recovery.spent().into(), Ordering::Relaxed);
-        let (server, reason) = (&self.shared.spec.name, &cause.reason);
+        let shared = Arc::clone(&self.shared);
+        let (server, reason) = (&shared.spec.name, &cause.reason);
         match next {
             Next::Retry(wait) => {
                 tracing::warn!(%server, %reason, ?wait, "failed; will be started again");
+                if cause.menu == Menu::Withdrawn {
+                    self.unlearn();
+                }
                 Phase::Backoff(wait, cause)
             }
             Next::Eject => {

@@ -53,6 +53,10 @@ impl Actor {
                     event => self.around.heard(&shared, LinkKey::SHARED, event),
                 },
                 listed = relists.tools.next(&link, shared.clock.as_ref()) => {
+                    if let Some(cause) = refused(&listed) {
+                        self.close(&link).await;
+                        return self.unstarted(cause);
+                    }
                     self.learn(&mut relists.tools, &listed);
                     self.publish(&link, listed).await;
                 }
@@ -96,4 +100,14 @@ impl Actor {
             tracing::info!(%server, "asks clients; sessions get links of their own");
         }
     }
+}
+
+/// Says why the tools are not shown to us any more, if they are not: then they are not ours to
+/// call either, until the server lists them again.
+fn refused(listed: &[Listed]) -> Option<Cause> {
+    let errors = listed
+        .iter()
+        .filter_map(|(_, listed)| listed.as_ref().err());
+    let mut causes = errors.map(Cause::from);
+    causes.find(Cause::is_of_credentials)
 }

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use bowline_core::error::{Class, whole};
 use bowline_core::time::Now;
 use bowline_link::Link;
 use bowline_link::stderr::{LAST_WORDS_LINES, last_words};
@@ -15,7 +14,7 @@ use super::super::list::{self, Listed, list_all};
 use super::super::starts::paced;
 use super::super::{Command, Dialled, Order, Ready, Shared, State, Surroundings, Wish};
 use super::{Actor, Phase, Relists};
-use crate::catalog::{ListKind, Offer, Pages};
+use crate::catalog::{Age, ListKind, Offer, Pages};
 use crate::manifest::Manifest;
 use crate::pins::PinMode;
 
@@ -27,6 +26,7 @@ impl Actor {
             .generation
             .fetch_add(1, Ordering::Relaxed)
             + 1;
+        self.age(Age::LastKnown);
         self.tell(State::Starting);
         tracing::info!(server = %self.shared.spec.name, generation, "starting");
         self.log_before = self.shared.log.stamps().newest();
@@ -100,9 +100,13 @@ impl Actor {
             match listed {
                 Ok(read) => *pages.get_mut(kind) = Some(read),
                 Err(error) => {
-                    let reason: Arc<str> = whole(&error).into();
-                    tracing::warn!(%server, %reason, "a list could not be read");
-                    self.shared.remember(Class::ProtocolError, &reason);
+                    let cause = Cause::from(&error);
+                    tracing::warn!(%server, reason = %cause.reason, "a list could not be read");
+                    self.shared.remember(cause.class, &cause.reason);
+                    // What is refused may have been taken away.
+                    if cause.is_of_credentials() {
+                        *pages.get_mut(kind) = Some(Vec::new());
+                    }
                 }
             }
         }
@@ -125,8 +129,10 @@ impl Actor {
     /// Shows what the server said when it last served; `false` where that must not be shown
     /// before it says it again.
     pub(super) fn offer_kept(&self, initialize: &Bytes, pages: &Pages) -> bool {
-        let offer = self.read(initialize, pages);
         let spec = &self.shared.spec;
+        // One that waits to be needed is not away.
+        let age = if spec.lazy { Age::Live } else { Age::LastKnown };
+        let offer = self.read(initialize, pages).aged(age);
         if spec.pin == PinMode::Block && self.around.pins.is_news(spec, &offer) {
             return false;
         }
