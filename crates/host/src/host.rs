@@ -126,7 +126,8 @@ pub struct Ports {
 }
 
 impl Host {
-    /// Takes `specs` into care and starts those that are not lazy, in the background.
+    /// Takes `specs` into care and starts those that are not lazy, in the background; queued writes
+    /// go out under the policy of that moment, so another is set before anything is awaited.
     #[must_use]
     pub fn start(specs: Vec<ServerSpec>, limits: HostLimits, ports: Ports) -> Self {
         let Ports {
