@@ -80,6 +80,10 @@ async fn world(seed: u64) {
         panic!("BOWLINE_SEED={seed}: {:#?}", rig.letters().await);
     }
 
+    judge(seed, &world, &promised);
+}
+
+fn judge(seed: u64, world: &World, promised: &BTreeMap<(String, u64), ()>) {
     let record = world.record();
     let mut seen = HashSet::new();
     let mut done: BTreeMap<String, Vec<u64>> = BTreeMap::new();
