@@ -15,7 +15,7 @@ use crate::process;
 const ACKNOWLEDGED_MIN: u64 = 50_000;
 
 /// Bytes of the end of the log between two cuts of it, in the full form and in the quick one.
-const TAIL_STEP: (u64, u64) = (1, 509);
+const TAIL_STEP: (u64, u64) = (31, 509);
 
 /// What is tried, and how often.
 #[derive(Debug, PartialEq, Eq)]
@@ -123,6 +123,7 @@ fn parts(plan: &Plan) -> Vec<Vec<String>> {
         counted("cut", plan.cuts),
         counted("flips", plan.flips),
         plan.faults.then(|| vec!["faults".to_owned()]),
+        plan.faults.then(|| vec!["full".to_owned()]),
         (plan.tail_step > 0).then(|| tail.to_vec()),
     ]
     .into_iter()
@@ -198,7 +199,8 @@ mod tests {
                 "cut --rounds 25 --seed 1",
                 "flips --rounds 1000 --seed 1",
                 "faults",
-                "tail --step 1"
+                "full",
+                "tail --step 31"
             ]
         );
     }
@@ -209,8 +211,8 @@ mod tests {
             of(&["--kills", "3", "--seed", "7"]),
             ["kill --rounds 3 --seed 7"]
         );
-        assert_eq!(of(&["--faults"]), ["faults"]);
-        assert_eq!(of(&["--quick"]).len(), 5);
+        assert_eq!(of(&["--faults"]), ["faults", "full"]);
+        assert_eq!(of(&["--quick"]).len(), 6);
     }
 
     #[test]
