@@ -68,7 +68,7 @@ pub(crate) fn run(root: &Path, rest: &[String]) -> Result<ExitCode> {
         eprintln!("bench: {part}");
         let measured = match part {
             GATES => gates::measure(root, &mut report),
-            _ => journal::measure(root, &mut report),
+            _ => journal::measure(root, &plan, &mut report),
         };
         if let Err(error) = measured {
             report.leave_out(part, &format!("{error:#}"));

@@ -15,7 +15,10 @@ use crate::process;
 const ACKNOWLEDGED_MIN: u64 = 50_000;
 
 /// Bytes of the end of the log between two cuts of it, in the full form and in the quick one.
-const TAIL_STEP: (u64, u64) = (1, 509);
+const TAIL_STEP: (u64, u64) = (31, 509);
+
+/// Calls between two that fail, likewise.
+const FAULT_STEP: (u64, u64) = (1, 13);
 
 /// What is tried, and how often.
 #[derive(Debug, PartialEq, Eq)]
@@ -23,7 +26,8 @@ struct Plan {
     kills: u64,
     cuts: u64,
     flips: u64,
-    faults: bool,
+    /// Calls from one that fails to the next that does; 0 leaves the part out.
+    fault_step: u64,
     tail_step: u64,
     seed: u64,
     json: bool,
@@ -74,7 +78,7 @@ fn plan(rest: &[String]) -> Result<Plan> {
         kills: FULL.0,
         cuts: FULL.1,
         flips: FULL.2,
-        faults: true,
+        fault_step: FAULT_STEP.0,
         tail_step: TAIL_STEP.0,
         seed: 1,
         json: false,
@@ -83,8 +87,8 @@ fn plan(rest: &[String]) -> Result<Plan> {
     let named =
         |word: &&String| ["--kills", "--cuts", "--flips", "--faults"].contains(&word.as_str());
     if rest.iter().any(|word| named(&word)) {
-        (plan.kills, plan.cuts, plan.flips, plan.faults) = (0, 0, 0, false);
-        plan.tail_step = 0;
+        (plan.kills, plan.cuts, plan.flips) = (0, 0, 0);
+        (plan.fault_step, plan.tail_step) = (0, 0);
     }
     let mut words = rest.iter();
     while let Some(word) = words.next() {
@@ -97,11 +101,10 @@ fn plan(rest: &[String]) -> Result<Plan> {
             "--cuts" => plan.cuts = value()?,
             "--flips" => plan.flips = value()?,
             "--seed" => plan.seed = value()?,
-            "--faults" => plan.faults = true,
+            "--faults" => plan.fault_step = FAULT_STEP.0,
             "--quick" => {
                 (plan.kills, plan.cuts, plan.flips) = QUICK;
-                plan.faults = true;
-                plan.tail_step = TAIL_STEP.1;
+                (plan.fault_step, plan.tail_step) = (FAULT_STEP.1, TAIL_STEP.1);
             }
             "--json" => plan.json = true,
             other => bail!("unknown option `{other}`"),
@@ -117,12 +120,14 @@ fn parts(plan: &Plan) -> Vec<Vec<String>> {
         let words = [part, "--rounds", &rounds.to_string(), "--seed", &seed].map(str::to_owned);
         (rounds > 0).then(|| words.to_vec())
     };
+    let faults = ["faults", "--step", &plan.fault_step.to_string()].map(str::to_owned);
     let tail = ["tail", "--step", &plan.tail_step.to_string()].map(str::to_owned);
     [
         counted("kill", plan.kills),
         counted("cut", plan.cuts),
         counted("flips", plan.flips),
-        plan.faults.then(|| vec!["faults".to_owned()]),
+        (plan.fault_step > 0).then(|| faults.to_vec()),
+        (plan.fault_step == FAULT_STEP.0).then(|| vec!["full".to_owned()]),
         (plan.tail_step > 0).then(|| tail.to_vec()),
     ]
     .into_iter()
@@ -197,8 +202,9 @@ mod tests {
                 "kill --rounds 200 --seed 1",
                 "cut --rounds 25 --seed 1",
                 "flips --rounds 1000 --seed 1",
-                "faults",
-                "tail --step 1"
+                "faults --step 1",
+                "full",
+                "tail --step 31"
             ]
         );
     }
@@ -209,7 +215,7 @@ mod tests {
             of(&["--kills", "3", "--seed", "7"]),
             ["kill --rounds 3 --seed 7"]
         );
-        assert_eq!(of(&["--faults"]), ["faults"]);
+        assert_eq!(of(&["--faults"]), ["faults --step 1", "full"]);
         assert_eq!(of(&["--quick"]).len(), 5);
     }
 
