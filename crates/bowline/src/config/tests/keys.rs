@@ -70,13 +70,6 @@ fn how_a_server_lives_and_what_it_takes_is_read_from_both_syntaxes() {
         (&same.servers, same.limits)
     );
     assert_eq!(config.telemetry, same.telemetry);
-    let audit = Audit {
-        calls: false,
-        payload: true,
-        max_bytes: 2 << 20,
-        keep: 7,
-    };
-    assert_eq!((config.audit, same.audit), (audit, audit));
     let seconds = Duration::from_secs;
     let limits = HostLimits {
         principal_calls_max: 10,
@@ -135,6 +128,19 @@ fn how_a_server_lives_and_what_it_takes_is_read_from_both_syntaxes() {
         open_files_max: Some(1024),
     };
     assert_eq!(child.limits, limits);
+}
+
+#[test]
+fn what_the_audit_trail_keeps_is_read_from_both_syntaxes() {
+    let toml = toml(TOML, &Env::default()).unwrap();
+    let json = json(JSON).unwrap();
+    let audit = Audit {
+        calls: false,
+        payload: true,
+        max_bytes: 2 << 20,
+        keep: 7,
+    };
+    assert_eq!((toml.audit, json.audit), (audit, audit));
 }
 
 #[test]

@@ -40,7 +40,7 @@ enum Try {
 #[derive(Debug)]
 pub(super) struct Agent {
     pub(super) server: &'static str,
-    tool: &'static str,
+    pub(super) tool: &'static str,
     first: u64,
     count: u64,
     token: String,
