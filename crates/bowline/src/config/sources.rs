@@ -1,4 +1,4 @@
-//! From what the file says of secrets to where they come from, and to what is looked at for changes.
+//! From what the file says of secrets to where they come from and what is watched for changes.
 
 use std::sync::Arc;
 

@@ -52,6 +52,11 @@ fn a_child_whose_secret_changes_is_started_anew_after_its_calls_ended() {
     assert!(again["result"].is_object(), "{again}");
 }
 
+/// A secret as it is listed.
+fn one(name: &str, from: &str, is_set: bool, used_by: &[&str]) -> Value {
+    json!({"name": name, "from": from, "set": is_set, "used_by": used_by})
+}
+
 #[test]
 fn secrets_are_listed_with_their_origins_and_users_and_never_their_values() {
     let server = Guarded::start(&[("stored-value", &["look"])]);
@@ -70,7 +75,6 @@ fn secrets_are_listed_with_their_origins_and_users_and_never_their_values() {
         assert!(!listed.to_string().contains("value-1"), "{listed}");
         listed["secrets"].clone()
     };
-    let one = |name: &str, from: &str, is_set: bool, used_by: &[&str]| json!({"name": name, "from": from, "set": is_set, "used_by": used_by});
     assert_eq!(
         list(),
         json!([
