@@ -1,6 +1,8 @@
 //! `bowline run` and `bowline connect`: a client gets the gateway as one of its servers and a
 //! token of its own, and nothing else that is secret.
 
+mod queued;
+
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
