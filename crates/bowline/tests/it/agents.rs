@@ -1,6 +1,7 @@
 //! `bowline run` and `bowline connect`: a client gets the gateway as one of its servers and a
 //! token of its own, and nothing else that is secret.
 
+mod printed;
 mod queued;
 
 use std::io::{Read, Write};
@@ -458,41 +459,6 @@ fn a_profile_may_forbid_a_client_and_one_that_is_not_there_is_named() {
     assert_eq!(code, Some(4), "{stderr}");
     assert!(stderr.contains("npm install -g @openai/codex"), "{stderr}");
     assert!(tokens(&gateway).is_empty());
-}
-
-#[test]
-fn the_arguments_are_printed_without_a_secret() {
-    let gateway = Gateway::up(&fixture("fix", &[]));
-    let url = format!("http://{}/mcp", gateway.address);
-    let (code, lines, note) = told(&gateway.cli(&["connect", "codex", "--print-args"]));
-    assert_eq!(code, Some(0), "{note}");
-    assert_eq!(lines.lines().count(), 4, "{lines}");
-    assert!(note.contains("BOWLINE_SESSION_TOKEN"), "{note}");
-    let (_, shown, _) = told(&gateway.cli(&["connect", "codex", "--print-args", "--json"]));
-    let shown: Value = serde_json::from_str(&shown).unwrap();
-    let args: Vec<_> = shown["args"].as_array().unwrap().iter().collect();
-    assert_eq!(args.len(), 4);
-    assert_eq!(
-        args[1],
-        &json!(format!("mcp_servers.bowline.url=\"{url}\""))
-    );
-    assert!(!shown.to_string().contains(&gateway.token));
-    let (_, line, _) = told(&gateway.cli(&["connect", "claude", "--print-args", "--shell"]));
-    assert!(line.starts_with("--mcp-config '{\"mcpServers\":"), "{line}");
-    // Nothing else is built yet, so that it must be asked for.
-    let (code, _, stderr) = told(&gateway.cli(&["connect", "claude"]));
-    assert_eq!(code, Some(2), "{stderr}");
-
-    let (dir, file) = nowhere("[gateway]\nlisten = \"127.0.0.1:7444\"\n");
-    let output = Command::new(bowline())
-        .args(["connect", "claude", "--print-args", "--config"])
-        .arg(&file)
-        .arg("--state")
-        .arg(dir.path().join("state"))
-        .output();
-    let (code, stdout, _) = told(&output.unwrap());
-    assert_eq!(code, Some(0));
-    assert!(stdout.contains("http://127.0.0.1:7444/mcp"), "{stdout}");
 }
 
 #[test]

@@ -250,6 +250,30 @@ fn watched(gateway: &Gateway) -> Http {
     events
 }
 
+/// What people read of it.
+fn commands(gateway: &Gateway) -> Vec<(String, String)> {
+    let all = [
+        &["logs"][..],
+        &["logs", "--json"],
+        &["status"],
+        &["status", "--json"],
+        &["ls"],
+        &["ls", "--json"],
+        &["secret", "ls"],
+        &["secret", "ls", "--json"],
+        &["outbox", "ls", "--json"],
+        &["audit", "tail", "-n", "1000"],
+        &["audit", "export"],
+    ];
+    let told = all.iter().map(|args| {
+        let out = gateway.cli(args);
+        assert_eq!(out.status.code(), Some(0), "{args:?}");
+        let text = [out.stdout, out.stderr].concat();
+        (args.join(" "), String::from_utf8_lossy(&text).into_owned())
+    });
+    told.collect()
+}
+
 #[test]
 fn sec_41_planted_secrets_are_in_no_log_status_metric_trace_event_or_error() {
     let planted = plant();
@@ -279,20 +303,7 @@ fn sec_41_planted_secrets_are_in_no_log_status_metric_trace_event_or_error() {
     for (number, error) in errors.iter().enumerate() {
         told.push((format!("error {number}"), error.to_string()));
     }
-    for args in [
-        &["logs"][..],
-        &["logs", "--json"],
-        &["status"],
-        &["status", "--json"],
-        &["ls"],
-        &["ls", "--json"],
-        &["secret", "ls"],
-        &["secret", "ls", "--json"],
-    ] {
-        let out = gateway.cli(args);
-        let text = [out.stdout, out.stderr].concat();
-        told.push((args.join(" "), String::from_utf8_lossy(&text).into_owned()));
-    }
+    told.extend(commands(&gateway));
     for path in ["/api/v1/status", "/api/v1/discover"] {
         told.push((path.to_owned(), gateway.api(path).to_string()));
     }

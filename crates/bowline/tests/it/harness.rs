@@ -205,8 +205,7 @@ pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     while !holds() {
         assert!(Instant::now() < end, "never: {what}");
         // Looks again soon; what is waited for happens in another process.
-        let (_open, pause) = std::sync::mpsc::channel::<()>();
-        let _ = pause.recv_timeout(Duration::from_millis(10));
+        last(Duration::from_millis(10));
     }
 }
 
@@ -486,3 +485,9 @@ mod process;
 pub(crate) mod served;
 
 pub(crate) use process::{lives, memory};
+
+/// Lets something last for a while, such as an outage; nothing is waited for by it.
+pub(crate) fn last(time: Duration) {
+    let (_never, pause) = std::sync::mpsc::channel::<()>();
+    let _ = pause.recv_timeout(time);
+}

@@ -21,7 +21,7 @@ use self::agent::{Agent, Tally};
 use self::kills::Kills;
 use crate::harness::network::Network;
 use crate::harness::served::Served;
-use crate::harness::{Gateway, PATIENCE, eventually, fixture};
+use crate::harness::{Gateway, PATIENCE, eventually, fixture, last};
 use crate::props::number;
 
 /// Agents of each kind: they repeat, or they do not; over HTTP, or over pipes.
@@ -97,7 +97,7 @@ impl World {
             let session = gateway.session_as(&token, "/mcp");
             let first = nth as u64 * NUMBERS;
             let each = calls / (SERVERS * AGENTS_PER_KIND) as u64;
-            Agent::new((server, tool), (first, each), token, session.id.clone())
+            Agent::new((server, tool), (first, each), token, session.id)
         });
         all.collect()
     }
@@ -115,7 +115,7 @@ impl World {
             let dead = entries.iter().find(|entry| entry["state"] == "dead");
             assert_eq!(dead, None, "a write is dead");
             assert!(Instant::now() < end, "never drained: {}", entries.len());
-            std::thread::sleep(Duration::from_millis(50));
+            last(Duration::from_millis(50));
         }
     }
 }

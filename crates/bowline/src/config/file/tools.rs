@@ -102,8 +102,8 @@ impl Written {
             let problem = Problem::new(queue.clone(), message, label);
             problems.push(problem.help(
                 "add idempotency = \"argument:NAME\", \"header:NAME\" or \"meta\" if the server \
-                 knows a call again by such a key, or idempotent = true if running it twice is like \
-                 running it once",
+                 knows a call again by such a key, or idempotent = true if running it twice is \
+                 like running it once",
             ));
         }
     }

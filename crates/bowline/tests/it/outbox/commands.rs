@@ -13,7 +13,7 @@ fn text(output: &Output) -> (String, String) {
 }
 
 #[test]
-fn a_queued_call_exits_7_and_can_be_shown_retried_and_dropped() {
+fn a_queued_call_exits_7_and_can_be_shown_and_dropped() {
     let mut world = World::new("meta");
     world.web.kill();
     let call = |key: &str| {
@@ -72,6 +72,20 @@ fn a_queued_call_exits_7_and_can_be_shown_retried_and_dropped() {
         "{:?}",
         text(&gone)
     );
+    let (_, stderr) = cli(&["outbox", "ls", "--server", "wbe"]);
+    assert!(stderr.contains("no server named `wbe`"), "{stderr}");
+}
+
+#[test]
+fn a_queued_call_can_be_retried_and_the_same_again_is_answered_from_memory() {
+    let mut world = World::new("meta");
+    world.web.kill();
+    let call = |key: &str| {
+        let call = ["call", "web.write_once", "number=5", "--key", key];
+        world.gateway.cli(&call)
+    };
+    assert_eq!(call("other").status.code(), Some(7));
+    let cli = |args: &[&str]| text(&world.gateway.cli(args));
     let json = cli(&["outbox", "ls", "--json"]).0;
     let json: Value = serde_json::from_str(&json).unwrap();
     let entries = json["entries"].as_array().unwrap();
@@ -92,8 +106,6 @@ fn a_queued_call_exits_7_and_can_be_shown_retried_and_dropped() {
     });
     let (stdout, stderr) = text(&call("other"));
     assert!(stderr.contains("ok, answered before"), "{stdout}{stderr}");
-    let (_, stderr) = cli(&["outbox", "ls", "--server", "wbe"]);
-    assert!(stderr.contains("no server named `wbe`"), "{stderr}");
 }
 
 #[test]

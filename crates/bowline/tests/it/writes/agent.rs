@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::{NUMBERS, World};
-use crate::harness::PATIENCE;
+use crate::harness::{PATIENCE, last};
 
 /// Where more wait, an agent takes its time.
 const BACKLOG: u64 = 16;
@@ -103,7 +103,7 @@ impl Agent {
             }
             world.done.fetch_add(1, Ordering::SeqCst);
             if position > BACKLOG {
-                std::thread::sleep(Duration::from_millis(position.min(200) * 2));
+                last(Duration::from_millis(position.min(200) * 2));
             }
         }
     }
@@ -121,7 +121,7 @@ impl Agent {
             }
             self.tally.repeated += 1;
             assert!(Instant::now() < end, "{number} gets no answer");
-            std::thread::sleep(Duration::from_millis(20));
+            last(Duration::from_millis(20));
         }
     }
 

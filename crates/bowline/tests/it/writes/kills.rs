@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::World;
-use crate::harness::PATIENCE;
 use crate::harness::network::Weather;
+use crate::harness::{PATIENCE, last};
 
 /// Kills by chance, the same ones for the same seed.
 #[derive(Debug)]
@@ -61,7 +61,7 @@ impl Kills {
             "server over HTTP" => {
                 let mut web = world.web.lock().unwrap();
                 web.kill();
-                std::thread::sleep(pause);
+                last(pause);
                 web.restart();
             }
             "server over pipes" => {
@@ -75,12 +75,12 @@ impl Kills {
             "connections cut" => world.network.cut(),
             "network down" => {
                 world.network.turn(Weather::Down);
-                std::thread::sleep(pause);
+                last(pause);
                 world.network.turn(Weather::Fair);
             }
             "answers lost" => {
                 world.network.turn(Weather::Mute);
-                std::thread::sleep(pause);
+                last(pause);
                 world.network.cut();
                 world.network.turn(Weather::Fair);
             }
@@ -108,7 +108,7 @@ fn wait_for(world: &World, due: u64) {
             seen = (done, Instant::now());
         }
         assert!(seen.1.elapsed() < PATIENCE, "stuck at {done} of {due}");
-        std::thread::sleep(Duration::from_millis(1));
+        last(Duration::from_millis(1));
     }
 }
 
