@@ -9,6 +9,7 @@ use bowline_host::Host;
 use bowline_host::audience::{Attached, Occupied};
 use thiserror::Error;
 use tokio::net::TcpListener;
+use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 
 use crate::assemble::Gateway;
@@ -76,6 +77,7 @@ pub struct Bound {
     pub token: String,
     edge: Arc<Edge>,
     tokens: Arc<Tokens>,
+    runtime: Handle,
     stop: watch::Sender<bool>,
     closed: oneshot::Receiver<()>,
     /// Held as long as sessions hear what servers say.
@@ -149,6 +151,7 @@ impl Gateway {
             token,
             edge,
             tokens,
+            runtime: Handle::current(),
             stop,
             closed,
             _attached: attached,
@@ -181,6 +184,8 @@ impl Bound {
         self.edge.dismiss(&ended);
         let outbox = self.edge.host.outbox();
         let tokens: Vec<_> = ended.iter().map(|token| token.id().to_owned()).collect();
+        // Whoever holds this need not be on the runtime that serves it.
+        let _inside = self.runtime.enter();
         self.edge.host.tasks().spawn("withdrawal", async move {
             for token in tokens {
                 if let Err(error) = outbox.withdraw_of_credential(&token).await {

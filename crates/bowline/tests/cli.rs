@@ -85,8 +85,8 @@ error[config]: unknown key `gatewya` in the file
 1 | [gatewya]
   |  ^^^^^^^ did you mean `gateway`?
   |
-  = help: keys here: gateway, limits, telemetry, cache, policy, roles, principals, context, \
-         profiles, servers
+  = help: keys here: gateway, limits, telemetry, cache, journal, secrets, secret_store, audit, \
+         policy, roles, principals, context, profiles, clients, servers
 "
     );
 }

@@ -90,6 +90,10 @@ fn r5_what_is_refused_is_got_anew_from_its_command_once_and_sent_once_more() {
         assert_eq!(outcome(&answer), "done", "{answer}");
     }
     assert_eq!(count(), 2, "once for all of them");
+    eventually("the list was asked for again", || {
+        let lists = server.proofs("tools/list");
+        lists.contains(&"Bearer second-key".to_owned())
+    });
     // What is refused all the same is told, and the command is not run again for it.
     server.only(&[]);
     for _ in 0..3 {

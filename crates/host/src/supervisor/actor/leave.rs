@@ -8,6 +8,7 @@ use bowline_link::Link;
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
+use super::super::cause::Cause;
 use super::super::{Command, Order, State, Wish};
 use super::{Actor, Phase};
 
@@ -15,7 +16,7 @@ use super::{Actor, Phase};
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// What follows when a server was stopped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum Aim {
     /// The next call starts it.
     Idle,
@@ -25,6 +26,8 @@ pub(super) enum Aim {
     Stopped,
     /// There is no next.
     Gone,
+    /// It showed us nothing any more, for this cause; it is tried again later.
+    Refused(Cause),
 }
 
 /// Those who are told when a server was stopped.
@@ -66,7 +69,12 @@ impl Actor {
     }
 
     /// Lets calls in flight end, though not later than they may, and then stops the server.
-    async fn leave(&mut self, link: &Arc<dyn Link>, mut aim: Aim, mut waiting: Waiting) -> Phase {
+    pub(super) async fn leave(
+        &mut self,
+        link: &Arc<dyn Link>,
+        mut aim: Aim,
+        mut waiting: Waiting,
+    ) -> Phase {
         self.bar();
         let mut late = std::pin::pin!(sleep(self.shared.spec.drain_timeout));
         while link.in_flight() + self.shared.own.in_flight() > 0 {
@@ -110,6 +118,7 @@ impl Actor {
             Aim::Fresh => self.afresh(),
             Aim::Stopped => self.stopped(),
             Aim::Gone => self.gone(),
+            Aim::Refused(cause) => self.unstarted(cause),
         };
         for done in waiting {
             let _ = done.send(());

@@ -11,6 +11,7 @@ use super::super::cause::Cause;
 use super::super::list::Listed;
 use super::super::relist::Relist;
 use super::super::{Command, Dialled, Order, State, Wish};
+use super::leave::Aim;
 use super::vigil::{Seen, Vigil};
 use super::{Actor, Phase, Relists};
 use crate::catalog::ListKind;
@@ -54,8 +55,7 @@ impl Actor {
                 },
                 listed = relists.tools.next(&link, shared.clock.as_ref()) => {
                     if let Some(cause) = refused(&listed) {
-                        self.close(&link).await;
-                        return self.unstarted(cause);
+                        return self.leave(&link, Aim::Refused(cause), Vec::new()).await;
                     }
                     self.learn(&mut relists.tools, &listed);
                     self.publish(&link, listed).await;
