@@ -45,7 +45,7 @@ usage: cargo xtask COMMAND
            [--kills N] [--cuts N] [--flips N] [--faults] [--quick] [--seed N] [--json]
   writes   numbered writes while server, gateway and network are killed [--calls N] [--kills N]
            [--seed S]
-  soak     sim, chaos, and the long forms of the tests that have one; half an hour
+  soak     sim, ordeal, writes, chaos, and the long forms of tests; three quarters of an hour
   bench    measure the gateway [--quick] [--only what,..] [--json] [--pairs N]
 ";
 

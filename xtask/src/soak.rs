@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::Result;
 
-use crate::{chaos, process, sim};
+use crate::{chaos, ordeal, process, sim, writes};
 
 /// Worlds of the simulator.
 const SEEDS: u64 = 20_000;
@@ -45,6 +45,10 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode> {
         let said = format!("{variable}={value}, {} s", start.elapsed().as_secs());
         rows.push((name.to_owned(), well, said));
     }
+    let kept = ordeal::run(root, &[])? == ExitCode::SUCCESS;
+    rows.push(("ordeal".to_owned(), kept, "see above".to_owned()));
+    let once = writes::run(root, &[])? == ExitCode::SUCCESS;
+    rows.push(("writes".to_owned(), once, "see above".to_owned()));
     let report = chaos::measure(root, &chaos::Plan::full())?;
     print!("{}", report.table());
     let missed = report.missed();

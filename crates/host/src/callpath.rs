@@ -14,6 +14,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use bowline_core::call::{Call, Origin, Reply, Route, Subject};
@@ -40,6 +41,9 @@ use crate::supervisor::{Ready, Supervisor, Tally};
 pub(crate) use verdict::{explain, health};
 
 use verdict::{key_header, may_repeat};
+
+/// How long a write that can be queued waits for a server that is being started.
+const STORED_WAIT: Duration = Duration::from_secs(1);
 
 /// The servers in care, by name; swapped whole when the configuration changes.
 pub type Servers = HashMap<Arc<str>, Supervisor, RandomState>;
@@ -270,9 +274,12 @@ impl CallPath {
 
     /// Returns the link that carries a call; what is asked of a task goes where the task lives.
     async fn link(&self, call: &Call, way: Way<'_>) -> Result<Arc<Ready>, CallError> {
-        let Way {
-            server, deadline, ..
-        } = way;
+        let server = way.server;
+        // A write that can wait is stored already: its caller is told so, rather than kept.
+        let deadline = match &way.route.queue {
+            Some(_) if !server.is_idle() => way.deadline.min(self.clock.now().plus(STORED_WAIT)),
+            Some(_) | None => way.deadline,
+        };
         let Subject::Task { id, .. } = &call.subject else {
             return server.link_for(call, deadline).await;
         };

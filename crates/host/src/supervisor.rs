@@ -311,9 +311,14 @@ impl Supervisor {
         Some(ready.link.server().initialize.clone())
     }
 
+    /// Whether it waits to be needed.
+    pub(crate) fn is_idle(&self) -> bool {
+        *self.shared.state.borrow() == State::Idle
+    }
+
     /// Has a server that waits to be needed start.
     pub(crate) fn rouse(&self) {
-        if *self.shared.state.borrow() == State::Idle {
+        if self.is_idle() {
             self.shared.demand.notify_one();
         }
     }

@@ -84,6 +84,20 @@ async fn an_ejected_server_has_its_writes_queued_until_a_person_starts_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_write_is_answered_at_once_while_its_server_is_being_started_again() {
+    let slow = up().start_takes(Duration::from_secs(20));
+    let rig = Rig::new(Script::always(up()).then(slow)).await;
+    assert!(rig.world.kill("s", Exit::Signal(9)));
+    assert!(reaches(&rig.host, "s", "starting").await);
+    let before = rig.host.clock().now();
+    rig.queue(r#"{"n":1}"#).await;
+    let waited = before.until(rig.host.clock().now());
+    assert!(waited <= Duration::from_millis(1_100), "{waited:?}");
+    rig.drained().await;
+    assert_eq!(rig.done(), [1]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_tool_that_is_not_queued_is_told_of_the_outage() {
     let script = Script::always(up()).then(Generation::fails("down"));
     let rig = Rig::new(script).await;

@@ -13,9 +13,11 @@ use crate::edge::{Edge, errors};
 /// How the addresses of queued calls begin.
 const URI: &str = "bowline://outbox/";
 
-/// Whether a URI is of a queued call, and so none of any server.
+/// Whether a URI is of a queued call. What a server named `outbox` has is written with a scheme
+/// behind the slash, and so never with digits alone.
 pub(super) fn is_ours(uri: &str) -> bool {
-    uri.starts_with(URI)
+    let id = uri.strip_prefix(URI);
+    id.is_some_and(|id| !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 /// Answers `resources/read`.

@@ -111,6 +111,11 @@ fn a_write_whose_permission_was_taken_is_not_delivered_and_its_agent_is_told() {
         "{dead}"
     );
     assert_eq!(world.ledger(), []);
+    eventually("it is in the trail", || {
+        let page = world.gateway.api("/api/v1/audit?kind=dead");
+        let mut rows = page["rows"].as_array().unwrap().iter();
+        rows.any(|row| row["principal"] == "ann" && row["id"] == said["id"])
+    });
 }
 
 #[test]
