@@ -10,6 +10,7 @@ use std::fs::File;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
+pub(crate) use bowline_core::hex::hex;
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 
@@ -416,10 +417,6 @@ pub(crate) fn random<const N: usize>() -> Result<[u8; N], Error> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).map_err(Error::Random)?;
     Ok(bytes)
-}
-
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Reads what [`hex`] wrote of so many bytes.

@@ -11,6 +11,7 @@ pub mod cache;
 pub mod call;
 pub mod caller;
 pub mod error;
+pub mod hex;
 pub mod lane;
 pub mod level;
 pub mod lint;

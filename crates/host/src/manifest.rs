@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use bowline_core::hex::hex;
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 
@@ -60,8 +61,7 @@ pub fn digest(reach: &Reach) -> String {
         // It is another one with each start of the program.
         Reach::InProcess(_) => part(b'p', b""),
     }
-    let digest = hash.finalize();
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&hash.finalize())
 }
 
 /// Keeps manifests between lives of the gateway.

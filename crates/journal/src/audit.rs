@@ -28,7 +28,7 @@ use thiserror::Error;
 pub use chain::{Hash, Head};
 pub use memory::Memory;
 pub use read::{Filter, Kept, Page, RowText, newest, page, span};
-pub use row::{Kind, Payload, Row, hex};
+pub use row::{Kind, Payload, Row};
 pub use trail::Trail;
 pub use verify::{Broken, Damage, Verdict, verify};
 

@@ -148,10 +148,6 @@ pub enum OpenError {
     },
 }
 
-/// How a journal is opened.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Options {}
-
 /// Keeps everything in one file.
 #[derive(Debug)]
 pub struct Sqlite {
@@ -170,7 +166,7 @@ impl Sqlite {
     ///
     /// # Errors
     /// The file cannot be used; the error says why.
-    pub fn open(path: &Path, _options: Options) -> Result<Self, OpenError> {
+    pub fn open(path: &Path) -> Result<Self, OpenError> {
         schema::library()?;
         let (path, lock) = files::prepare(path)?;
         let ballast = Ballast::new(files::beside(&path, ".ballast"));

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use bowline_journal::contract::Maker;
-use bowline_journal::sqlite::Options;
 use bowline_journal::{BoxFuture, Journal, Memory, Sqlite, journal_contract};
 use tempfile::TempDir;
 
@@ -25,7 +24,7 @@ struct OnDisk(TempDir);
 impl Maker for OnDisk {
     fn open(&self) -> BoxFuture<'_, Arc<dyn Journal>> {
         let path = self.0.path().join("state.db");
-        let opened = Sqlite::open(&path, Options::default()).unwrap();
+        let opened = Sqlite::open(&path).unwrap();
         Box::pin(async { Arc::new(opened) as Arc<dyn Journal> })
     }
 

@@ -14,7 +14,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bowline_core::time::Now;
-use bowline_journal::sqlite::Options;
 use bowline_journal::{
     At, Draft, Expect, Filter, Journal, Known, Lane, Memory, Order, Published, Sqlite, Standing,
 };
@@ -117,7 +116,7 @@ fn files_of_every_version_open_and_say_what_they_said() {
         let path = dir.path().join("state.db");
         fs::copy(&file, &path).unwrap();
         fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
-        wait(read(&Sqlite::open(&path, Options::default()).unwrap()));
+        wait(read(&Sqlite::open(&path).unwrap()));
     }
 }
 
@@ -125,9 +124,9 @@ fn files_of_every_version_open_and_say_what_they_said() {
 fn what_this_version_writes_is_what_the_fixtures_hold() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("state.db");
-    wait(write(&Sqlite::open(&path, Options::default()).unwrap()));
+    wait(write(&Sqlite::open(&path).unwrap()));
     // The file that a release leaves among the fixtures is this one.
-    wait(read(&Sqlite::open(&path, Options::default()).unwrap()));
+    wait(read(&Sqlite::open(&path).unwrap()));
 }
 
 #[test]
@@ -135,7 +134,7 @@ fn a_lease_does_not_look_at_the_wall_clock() {
     let dir = tempfile::tempdir().unwrap();
     let engines: [Box<dyn Journal>; 2] = [
         Box::new(Memory::default()),
-        Box::new(Sqlite::open(&dir.path().join("state.db"), Options::default()).unwrap()),
+        Box::new(Sqlite::open(&dir.path().join("state.db")).unwrap()),
     ];
     for journal in engines {
         wait(async {

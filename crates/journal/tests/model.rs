@@ -12,7 +12,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::time::Now;
-use bowline_journal::sqlite::Options;
 use bowline_journal::{
     At, Delivery, Done, Draft, Entry, Expect, Filter, Journal, JournalError, Lane, LaneView,
     Memory, MessageId, Order, Published, Receipt, Sqlite, Value,
@@ -34,7 +33,7 @@ struct Pair {
 }
 
 fn open(path: &Path) -> Sqlite {
-    Sqlite::open(path, Options::default()).unwrap()
+    Sqlite::open(path).unwrap()
 }
 
 /// An answer without the numbers of leases, which each engine gives out as it likes.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bowline_journal::sqlite::{OpenError, Options, Sqlite};
+use bowline_journal::sqlite::{OpenError, Sqlite};
 use bowline_journal::{Journal, Memory};
 
 use crate::config::Engine;
@@ -17,7 +17,7 @@ pub(super) fn open(engine: Engine, state: &State) -> Result<Arc<dyn Journal>, Op
         Engine::Memory => Ok(Arc::new(Memory::default())),
         Engine::Sqlite => {
             let path = state.path().join(FILE);
-            Ok(Arc::new(Sqlite::open(&path, Options::default())?))
+            Ok(Arc::new(Sqlite::open(&path)?))
         }
     }
 }

@@ -4,7 +4,8 @@ use std::borrow::Cow;
 
 use bowline_core::call::{self, Body, Reply, Scope, Subject};
 use bowline_core::error::{CallError, Origin};
-use bowline_journal::audit::{Payload, Render, Row, hex};
+use bowline_core::hex::hex;
+use bowline_journal::audit::{Payload, Render, Row};
 use bowline_wire::object;
 use sha2::{Digest as _, Sha256};
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bowline_core::call::{Call, Route};
+use bowline_core::hex::hex;
 use bowline_core::lane::{Channel, KEY_META};
 use bowline_journal::engine::KEY_BYTES_MAX;
 use bowline_wire::canonical::canonical;
@@ -91,10 +92,6 @@ fn mint() -> Result<Arc<str>, KeyError> {
     let mut random = [0; KEY_BYTES];
     getrandom::fill(&mut random).map_err(|error| KeyError(error.to_string().into()))?;
     Ok(hex(&random).into())
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Puts a key into the argument of this name, unless the caller did.

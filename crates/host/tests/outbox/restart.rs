@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use bowline_host::outbox::LetterState;
 use bowline_journal::Sqlite;
-use bowline_journal::sqlite::Options;
 use bowline_link::{Exit, LinkError};
 use bowline_sim::{Act, Generation, Script, World, reaches};
 
@@ -32,7 +31,7 @@ async fn what_was_queued_is_delivered_by_the_next_gateway_on_the_same_journal() 
 async fn a_journal_on_disk_keeps_what_was_queued_and_what_was_done() {
     let state = tempfile::tempdir().unwrap();
     let path = state.path().join("state.db");
-    let open = || Arc::new(Sqlite::open(&path, Options::default()).unwrap());
+    let open = || Arc::new(Sqlite::open(&path).unwrap());
     let away = LinkError::Http {
         status: 503,
         preview: "".into(),

@@ -9,7 +9,6 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use bowline_core::time::Now;
-use bowline_journal::sqlite::Options;
 use bowline_journal::{At, Health, Journal, Sqlite};
 
 /// The file of a journal, and its log.
@@ -18,7 +17,7 @@ pub(crate) const LOG: &str = "state.db-wal";
 
 /// Opens the journal of a directory.
 pub(crate) fn open(dir: &Path) -> Result<Arc<dyn Journal>> {
-    let journal = Sqlite::open(&dir.join(FILE), Options::default())?;
+    let journal = Sqlite::open(&dir.join(FILE))?;
     Ok(Arc::new(journal))
 }
 

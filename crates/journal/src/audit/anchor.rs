@@ -8,10 +8,11 @@ use std::io::Read as _;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use bowline_core::hex::hex;
 use rustix::fs::OFlags;
 
+use super::AuditError;
 use super::chain::{Hash, Head};
-use super::{AuditError, hex};
 
 /// The name of the file.
 pub(super) const NAME: &str = "head";

@@ -3,9 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use bowline_core::hex::hex;
 use sha2::{Digest as _, Sha256};
-
-use super::row::hex;
 
 /// The hash of a row and, through it, of every row before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -194,18 +194,3 @@ impl Row<'_> {
         }
     }
 }
-
-/// Writes bytes as hex digits.
-#[must_use]
-pub fn hex(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let digit = |half: u8| {
-        DIGITS
-            .get(usize::from(half))
-            .map_or('0', |it| char::from(*it))
-    };
-    let pairs = bytes.iter();
-    pairs
-        .flat_map(|byte| [digit(byte >> 4), digit(byte & 15)])
-        .collect()
-}

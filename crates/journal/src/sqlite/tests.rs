@@ -11,7 +11,7 @@ use std::time::Duration;
 use bowline_core::time::Now;
 use bytes::Bytes;
 
-use super::{Options, Sqlite};
+use super::Sqlite;
 use crate::engine::{At, Draft, Journal, JournalError, Lane, Published, Receipt};
 
 fn at(ms: u64) -> At {
@@ -33,7 +33,7 @@ fn draft(lane: &str, name: &str) -> Draft {
 }
 
 fn open(path: &Path) -> Sqlite {
-    Sqlite::open(path, Options::default()).unwrap()
+    Sqlite::open(path).unwrap()
 }
 
 /// Runs something that waits.

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use bowline_core::hex::hex;
 use bowline_core::pending::Sent;
 use bowline_core::trace::{self, Trace};
 use bytes::Bytes;
@@ -270,10 +271,8 @@ fn add(request: &mut Outgoing<'_>, proof: &Proof) {
 /// and a key that no header can hold is sent in hexadecimal.
 fn keyed(key: &KeyHeader) -> Option<(HeaderName, HeaderValue)> {
     let name = HeaderName::from_bytes(key.name.as_bytes()).ok()?;
-    let value = HeaderValue::from_str(&key.value).or_else(|_| {
-        let hex = key.value.bytes().map(|byte| format!("{byte:02x}"));
-        HeaderValue::from_str(&hex.collect::<String>())
-    });
+    let value = HeaderValue::from_str(&key.value)
+        .or_else(|_| HeaderValue::from_str(&hex(key.value.as_bytes())));
     let value = value.ok().filter(|_| !OURS.contains(&name))?;
     Some((name, value))
 }

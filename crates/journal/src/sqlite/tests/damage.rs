@@ -139,7 +139,7 @@ fn no_flipped_bit_is_read_as_something_else() {
         bytes[bit / 8] ^= 1 << (bit % 8);
         std::fs::write(&path, &bytes).unwrap();
         let what = format!("flip {flip}, bit {bit} (page {})", bit / 8 / 4096);
-        match Sqlite::open(&path, Options::default()) {
+        match Sqlite::open(&path) {
             Err(_) => tally.refused += 1,
             Ok(journal) => match read(&journal).check(&before, &what) {
                 0 => tally.harmless += 1,

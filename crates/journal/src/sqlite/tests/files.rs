@@ -9,7 +9,7 @@ use crate::engine::Health;
 use crate::sqlite::{OpenError, files, schema};
 
 fn refused(path: &Path) -> OpenError {
-    Sqlite::open(path, Options::default()).unwrap_err()
+    Sqlite::open(path).unwrap_err()
 }
 
 fn mode(path: &Path) -> u32 {
@@ -73,7 +73,7 @@ fn sec_44_a_link_in_the_place_of_a_file_is_refused() {
     std::fs::write(&target, "precious").unwrap();
     let path = directory.path().join("state.db");
     symlink(&target, files::beside(&path, ".ballast")).unwrap();
-    drop(Sqlite::open(&path, Options::default()));
+    drop(Sqlite::open(&path));
     assert_eq!(std::fs::read(&target).unwrap(), b"precious");
 }
 
