@@ -42,6 +42,7 @@ use crate::ports::Clock;
 use crate::supervisor::Surroundings;
 use crate::tasks::Tasks;
 
+pub use self::answer::URI;
 pub use self::handle::{LETTERS_MAX, OutboxError, OutboxHandle};
 pub(crate) use self::intent::Intent;
 pub use self::letter::{LaneLetters, Letter, LetterState, ServerLetters};

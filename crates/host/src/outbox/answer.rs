@@ -9,7 +9,7 @@ use serde_json::json;
 use super::record::Head;
 
 /// How the addresses of queued writes begin.
-pub(crate) const URI: &str = "bowline://outbox/";
+pub const URI: &str = "bowline://outbox/";
 
 /// A write that waits.
 #[derive(Clone, Copy, Debug)]

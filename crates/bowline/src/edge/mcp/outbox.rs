@@ -2,16 +2,13 @@
 
 use bowline_core::call::{Principal, Scope};
 use bowline_core::error::CallError;
-use bowline_host::outbox::OutboxError;
+use bowline_host::outbox::{OutboxError, URI};
 use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::result;
 use crate::edge::session::Session;
 use crate::edge::{Edge, errors};
-
-/// How the addresses of queued calls begin.
-const URI: &str = "bowline://outbox/";
 
 /// Whether a URI is of a queued call. What a server named `outbox` has is written with a scheme
 /// behind the slash, and so never with digits alone.
