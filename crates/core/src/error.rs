@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use thiserror::Error;
 
-pub use kind::{Class, Execution, Origin, Retry};
+pub use kind::{Class, Execution, Origin, Retry, is_away};
 pub use whole::whole;
 
 /// Why a call has no reply.

@@ -135,3 +135,10 @@ impl Origin {
         }
     }
 }
+
+/// Whether an HTTP status is said by somebody in front of a server that is away. Every other is an
+/// answer.
+#[must_use]
+pub const fn is_away(status: u16) -> bool {
+    matches!(status, 502..=504)
+}

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::error::{CallError, Class, Execution};
+use crate::error::{CallError, Class, Execution, is_away};
 
 /// No server makes a write wait longer than this before it is tried again.
 pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(60 * 60);
@@ -24,9 +24,7 @@ pub enum Verdict {
 #[must_use]
 pub const fn live(error: &CallError) -> Verdict {
     match error {
-        CallError::HttpStatus {
-            status: 502..=504, ..
-        } => Verdict::Wait(None),
+        CallError::HttpStatus { status, .. } if is_away(*status) => Verdict::Wait(None),
         CallError::HttpStatus { .. } | CallError::NotStored { .. } => Verdict::Refused,
         CallError::Throttled { after, .. } => Verdict::Wait(bounded(*after)),
         CallError::ServerBusy { .. } | CallError::QueuedTooLong { .. } => Verdict::Wait(None),

@@ -1,10 +1,9 @@
 //! Why a server does not serve: by type for machines, in one line for people.
 
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_core::error::{CallError, Class, whole};
+use bowline_core::error::{CallError, Class, is_away, whole};
 use bowline_core::redact::Redactor;
 use bowline_link::LinkError;
 use bowline_link::stdio::ConnectError;
@@ -31,9 +30,6 @@ pub(super) enum Menu {
     /// It is there and refuses us: what it offered may have been taken away.
     Withdrawn,
 }
-
-/// Statuses by which somebody before a server says that it is away.
-const AWAY: RangeInclusive<u16> = 502..=504;
 
 impl Cause {
     pub(super) fn new(class: Class, reason: impl Into<Arc<str>>) -> Self {
@@ -135,7 +131,7 @@ fn class_of(error: &LinkError) -> Class {
 fn menu_of(error: &LinkError) -> Menu {
     match error {
         LinkError::Unauthorized { .. } => Menu::Withdrawn,
-        LinkError::Http { status, .. } if !AWAY.contains(status) => Menu::Withdrawn,
+        LinkError::Http { status, .. } if !is_away(*status) => Menu::Withdrawn,
         _ => Menu::LastKnown,
     }
 }

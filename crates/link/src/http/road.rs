@@ -251,6 +251,7 @@ fn request<'a>(
     }
     Ok(request)
 }
+
 /// Adds what proves who we are. Of one name, the last is taken.
 fn add(request: &mut Outgoing<'_>, proof: &Proof) {
     for (name, value) in proof {
