@@ -1,6 +1,7 @@
 //! The one error of the call path: every failure says whether the call may have run.
 
 mod clean;
+mod failure;
 mod judge;
 mod kind;
 mod whole;
@@ -11,6 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use thiserror::Error;
 
+pub use failure::Failure;
 pub use kind::{Class, Execution, Origin, Retry, is_away};
 pub use whole::whole;
 
@@ -309,6 +311,14 @@ pub enum CallError {
     Cancelled {
         /// Whether the request had left.
         execution: Execution,
+    },
+    /// A peer that has the server says why there is no reply.
+    #[error("the peer that has server `{server}` says: {}", .failure.reason)]
+    Elsewhere {
+        /// The server.
+        server: Arc<str>,
+        /// What it said.
+        failure: Arc<Failure>,
     },
     /// The gateway is going down.
     #[error("the gateway is shutting down")]

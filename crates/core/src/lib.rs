@@ -16,6 +16,7 @@ pub mod lane;
 pub mod level;
 pub mod lint;
 pub mod load;
+pub mod mailbox;
 pub mod name;
 pub mod pending;
 pub mod pins;

@@ -4,6 +4,7 @@ pub mod allowlist;
 pub mod audience;
 pub mod audit;
 pub mod beacon;
+pub mod broker;
 pub mod builder;
 pub mod callpath;
 pub mod card;

@@ -10,6 +10,7 @@ mod processes;
 pub mod reaper;
 pub mod stderr;
 pub mod stdio;
+pub mod websocket;
 
 pub use bowline_wire::mcp::Revision;
 pub use limits::ChildLimits;

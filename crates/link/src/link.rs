@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bowline_core::call::Body;
 use bowline_core::caller::{CallerEnd, SessionKey};
-use bowline_core::error::Execution;
+use bowline_core::error::{Execution, Failure};
 use bowline_core::pending::Sent;
 use bowline_core::trace::Trace;
 use bowline_wire::mcp::Revision;
@@ -183,6 +183,9 @@ pub enum LinkError {
     /// The server points elsewhere, and we do not follow.
     #[error("the server redirects: {0}")]
     Redirect(RedirectError),
+    /// The peer that has the server says why there is no answer.
+    #[error("{}", .0.reason)]
+    Elsewhere(Arc<Failure>),
 }
 
 /// Of what a server said in place of an answer, so many characters are shown.
@@ -201,7 +204,7 @@ fn said(preview: &str) -> String {
 impl LinkError {
     /// Returns what is known about whether the request was carried out.
     #[must_use]
-    pub const fn execution(&self) -> Execution {
+    pub fn execution(&self) -> Execution {
         match self {
             Self::Busy { .. }
             | Self::Closed(_)
@@ -222,6 +225,7 @@ impl LinkError {
                 sent: Sent::Perhaps,
             } => Execution::Unknown,
             Self::TooLong { .. } | Self::BadAnswer(_) => Execution::Completed,
+            Self::Elsewhere(failure) => failure.execution,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! What is said: JSON-RPC envelopes over raw bytes, the MCP revisions, SSE, canonical JSON.
 
+pub mod broker;
 pub mod canonical;
 pub mod jsonrpc;
 pub mod mcp;

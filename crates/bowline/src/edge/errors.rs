@@ -11,7 +11,7 @@ use http::StatusCode;
 use serde_json::{Map, Value, json};
 
 /// Every code word there is; each has a page in `docs/errors/`.
-pub const CODES: [&str; 34] = [
+pub const CODES: [&str; 35] = [
     "server_not_found",
     "tool_not_found",
     "prompt_not_found",
@@ -46,6 +46,7 @@ pub const CODES: [&str; 34] = [
     "answer_too_large",
     "bad_answer",
     "cancelled",
+    "elsewhere",
 ];
 
 /// The JSON-RPC code of our own refusals and failures, outside the range the standard reserves.
@@ -95,6 +96,7 @@ pub const fn word(error: &CallError) -> &'static str {
         CallError::AnswerTooLarge { .. } => "answer_too_large",
         CallError::BadAnswer { .. } => "bad_answer",
         CallError::Cancelled { .. } => "cancelled",
+        CallError::Elsewhere { .. } => "elsewhere",
     }
 }
 
@@ -135,6 +137,7 @@ pub const fn status(error: &CallError) -> StatusCode {
         | CallError::AnswerTooLarge { .. }
         | CallError::BadAnswer { .. }
         | CallError::BadOutput { .. }
+        | CallError::Elsewhere { .. }
         | CallError::Refused { .. } => StatusCode::BAD_GATEWAY,
     }
 }
@@ -235,12 +238,20 @@ pub fn advice(error: &CallError) -> String {
             Execution::NotStarted => "The call did not run and may be repeated.".to_owned(),
             Execution::Unknown | Execution::Completed => UNKNOWN.to_owned(),
         },
-        CallError::AnswerTooLarge { .. } => {
-            "The call did run; ask for less, do not repeat it as it is.".to_owned()
-        }
+        CallError::Elsewhere { failure, .. } => plain(failure.execution).to_owned(),
+        CallError::AnswerTooLarge { .. } => ASK_LESS.to_owned(),
         CallError::BadAnswer { .. } | CallError::BadOutput { .. } => {
-            "The call did run; do not repeat it.".to_owned()
+            plain(Execution::Completed).to_owned()
         }
+    }
+}
+
+/// Says what is known, where nothing else can be said.
+const fn plain(execution: Execution) -> &'static str {
+    match execution {
+        Execution::NotStarted => "The call did not run.",
+        Execution::Unknown => UNKNOWN,
+        Execution::Completed => "The call did run; do not repeat it.",
     }
 }
 
@@ -264,6 +275,8 @@ const NOT_STORED: &str = "The call did not run and is not queued; tell the owner
 
 const OUTBOX_FULL: &str =
     "The call did not run and is not queued; wait until others are delivered.";
+
+const ASK_LESS: &str = "The call did run; ask for less, do not repeat it as it is.";
 
 const UNKNOWN: &str = "The call may have run; do not repeat it without checking what it did.";
 
@@ -297,6 +310,9 @@ pub fn data(error: &CallError) -> Map<String, Value> {
         }
         CallError::HttpStatus { status, .. } => {
             data.insert("status".to_owned(), (*status).into());
+        }
+        CallError::Elsewhere { failure, .. } => {
+            data.insert("peer_code".to_owned(), (*failure.code).into());
         }
         CallError::BudgetSpent {
             limit,

@@ -17,7 +17,7 @@ impl CallError {
     }
 
     /// Returns what others said, where an error repeats it.
-    const fn said(&mut self) -> Option<&mut Arc<str>> {
+    fn said(&mut self) -> Option<&mut Arc<str>> {
         match self {
             Self::Ejected { reason, .. }
             | Self::StartFailed { reason, .. }
@@ -31,6 +31,7 @@ impl CallError {
             Self::AuthRequired { challenge, .. } | Self::ScopeRequired { challenge, .. } => {
                 challenge.as_mut()
             }
+            Self::Elsewhere { failure, .. } => Some(&mut Arc::make_mut(failure).reason),
             // The server's own answer, which is for the caller as it is.
             Self::Refused { .. } => None,
             Self::UnknownServer { .. }

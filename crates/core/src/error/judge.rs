@@ -5,7 +5,7 @@ use super::{CallError, Class, Execution, Origin, Retry};
 impl CallError {
     /// Returns the class, by which machines decide.
     #[must_use]
-    pub const fn class(&self) -> Class {
+    pub fn class(&self) -> Class {
         match self {
             Self::UnknownServer { .. }
             | Self::UnknownTool { .. }
@@ -47,23 +47,30 @@ impl CallError {
             | Self::NoMessage { .. }
             | Self::HttpStatus { .. } => Class::ProtocolError,
             Self::Cancelled { .. } => Class::Cancelled,
+            Self::Elsewhere { failure, .. } => failure.class,
         }
     }
 
     /// Whether it speaks against the server's health. What we throttle ourselves does not; what
     /// the server throttles does.
     #[must_use]
-    pub const fn counts_against_server(&self) -> bool {
-        matches!(self, Self::Throttled { .. }) || self.class().counts_against_server()
+    pub fn counts_against_server(&self) -> bool {
+        match self {
+            Self::Throttled { .. } => true,
+            // Whoever has the server judges it.
+            Self::Elsewhere { .. } => false,
+            other => other.class().counts_against_server(),
+        }
     }
 
     /// Returns what is known about whether the tool ran.
     #[must_use]
-    pub const fn execution(&self) -> Execution {
+    pub fn execution(&self) -> Execution {
         match self {
             Self::Timeout { execution, .. }
             | Self::Throttled { execution, .. }
             | Self::Cancelled { execution } => *execution,
+            Self::Elsewhere { failure, .. } => failure.execution,
             // What comes in place of an answer may come after the request went through.
             Self::ConnectionLost { .. } | Self::HttpStatus { .. } | Self::NoMessage { .. } => {
                 Execution::Unknown
@@ -103,9 +110,10 @@ impl CallError {
 
     /// Returns whether trying again makes sense.
     #[must_use]
-    pub const fn retry(&self) -> Retry {
+    pub fn retry(&self) -> Retry {
         match self {
             Self::Resting { rest, .. } => Retry::After(*rest),
+            Self::Elsewhere { failure, .. } => failure.retry,
             Self::TooFast { after, .. }
             | Self::BudgetSpent {
                 after: Some(after), ..
@@ -158,12 +166,13 @@ impl CallError {
 
     /// Returns where the failure arose.
     #[must_use]
-    pub const fn origin(&self) -> Origin {
+    pub fn origin(&self) -> Origin {
         match self {
             Self::Denied { .. }
             | Self::BudgetSpent { .. }
             | Self::TooFast { .. }
             | Self::PinChanged { .. } => Origin::Policy,
+            Self::Elsewhere { failure, .. } => failure.origin,
             Self::StartFailed { .. }
             | Self::StartTimeout { .. }
             | Self::AuthRequired { .. }

@@ -121,6 +121,8 @@ pub enum Origin {
     Transport,
     /// In the server.
     Upstream,
+    /// In a broker, or in a peer behind it.
+    Broker,
 }
 
 impl Origin {
@@ -132,6 +134,7 @@ impl Origin {
             Self::Policy => "policy",
             Self::Transport => "transport",
             Self::Upstream => "upstream",
+            Self::Broker => "broker",
         }
     }
 }

@@ -22,7 +22,7 @@ pub enum Verdict {
 ///
 /// Only what looks like an outage queues it: anything that is an answer is told as it is.
 #[must_use]
-pub const fn live(error: &CallError) -> Verdict {
+pub fn live(error: &CallError) -> Verdict {
     match error {
         CallError::HttpStatus { status, .. } if is_away(*status) => Verdict::Wait(None),
         CallError::HttpStatus { .. } | CallError::NotStored { .. } => Verdict::Refused,
@@ -55,7 +55,7 @@ pub const fn live(error: &CallError) -> Verdict {
 /// Says what a failure does to a write that was queued: what may pass is waited for, be it a
 /// credential that is renewed or a server that is configured again.
 #[must_use]
-pub const fn replayed(error: &CallError) -> Verdict {
+pub fn replayed(error: &CallError) -> Verdict {
     match error {
         CallError::HttpStatus {
             status: 408 | 429 | 500..,

@@ -36,7 +36,8 @@ pub(super) fn may_repeat(error: &LinkError, call: &Call, route: &Route) -> bool 
         | LinkError::Http { .. }
         | LinkError::ContentType { .. }
         | LinkError::BadHead(_)
-        | LinkError::Redirect(_) => false,
+        | LinkError::Redirect(_)
+        | LinkError::Elsewhere(_) => false,
     }
 }
 
@@ -113,6 +114,10 @@ pub(crate) fn explain(
                 reason: error.to_string().into(),
             }
         }
+        LinkError::Elsewhere(failure) => CallError::Elsewhere {
+            server,
+            failure: Arc::clone(failure),
+        },
         LinkError::Busy { in_flight_max } => CallError::ServerBusy {
             server,
             limit: *in_flight_max,

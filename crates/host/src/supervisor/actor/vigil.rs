@@ -205,7 +205,8 @@ impl Pong {
                 | LinkError::Http { .. }
                 | LinkError::ContentType { .. }
                 | LinkError::BadHead(_)
-                | LinkError::Redirect(_),
+                | LinkError::Redirect(_)
+                | LinkError::Elsewhere(_),
             ) => Self::Alive,
             Err(LinkError::Timeout { .. } | LinkError::NotSent(_) | LinkError::Unreachable(_)) => {
                 Self::Silence

@@ -1,0 +1,22 @@
+//! A failure that was told by another gateway or worker, in the same words as our own.
+
+use std::sync::Arc;
+
+use super::{Class, Execution, Origin, Retry};
+
+/// What a peer said of a call that has no reply.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The class.
+    pub class: Class,
+    /// Whether the tool may have run.
+    pub execution: Execution,
+    /// Whether to try again.
+    pub retry: Retry,
+    /// Where it arose.
+    pub origin: Origin,
+    /// The code word, as in `docs/errors`.
+    pub code: Arc<str>,
+    /// One clause for people.
+    pub reason: Arc<str>,
+}

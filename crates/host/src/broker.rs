@@ -1,0 +1,108 @@
+//! Tools across machines: mailboxes in the journal, and peers that use or offer tools over them.
+//!
+//! The **hub** ([`Hub`]) keeps a mailbox for each peer, lets peers in that prove who they are, and
+//! answers requests that go to itself. A **client** dials a hub: [`RemoteTools`] runs the hub's
+//! tools, [`serve_supervised`] serves tools of one's own, and a worker does both. Whoever answers
+//! requests does it through one engine, [`serve`], with a [`ledger`] that keeps a redelivered
+//! request from running twice.
+
+mod backend;
+mod client;
+mod hub;
+mod ledger;
+mod link;
+mod remote;
+mod serve;
+mod supervise;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bowline_core::caller::CallerEnd;
+use bowline_core::error::{Execution, Failure};
+use bowline_core::time::Now;
+use bowline_link::BoxFuture;
+use bowline_wire::broker::{Answer, Ask, From, Item};
+
+pub use backend::{Backend, ExecutorBackend, HostBackend, Job};
+pub use client::{Client, ClientOptions, Credential};
+pub use hub::{Admitted, Hub, HubLimits, PeerView, Porter, Rights};
+pub use ledger::Ledger;
+pub use link::PeerLink;
+pub use remote::RemoteTools;
+pub use serve::{ServeLimits, Serving};
+pub use supervise::serve_supervised;
+
+/// How long a request is worth answering where nobody says.
+pub const REQUEST_TTL: Duration = Duration::from_secs(300);
+
+/// What one peer wants of another.
+#[derive(Clone, Debug)]
+pub struct Errand {
+    /// What.
+    pub ask: Ask,
+    /// Whether it is stored before it is carried out, and so survives a lost connection; otherwise
+    /// it goes live.
+    pub stored: bool,
+    /// When waiting ends.
+    pub deadline: Now,
+    /// On whose behalf; what the hub stamps where it is the hub that asks.
+    pub caller: Option<From>,
+    /// Hears what the tool says before it answers.
+    pub sink: Option<Arc<dyn CallerEnd>>,
+}
+
+/// Why an errand has no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ErrandError {
+    /// It never left: there is no connection, or no room.
+    NotSent(Arc<str>),
+    /// The connection was lost after it may have left.
+    Lost(Arc<str>),
+    /// The deadline came first.
+    Timeout(Execution),
+    /// The broker refused it; it was not carried out.
+    Refused(Failure),
+}
+
+impl ErrandError {
+    /// Returns what is known about whether it was carried out.
+    #[must_use]
+    pub const fn execution(&self) -> Execution {
+        match self {
+            Self::NotSent(_) => Execution::NotStarted,
+            Self::Lost(_) => Execution::Unknown,
+            Self::Timeout(execution) => *execution,
+            Self::Refused(failure) => failure.execution,
+        }
+    }
+}
+
+/// What a peer offers, whole: swapped at once, never changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Manifest {
+    /// Which one.
+    pub revision: u64,
+    /// Its tools.
+    pub items: Vec<Item>,
+}
+
+/// The other side of a connection that may come and go: the hub as a client sees it, or a worker as
+/// the hub sees it.
+pub trait Remote: fmt::Debug + Send + Sync {
+    /// Carries an errand out. Dropping the future takes it back, and tells the other side.
+    fn ask(&self, errand: Errand) -> BoxFuture<'_, Result<Answer, ErrandError>>;
+
+    /// Returns what it offers, as far as is known without asking.
+    fn manifest(&self) -> Arc<Manifest>;
+
+    /// Sees every new manifest, and when it is connected or not.
+    fn changes(&self) -> tokio::sync::watch::Receiver<u64>;
+
+    /// Whether it is there now.
+    fn is_connected(&self) -> bool;
+
+    /// Returns who it is, for people.
+    fn name(&self) -> Arc<str>;
+}

@@ -1,0 +1,240 @@
+//! Broker frames: one JSON object per text message of a WebSocket, told apart by `kind`.
+//!
+//! Names and fields of the first frames and of [`Letter`] are those that other brokers of this
+//! kind use, so that a peer which knows only them can list and call tools; what we add are further
+//! members and further kinds, which such a peer skips. Payloads (`body`) stay the bytes that came.
+
+mod answer;
+mod ask;
+mod letter;
+mod read;
+mod write;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use thiserror::Error;
+
+pub use answer::{Answer, Item, Said};
+pub use ask::{Arguments, Ask};
+pub use letter::{From, Letter, REPLY, REQUEST};
+
+/// Largest frame, in bytes: a result of 8 MiB and what stands around it.
+pub const FRAME_BYTES_MAX: usize = 9 * 1024 * 1024;
+
+/// Why a frame is none.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum FrameError {
+    /// It is no JSON object.
+    #[error("a frame is one JSON object")]
+    NoObject,
+    /// It does not say what it is.
+    #[error("a frame says its `kind`")]
+    NoKind,
+    /// A member is missing or is not what it must be.
+    #[error("`{0}` is missing or is not what it must be")]
+    Member(&'static str),
+}
+
+/// One frame, of either side. What one side sends the other skips where it is not meant for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Frame {
+    /// `hello{agent:{session_id, role?}, token, instance?}`: the first of a peer.
+    Hello(Hello),
+    /// `welcome{mailbox, role?, heartbeat_ms, requests_max, frame_bytes_max}`: it was let in.
+    Welcome(Welcome),
+    /// `broker_identity{id}`: which store this is.
+    BrokerIdentity {
+        /// Made once per store.
+        id: Arc<str>,
+    },
+    /// `error{reason, id?, code?}`: a frame was refused, or the connection ends.
+    Error(Refusal),
+    /// `deliver{to, message}`: to be stored.
+    Deliver {
+        /// The mailbox.
+        to: Arc<str>,
+        /// What goes there.
+        letter: Letter,
+    },
+    /// `delivered{id}`: it is stored durably.
+    Delivered {
+        /// The message.
+        id: Arc<str>,
+    },
+    /// `subscribe`: push what waits, and what comes.
+    Subscribe,
+    /// `message{message}`: from the mailbox.
+    Message(Letter),
+    /// `ack{id}`: it was dealt with.
+    Ack {
+        /// The message.
+        id: Arc<str>,
+    },
+    /// `ack_with_receipt{id, request_id}`.
+    AckWithReceipt {
+        /// The message.
+        id: Arc<str>,
+        /// Names the receipt.
+        request_id: Arc<str>,
+    },
+    /// `ack_result{id, request_id, accepted, reason?}`.
+    AckResult {
+        /// The message.
+        id: Arc<str>,
+        /// Which receipt was asked for.
+        request_id: Arc<str>,
+        /// Whether something was removed.
+        accepted: bool,
+        /// Why not.
+        reason: Option<Arc<str>>,
+    },
+    /// `nak{id, delay_ms?, dead?, reason?}`: give it again later, or never.
+    Nak {
+        /// The message.
+        id: Arc<str>,
+        /// After how long.
+        delay_ms: u64,
+        /// Whether it becomes a dead letter at once, and why.
+        dead: Option<Arc<str>>,
+    },
+    /// `cancel{to?, correlation_id}`: never stored.
+    Cancel {
+        /// The mailbox that has the request; absent where the broker passes it on.
+        to: Option<Arc<str>>,
+        /// The request.
+        correlation_id: Arc<str>,
+    },
+    /// `list_connected{role?}`.
+    ListConnected {
+        /// Those of this role only.
+        role: Option<Arc<str>>,
+    },
+    /// `connected{ids}`.
+    Connected {
+        /// Mailboxes with a live subscriber.
+        ids: Vec<Arc<str>>,
+    },
+    /// `list_dead{limit?}`: what of one's own mailbox could not be delivered.
+    ListDead {
+        /// So many at most.
+        limit: usize,
+    },
+    /// `dead{letters:[{message, reason}]}`, whole as raw JSON.
+    Dead {
+        /// The array.
+        letters: Bytes,
+    },
+    /// `offer{revision, servers:[{name, tools:[..raw definitions..]}]}`, whole as raw JSON: what a
+    /// worker has for the hub. Sent again whole when it changes.
+    Offer {
+        /// Grows with each change.
+        revision: u64,
+        /// The array.
+        servers: Bytes,
+    },
+    /// `changed{revision}`: the other's manifest is another now.
+    Changed {
+        /// Which.
+        revision: u64,
+    },
+    /// `request{id, to?, body, ttl_ms?, caller?}`: live, never stored.
+    Request(Request),
+    /// `response{id, body}`.
+    Response {
+        /// The request.
+        id: Arc<str>,
+        /// An [`Answer`].
+        body: Bytes,
+    },
+    /// `event{id, notification}`: what a tool says before it answers; `id` is that of a live
+    /// request or of a stored one.
+    Event {
+        /// The request.
+        id: Arc<str>,
+        /// One whole JSON-RPC notification.
+        notification: Bytes,
+    },
+    /// A kind that is not known here; skipped.
+    Other {
+        /// Which.
+        kind: Arc<str>,
+    },
+}
+
+/// The first frame of a peer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hello {
+    /// The mailbox it claims; the credential decides.
+    pub session_id: Arc<str>,
+    /// The role it claims; the credential decides.
+    pub role: Option<Arc<str>>,
+    /// The credential, where it was not in a header.
+    pub token: Option<Arc<str>>,
+    /// Tells two starts of one program apart.
+    pub instance: Option<Arc<str>>,
+}
+
+/// What a peer is told that was let in.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Welcome {
+    /// Its mailbox.
+    pub mailbox: Arc<str>,
+    /// Its role.
+    pub role: Option<Arc<str>>,
+    /// How often each side says that it is there.
+    pub heartbeat_ms: u64,
+    /// Live requests it may have in flight.
+    pub requests_max: usize,
+}
+
+/// Why a frame was refused, or a connection ends.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Refusal {
+    /// One clause for people.
+    pub reason: Arc<str>,
+    /// The message it is about.
+    pub id: Option<Arc<str>>,
+    /// One word for machines: `auth`, `expired`, `fenced`, `not_allowed`, `bad_frame`,
+    /// `bad_name`, `mailbox_full`, `too_large`, `conflict`, `not_stored`, `throttled`,
+    /// `shutting_down`.
+    pub code: Option<Arc<str>>,
+}
+
+/// A live request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Request {
+    /// Names it on this connection.
+    pub id: Arc<str>,
+    /// Who is to answer; the hub where absent.
+    pub to: Option<Arc<str>>,
+    /// An [`Ask`].
+    pub body: Bytes,
+    /// How long an answer is of use.
+    pub ttl_ms: Option<u64>,
+    /// Who asks, stamped by the hub; worth nothing from anybody else.
+    pub caller: Option<From>,
+}
+
+impl Frame {
+    /// Reads a frame.
+    ///
+    /// # Errors
+    /// It cannot be read. A kind that is not known is [`Frame::Other`].
+    pub fn read(bytes: &Bytes) -> Result<Self, FrameError> {
+        read::frame(bytes)
+    }
+
+    /// Writes a frame.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        write::frame(self, out);
+    }
+
+    /// Returns the frame as bytes.
+    #[must_use]
+    pub fn to_bytes(&self) -> Bytes {
+        let mut out = Vec::new();
+        self.write(&mut out);
+        out.into()
+    }
+}
