@@ -3,8 +3,7 @@
 use std::borrow::Cow;
 
 use bowline_core::call::{Body, Origin, Reply};
-use bowline_wire::object;
-use bowline_wire::splice::write_string;
+use bowline_wire::{object, result};
 use bytes::Bytes;
 use serde_json::Value;
 
@@ -38,13 +37,13 @@ impl ToolOutput {
     /// Returns the output of a tool that did its work and says this.
     #[must_use]
     pub fn of_text(text: &str) -> Self {
-        Self::from_result(block(text, ""))
+        Self::from_result(result::of_text(text, ""))
     }
 
     /// Returns the output of a tool that ran and failed, and says why.
     #[must_use]
     pub fn failed(text: &str) -> Self {
-        Self::from_result(block(text, ",\"isError\":true"))
+        Self::from_result(result::of_text(text, result::FAILED))
     }
 
     /// Returns the output of a tool whose answer is a value: as structured content where it is an
@@ -56,7 +55,7 @@ impl ToolOutput {
             Value::Object(_) => format!(",\"structuredContent\":{text}"),
             _ => String::new(),
         };
-        Self::from_result(block(&text, &structured))
+        Self::from_result(result::of_text(&text, &structured))
     }
 
     /// Reads the result of a reply; the error object where the server answered with an error.
@@ -75,25 +74,13 @@ impl ToolOutput {
     /// there is none.
     #[must_use]
     pub fn text(&self) -> Cow<'_, str> {
-        let mut texts = self.blocks();
-        match (texts.next(), texts.next()) {
-            (None, _) => String::from_utf8_lossy(&self.result),
-            (Some(only), None) => only,
-            (Some(first), Some(second)) => {
-                let mut all = first.into_owned();
-                for text in std::iter::once(second).chain(texts) {
-                    all.push('\n');
-                    all.push_str(&text);
-                }
-                Cow::Owned(all)
-            }
-        }
+        result::text(&self.result)
     }
 
     /// Whether the tool ran and says that it failed.
     #[must_use]
     pub fn is_error(&self) -> bool {
-        self.member("isError") == Some(b"true")
+        result::is_error(&self.result)
     }
 
     /// Returns the structured content, where there is some.
@@ -117,24 +104,6 @@ impl ToolOutput {
     fn member(&self, key: &str) -> Option<&[u8]> {
         object::field(&self.result, key).map(|at| at.of(&self.result))
     }
-
-    fn blocks(&self) -> impl Iterator<Item = Cow<'_, str>> {
-        let content = self.member("content").unwrap_or_default();
-        let blocks = object::items(content).map(|at| at.of(content));
-        blocks
-            .filter(|block| object::text(block, "type").as_deref() == Some("text"))
-            .filter_map(|block| object::text(block, "text"))
-    }
-}
-
-/// Writes a result of one text block, and what else it says.
-fn block(text: &str, more: &str) -> Vec<u8> {
-    let mut out = Vec::from(&br#"{"content":[{"type":"text","text":"#[..]);
-    write_string(&mut out, text);
-    out.extend_from_slice(b"}]");
-    out.extend_from_slice(more.as_bytes());
-    out.push(b'}');
-    out
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 mod answer;
 mod ask;
 mod letter;
+mod members;
 mod read;
 mod write;
 
@@ -17,7 +18,7 @@ use thiserror::Error;
 
 pub use answer::{Answer, Item, Said};
 pub use ask::{Arguments, Ask};
-pub use letter::{From, Letter, REPLY, REQUEST};
+pub use letter::{Draft, From, Letter, REPLY, REQUEST};
 
 /// Largest frame, in bytes: a result of 8 MiB and what stands around it.
 pub const FRAME_BYTES_MAX: usize = 9 * 1024 * 1024;
@@ -238,3 +239,6 @@ impl Frame {
         out.into()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,6 +5,7 @@ pub mod canonical;
 pub mod jsonrpc;
 pub mod mcp;
 pub mod object;
+pub mod result;
 pub mod scan;
 pub mod span;
 pub mod splice;

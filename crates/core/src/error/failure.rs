@@ -4,6 +4,9 @@ use std::sync::Arc;
 
 use super::{Class, Execution, Origin, Retry};
 
+/// The code of a failure whose peer told none.
+const UNTOLD: &str = "peer_error";
+
 /// What a peer said of a call that has no reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
@@ -19,4 +22,20 @@ pub struct Failure {
     pub code: Arc<str>,
     /// One clause for people.
     pub reason: Arc<str>,
+}
+
+impl Failure {
+    /// Returns what is known of a peer's failure when it says nothing but a text: it may have run,
+    /// and nobody should repeat it.
+    #[must_use]
+    pub fn untold(reason: Arc<str>) -> Self {
+        Self {
+            class: Class::ProtocolError,
+            execution: Execution::Unknown,
+            retry: Retry::Never,
+            origin: Origin::Broker,
+            code: UNTOLD.into(),
+            reason,
+        }
+    }
 }

@@ -36,6 +36,30 @@ pub enum Class {
 }
 
 impl Class {
+    /// All there are.
+    pub const ALL: [Self; 14] = [
+        Self::Denied,
+        Self::NotFound,
+        Self::Invalid,
+        Self::Unavailable,
+        Self::ConnectFailed,
+        Self::SendFailed,
+        Self::ConnectionLost,
+        Self::Timeout,
+        Self::AuthRequired,
+        Self::ScopeRequired,
+        Self::Throttled,
+        Self::ProtocolError,
+        Self::Truncated,
+        Self::Cancelled,
+    ];
+
+    /// Reads the word used on the wire.
+    #[must_use]
+    pub fn parse(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|class| class.as_str() == word)
+    }
+
     /// Returns the word used on the wire.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -88,6 +112,15 @@ pub enum Execution {
 }
 
 impl Execution {
+    /// All there are.
+    pub const ALL: [Self; 3] = [Self::NotStarted, Self::Unknown, Self::Completed];
+
+    /// Reads the word used on the wire.
+    #[must_use]
+    pub fn parse(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|ran| ran.as_str() == word)
+    }
+
     /// Returns the word used on the wire.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -110,6 +143,18 @@ pub enum Retry {
     After(Duration),
 }
 
+impl Retry {
+    /// Returns the word used on the wire; the wait of [`Retry::After`] is told beside it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Never => "never",
+            Self::Safe => "safe",
+            Self::After(_) => "after",
+        }
+    }
+}
+
 /// Where a failure arose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
@@ -126,6 +171,21 @@ pub enum Origin {
 }
 
 impl Origin {
+    /// All there are.
+    pub const ALL: [Self; 5] = [
+        Self::Gateway,
+        Self::Policy,
+        Self::Transport,
+        Self::Upstream,
+        Self::Broker,
+    ];
+
+    /// Reads the word used on the wire.
+    #[must_use]
+    pub fn parse(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|origin| origin.as_str() == word)
+    }
+
     /// Returns the word used on the wire.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -144,4 +204,25 @@ impl Origin {
 #[must_use]
 pub const fn is_away(status: u16) -> bool {
     matches!(status, 502..=504)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_word_reads_back_and_no_other_is_one() {
+        for class in Class::ALL {
+            assert_eq!(Class::parse(class.as_str()), Some(class));
+        }
+        for ran in Execution::ALL {
+            assert_eq!(Execution::parse(ran.as_str()), Some(ran));
+        }
+        for origin in Origin::ALL {
+            assert_eq!(Origin::parse(origin.as_str()), Some(origin));
+        }
+        assert_eq!(Class::parse("Denied"), None);
+        assert_eq!(Execution::parse(""), None);
+        assert_eq!(Origin::parse("tool"), None);
+    }
 }

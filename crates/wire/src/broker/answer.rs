@@ -1,11 +1,21 @@
 //! The body of a reply: what came of a request.
 
+use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
-use bowline_core::error::Failure;
+use bowline_core::error::{Class, Execution, Failure, Origin, Retry};
+use bowline_core::time::millis;
 use bytes::Bytes;
 
 use super::FrameError;
+use super::members::Members;
+use super::write::Object;
+use crate::span::Span;
+use crate::{object, result};
+
+mod item;
+pub use item::Item;
 
 /// What came of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,22 +45,6 @@ pub enum Answer {
     Failed(Failure),
 }
 
-/// One tool of a manifest:
-/// `{"kind":"function","function":{name, description, parameters},"server","tool","effect",..}`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Item {
-    /// The name by which it is called.
-    pub name: Arc<str>,
-    /// Its server.
-    pub server: Option<Arc<str>>,
-    /// The server's own name of it.
-    pub tool: Option<Arc<str>>,
-    /// Whether running it twice is like running it once.
-    pub repeatable: bool,
-    /// Its MCP definition, whole; made from `function` where there is no other.
-    pub definition: Bytes,
-}
-
 /// How much an answer says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Said {
@@ -60,18 +54,175 @@ pub enum Said {
     Brief,
 }
 
+const NAMES: [&str; 7] = [
+    "manifest", "revision", "result", "output", "again", "error", "failure",
+];
+
 impl Answer {
-    /// Reads a body.
+    /// Reads a body that was checked before: that of a frame or of a letter that was read.
     ///
     /// # Errors
     /// It is no such body.
     pub fn read(body: &Bytes) -> Result<Self, FrameError> {
-        let _ = body;
-        Err(FrameError::Member("result"))
+        let whole = Span {
+            start: 0,
+            end: body.len(),
+        };
+        let members = Members::inside(body, whole, &NAMES, "body")?;
+        let error = members.text_if("error")?;
+        if error.is_some() || members.span("failure").is_some() {
+            return failed(body, &members, error.unwrap_or_default());
+        }
+        if let Some(list) = members.begun("manifest", b'[')? {
+            let items = object::items(&list).map(|at| Item::read(&list, at));
+            return Ok(Self::Manifest {
+                items: items.collect::<Result<_, _>>()?,
+                revision: members.number_if("revision")?.unwrap_or_default(),
+            });
+        }
+        let result = match members.begun("output", b'{')? {
+            Some(result) => result,
+            None => told(body, &members)?,
+        };
+        Ok(Self::Output {
+            result,
+            again: members.flag_if("again")?.unwrap_or(false),
+        })
     }
 
     /// Writes a body.
     pub fn write(&self, said: Said, out: &mut Vec<u8>) {
-        let _ = (said, out);
+        match self {
+            Self::Manifest { items, revision } => {
+                let mut list = vec![b'['];
+                for (place, item) in items.iter().enumerate() {
+                    if place > 0 {
+                        list.push(b',');
+                    }
+                    item.write(said, &mut list);
+                }
+                list.push(b']');
+                let object = Object::bare(out).raw("manifest", &list);
+                object.number("revision", *revision).end();
+            }
+            Self::Output { result, again } => {
+                out.reserve(result.len() + 32);
+                let object = match said {
+                    Said::Brief => Object::bare(out).raw("output", result),
+                    Said::Whole => Object::bare(out).raw("result", &whole(result)),
+                };
+                match again {
+                    true => object.flag("again", true).end(),
+                    false => object.end(),
+                }
+            }
+            Self::Rpc { error } => {
+                let text = object::text(error, "message");
+                let text = text.unwrap_or_else(|| String::from_utf8_lossy(error));
+                let mut failure = Vec::new();
+                Object::bare(&mut failure)
+                    .text("class", Class::ProtocolError.as_str())
+                    .text("execution", Execution::Completed.as_str())
+                    .text("retry", Retry::Never.as_str())
+                    .text("origin", Origin::Upstream.as_str())
+                    .raw("rpc", error)
+                    .end();
+                let object = Object::bare(out).text("error", &text);
+                object.raw("failure", &failure).end();
+            }
+            Self::Failed(failure) => {
+                let mut told = Vec::new();
+                tell(failure, &mut told);
+                let object = Object::bare(out).text("error", &failure.reason);
+                object.raw("failure", &told).end();
+            }
+        }
     }
+
+    /// Returns the body as bytes.
+    #[must_use]
+    pub fn to_bytes(&self, said: Said) -> Bytes {
+        let mut out = Vec::new();
+        self.write(said, &mut out);
+        out.into()
+    }
+}
+
+/// Writes a result in the first names as well.
+fn whole(result: &[u8]) -> Vec<u8> {
+    let text = result::text(result);
+    let mut out = Vec::with_capacity(result.len() + text.len() + 64);
+    Object::bare(&mut out)
+        .flag("success", !result::is_error(result))
+        .text("result", &text)
+        .raw("output", result)
+        .end();
+    out
+}
+
+/// Reads a result in the first names, whole where it is told whole.
+fn told(body: &Bytes, members: &Members<'_, 7>) -> Result<Bytes, FrameError> {
+    let at = members.span("result");
+    let at = at.ok_or(FrameError::Member("result"))?;
+    let inside = Members::inside(body, at, &["success", "result", "output"], "result")?;
+    if let Some(result) = inside.begun("output", b'{')? {
+        return Ok(result);
+    }
+    let success = inside.flag_if("success")?;
+    let success = success.ok_or(FrameError::Member("success"))?;
+    let text = inside.text_if("result")?.unwrap_or_default();
+    let more = if success { "" } else { result::FAILED };
+    Ok(result::of_text(&text, more).into())
+}
+
+/// Reads why there is no result.
+fn failed(body: &Bytes, members: &Members<'_, 7>, reason: Arc<str>) -> Result<Answer, FrameError> {
+    const NAMES: [&str; 7] = [
+        "class",
+        "execution",
+        "retry",
+        "retry_after_ms",
+        "origin",
+        "code",
+        "rpc",
+    ];
+    let mut failure = Failure::untold(reason);
+    let Some(at) = members.span("failure") else {
+        return Ok(Answer::Failed(failure));
+    };
+    let told = Members::inside(body, at, &NAMES, "failure")?;
+    if let Some(error) = told.begun("rpc", b'{')? {
+        return Ok(Answer::Rpc { error });
+    }
+    // A word that is not known here is as good as none.
+    let word = |name| {
+        let word = told.span(name).map(|at| at.of(body));
+        word.and_then(object::string).unwrap_or(Cow::Borrowed(""))
+    };
+    failure.class = Class::parse(&word("class")).unwrap_or(failure.class);
+    failure.execution = Execution::parse(&word("execution")).unwrap_or(failure.execution);
+    failure.origin = Origin::parse(&word("origin")).unwrap_or(failure.origin);
+    failure.code = told.text_if("code")?.unwrap_or(failure.code);
+    let after = told.number_if("retry_after_ms")?.unwrap_or_default();
+    failure.retry = match &*word("retry") {
+        "safe" => Retry::Safe,
+        "after" => Retry::After(Duration::from_millis(after)),
+        _ => Retry::Never,
+    };
+    Ok(Answer::Failed(failure))
+}
+
+fn tell(failure: &Failure, out: &mut Vec<u8>) {
+    let after = match failure.retry {
+        Retry::After(wait) => Some(millis(wait)),
+        Retry::Never | Retry::Safe => None,
+    };
+    Object::bare(out)
+        .text("class", failure.class.as_str())
+        .text("execution", failure.execution.as_str())
+        .text("retry", failure.retry.as_str())
+        .number_if("retry_after_ms", after)
+        .text("origin", failure.origin.as_str())
+        .text("code", &failure.code)
+        .end();
 }

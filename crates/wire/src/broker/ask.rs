@@ -5,6 +5,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::FrameError;
+use super::members::Members;
+use super::write::Object;
+use crate::object;
+use crate::scan::{self, Keys};
 
 /// What is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,17 +38,88 @@ pub enum Arguments {
 }
 
 impl Ask {
-    /// Reads a body.
+    /// Reads a body. What is read of the arguments is checked: an object that repeats no key at
+    /// any depth, as from every other caller.
     ///
     /// # Errors
     /// It is no such body, or the arguments are not JSON.
     pub fn read(body: &Bytes) -> Result<Self, FrameError> {
-        let _ = body;
-        Err(FrameError::Member("op"))
+        let names = &["op", "tool", "server", "arguments", "params"];
+        let members = Members::of_text(body, names)?;
+        match &*members.text("op")? {
+            "manifest" => Ok(Self::Manifest),
+            "call" => Ok(Self::Call {
+                tool: members.text("tool")?,
+                server: members.text_if("server")?,
+                arguments: arguments(body, &members)?,
+            }),
+            _ => Err(FrameError::Member("op")),
+        }
     }
 
     /// Writes a body. Arguments go out as an object.
     pub fn write(&self, out: &mut Vec<u8>) {
-        let _ = out;
+        let Self::Call {
+            tool,
+            server,
+            arguments,
+        } = self
+        else {
+            return Object::bare(out).text("op", "manifest").end();
+        };
+        let object = Object::bare(out)
+            .text("op", "call")
+            .text("tool", tool)
+            .text_if("server", server.as_deref());
+        let object = match arguments {
+            Arguments::Object(json) => object.raw("arguments", json),
+            Arguments::Params(json) => object.raw("params", json),
+            Arguments::None => object,
+        };
+        object.end();
+    }
+
+    /// Returns the body as bytes.
+    #[must_use]
+    pub fn to_bytes(&self) -> Bytes {
+        let mut out = Vec::new();
+        self.write(&mut out);
+        out.into()
+    }
+}
+
+fn arguments(body: &Bytes, members: &Members<'_, 5>) -> Result<Arguments, FrameError> {
+    if let Some(params) = members.begun("params", b'{')? {
+        // Of two that differ nobody could say which was checked.
+        if members.span("arguments").is_some() {
+            return Err(FrameError::Member("arguments"));
+        }
+        return Ok(Arguments::Params(checked(params, "params")?));
+    }
+    let Some(at) = members.span("arguments") else {
+        return Ok(Arguments::None);
+    };
+    let Some(text) = object::string(at.of(body)) else {
+        let whole = members.begun("arguments", b'{')?;
+        return whole.map_or(Ok(Arguments::None), |whole| {
+            Ok(Arguments::Object(checked(whole, "arguments")?))
+        });
+    };
+    // What models write for a tool that takes nothing.
+    if text.trim_ascii().is_empty() {
+        return Ok(Arguments::None);
+    }
+    let whole = Bytes::from(text.into_owned());
+    let whole = whole.slice_ref(whole.trim_ascii());
+    match whole.first() {
+        Some(b'{') => Ok(Arguments::Object(checked(whole, "arguments")?)),
+        _ => Err(FrameError::Member("arguments")),
+    }
+}
+
+fn checked(json: Bytes, what: &'static str) -> Result<Bytes, FrameError> {
+    match scan::check(&json, Keys::Unique) {
+        Ok(()) => Ok(json),
+        Err(_) => Err(FrameError::Member(what)),
     }
 }

@@ -1,7 +1,241 @@
 //! Writes frames.
 
-use super::Frame;
+use super::{FRAME_BYTES_MAX, Frame, From, Hello, Refusal, Request, Welcome};
+use crate::splice::write_string;
+
+/// What stands around the payload of a frame, about, in bytes.
+const AROUND_BYTES: usize = 160;
 
 pub(super) fn frame(frame: &Frame, out: &mut Vec<u8>) {
-    let _ = (frame, out);
+    match frame {
+        Frame::Hello(said) => hello(said, out),
+        Frame::Welcome(said) => welcome(said, out),
+        Frame::BrokerIdentity { id } => Object::open("broker_identity", out).text("id", id).end(),
+        Frame::Error(refusal) => error(refusal, out),
+        Frame::Deliver { to, letter } => {
+            out.reserve(AROUND_BYTES + letter.raw.len());
+            let object = Object::open("deliver", out).text("to", to);
+            object.raw("message", &letter.raw).end();
+        }
+        Frame::Delivered { id } => Object::open("delivered", out).text("id", id).end(),
+        Frame::Subscribe => Object::open("subscribe", out).end(),
+        Frame::Message(letter) => {
+            out.reserve(AROUND_BYTES + letter.raw.len());
+            Object::open("message", out)
+                .raw("message", &letter.raw)
+                .end();
+        }
+        Frame::Ack { id } => Object::open("ack", out).text("id", id).end(),
+        Frame::AckWithReceipt { id, request_id } => Object::open("ack_with_receipt", out)
+            .text("id", id)
+            .text("request_id", request_id)
+            .end(),
+        Frame::AckResult {
+            id,
+            request_id,
+            accepted,
+            reason,
+        } => Object::open("ack_result", out)
+            .text("id", id)
+            .text("request_id", request_id)
+            .flag("accepted", *accepted)
+            .text_if("reason", reason.as_deref())
+            .end(),
+        Frame::Nak { id, delay_ms, dead } => {
+            let object = Object::open("nak", out).text("id", id);
+            let object = object.number("delay_ms", *delay_ms);
+            match dead {
+                Some(reason) => object.flag("dead", true).text("reason", reason).end(),
+                None => object.end(),
+            }
+        }
+        Frame::Cancel { to, correlation_id } => Object::open("cancel", out)
+            .text_if("to", to.as_deref())
+            .text("correlation_id", correlation_id)
+            .end(),
+        Frame::ListConnected { .. }
+        | Frame::Connected { .. }
+        | Frame::ListDead { .. }
+        | Frame::Dead { .. }
+        | Frame::Offer { .. }
+        | Frame::Changed { .. } => list(frame, out),
+        Frame::Request(asked) => request(asked, out),
+        Frame::Response { id, body } => {
+            out.reserve(AROUND_BYTES + body.len());
+            let object = Object::open("response", out).text("id", id);
+            object.raw("body", body).end();
+        }
+        Frame::Event { id, notification } => {
+            out.reserve(AROUND_BYTES + notification.len());
+            let object = Object::open("event", out).text("id", id);
+            object.raw("notification", notification).end();
+        }
+        Frame::Other { kind } => Object::open(kind, out).end(),
+    }
+}
+
+/// Writes what lists something, or says that a list is another now.
+fn list(frame: &Frame, out: &mut Vec<u8>) {
+    match frame {
+        Frame::ListConnected { role } => Object::open("list_connected", out)
+            .text_if("role", role.as_deref())
+            .end(),
+        Frame::Connected { ids } => {
+            let mut list = vec![b'['];
+            for (place, id) in ids.iter().enumerate() {
+                if place > 0 {
+                    list.push(b',');
+                }
+                write_string(&mut list, id);
+            }
+            list.push(b']');
+            Object::open("connected", out).raw("ids", &list).end();
+        }
+        Frame::ListDead { limit } => {
+            let limit = u64::try_from(*limit).unwrap_or(u64::MAX);
+            Object::open("list_dead", out).number("limit", limit).end();
+        }
+        Frame::Dead { letters } => Object::open("dead", out).raw("letters", letters).end(),
+        Frame::Offer { revision, servers } => Object::open("offer", out)
+            .number("revision", *revision)
+            .raw("servers", servers)
+            .end(),
+        Frame::Changed { revision } => Object::open("changed", out)
+            .number("revision", *revision)
+            .end(),
+        _ => {}
+    }
+}
+
+fn hello(said: &Hello, out: &mut Vec<u8>) {
+    let mut agent = Vec::new();
+    Object::bare(&mut agent)
+        .text("session_id", &said.session_id)
+        .text_if("role", said.role.as_deref())
+        .end();
+    Object::open("hello", out)
+        .raw("agent", &agent)
+        .text_if("token", said.token.as_deref())
+        .text_if("instance", said.instance.as_deref())
+        .end();
+}
+
+fn welcome(said: &Welcome, out: &mut Vec<u8>) {
+    Object::open("welcome", out)
+        .text("mailbox", &said.mailbox)
+        .text_if("role", said.role.as_deref())
+        .number("heartbeat_ms", said.heartbeat_ms)
+        .size("requests_max", said.requests_max)
+        .size("frame_bytes_max", FRAME_BYTES_MAX)
+        .end();
+}
+
+fn error(refusal: &Refusal, out: &mut Vec<u8>) {
+    Object::open("error", out)
+        .text("reason", &refusal.reason)
+        .text_if("id", refusal.id.as_deref())
+        .text_if("code", refusal.code.as_deref())
+        .end();
+}
+
+fn request(asked: &Request, out: &mut Vec<u8>) {
+    out.reserve(AROUND_BYTES + asked.body.len());
+    let object = Object::open("request", out)
+        .text("id", &asked.id)
+        .text_if("to", asked.to.as_deref())
+        .number_if("ttl_ms", asked.ttl_ms);
+    let object = match &asked.caller {
+        None => object,
+        Some(caller) => {
+            let mut from = Vec::new();
+            sender(caller, &mut from);
+            object.raw("caller", &from)
+        }
+    };
+    object.raw("body", &asked.body).end();
+}
+
+/// Writes who sent something.
+pub(super) fn sender(from: &From, out: &mut Vec<u8>) {
+    Object::bare(out)
+        .text("session_id", &from.session_id)
+        .text_if("role", from.role.as_deref())
+        .text_if("principal", from.principal.as_deref())
+        .end();
+}
+
+/// An object that is being written.
+#[derive(Debug)]
+pub(super) struct Object<'a> {
+    out: &'a mut Vec<u8>,
+    /// What stands before the next member.
+    before: u8,
+}
+
+impl<'a> Object<'a> {
+    /// Begins a frame of this kind.
+    fn open(kind: &str, out: &'a mut Vec<u8>) -> Self {
+        Self::bare(out).text("kind", kind)
+    }
+
+    /// Begins an object.
+    pub(super) fn bare(out: &'a mut Vec<u8>) -> Self {
+        Self { out, before: b'{' }
+    }
+
+    fn key(mut self, name: &str) -> Self {
+        self.out.push(self.before);
+        self.before = b',';
+        write_string(self.out, name);
+        self.out.push(b':');
+        self
+    }
+
+    pub(super) fn raw(self, name: &str, json: &[u8]) -> Self {
+        let this = self.key(name);
+        this.out.extend_from_slice(json);
+        this
+    }
+
+    pub(super) fn text(self, name: &str, text: &str) -> Self {
+        let this = self.key(name);
+        write_string(this.out, text);
+        this
+    }
+
+    pub(super) fn text_if(self, name: &str, text: Option<&str>) -> Self {
+        match text {
+            Some(text) => self.text(name, text),
+            None => self,
+        }
+    }
+
+    pub(super) fn number(self, name: &str, number: u64) -> Self {
+        let this = self.key(name);
+        let mut digits = itoa::Buffer::new();
+        this.out.extend_from_slice(digits.format(number).as_bytes());
+        this
+    }
+
+    pub(super) fn number_if(self, name: &str, number: Option<u64>) -> Self {
+        match number {
+            Some(number) => self.number(name, number),
+            None => self,
+        }
+    }
+
+    pub(super) fn size(self, name: &str, size: usize) -> Self {
+        self.number(name, u64::try_from(size).unwrap_or(u64::MAX))
+    }
+
+    pub(super) fn flag(self, name: &str, flag: bool) -> Self {
+        self.raw(name, if flag { b"true" } else { b"false" })
+    }
+
+    pub(super) fn end(self) {
+        if self.before == b'{' {
+            self.out.push(b'{');
+        }
+        self.out.push(b'}');
+    }
 }
