@@ -1,5 +1,6 @@
 //! The config file: found, read, checked, and turned into values without options.
 
+mod broker;
 mod clients;
 pub(crate) mod duration;
 mod env;
@@ -39,6 +40,7 @@ use crate::reload::digest;
 use crate::secrets::follow::Watched;
 use crate::secrets::{SecretsConfig, Sources, Vault};
 
+pub use self::broker::{BrokerConfig, PeerConfig};
 pub use self::clients::{ClientConfig, Direct};
 pub use self::env::Env;
 pub use self::error::Error;
@@ -86,6 +88,8 @@ pub struct Config {
     pub telemetry: Telemetry,
     /// What remembers queued writes.
     pub journal: Engine,
+    /// What the broker takes on.
+    pub broker: BrokerConfig,
     /// Where secrets come from.
     pub sources: Sources,
     /// What servers take from places that may change.
@@ -121,6 +125,7 @@ impl Default for Config {
             limits: HostLimits::default(),
             telemetry: Telemetry::default(),
             journal: Engine::default(),
+            broker: BrokerConfig::default(),
             sources: Sources::default(),
             watched: Vec::new(),
             audit: Audit::default(),

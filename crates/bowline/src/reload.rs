@@ -17,7 +17,9 @@ use tokio::sync::{Semaphore, broadcast, watch as signal};
 
 use self::watch::Watch;
 pub(crate) use self::watch::{Stamp, stamp};
-use crate::config::{self, Audit, Broken, Config, Engine, Env, Mention, PolicyConfig, Telemetry};
+use crate::config::{
+    self, Audit, Broken, BrokerConfig, Config, Engine, Env, Mention, PolicyConfig, Telemetry,
+};
 use crate::edge::Edge;
 use crate::secrets::Vault;
 
@@ -51,6 +53,7 @@ struct Fixed {
     listen: Vec<std::net::SocketAddr>,
     telemetry: Telemetry,
     journal: Engine,
+    broker: BrokerConfig,
     audit: Audit,
     starts_max: usize,
 }
@@ -156,6 +159,7 @@ impl Reloader {
                 listen: config.listen.clone(),
                 telemetry: config.telemetry.clone(),
                 journal: config.journal,
+                broker: config.broker,
                 audit: config.audit,
                 starts_max: config.limits.starts_max,
             },
@@ -247,6 +251,7 @@ impl Reloader {
             ("gateway.listen", config.listen == self.fixed.listen),
             ("telemetry", config.telemetry == self.fixed.telemetry),
             ("journal", config.journal == self.fixed.journal),
+            ("broker", config.broker == self.fixed.broker),
             ("audit", config.audit == self.fixed.audit),
             (
                 "limits.starts",

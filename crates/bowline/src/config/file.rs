@@ -1,5 +1,6 @@
 //! A config file as it was written: every key checked, nothing filled in yet.
 
+mod broker;
 mod clients;
 mod keys;
 mod reader;
@@ -19,6 +20,7 @@ use self::reader::Reader;
 use self::rules::Rules;
 use self::server::{choice, fill};
 use super::Engine;
+use super::broker::BrokerConfig;
 use super::frame::Problem;
 use super::size;
 use super::tree::{Entry, Node, Syntax};
@@ -78,6 +80,8 @@ pub(crate) struct File {
     pub(crate) cache_ttl_max: Option<Duration>,
     /// `journal.engine`.
     pub(crate) engine: Option<Engine>,
+    /// `broker`: what it takes on.
+    pub(crate) broker: BrokerConfig,
     /// Every `[secrets.NAME]`.
     pub(crate) secrets: Vec<Secret>,
     /// `secret_store.kind`.
@@ -139,6 +143,7 @@ fn common(reader: &mut Reader, key: &str, node: &Node, place: &str, file: &mut F
         "telemetry" => telemetry(reader, node, place, file),
         "cache" => cache(reader, node, place, file),
         "journal" => journal(reader, node, place, file),
+        "broker" => file.broker = broker::read(reader, node, place),
         "secrets" => file.secrets = secrets::fill(reader, node, place),
         "secret_store" => file.secret_store = secrets::store(reader, node, place),
         "clients" => file.clients = clients::read(reader, node, place),

@@ -9,6 +9,7 @@ use bowline_core::policy::{Otherwise, Pattern, Policy, ProfileRules, RoleRules, 
 
 use bowline_host::allowlist::Allowlist;
 
+use super::broker::PeerConfig;
 use super::frame::Place;
 use crate::conditions::Cel;
 
@@ -21,6 +22,8 @@ pub struct PolicyConfig {
     pub roles: BTreeMap<Arc<str>, RoleConfig>,
     /// Roles of principals, which count instead of those of their credentials.
     pub principals: BTreeMap<Arc<str>, Arc<str>>,
+    /// What principals may do as peers of the broker.
+    pub peers: BTreeMap<Arc<str>, PeerConfig>,
     /// What each context hides, by its name.
     pub contexts: BTreeMap<Arc<str>, Vec<Pattern>>,
     /// Every profile, by name.

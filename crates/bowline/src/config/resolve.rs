@@ -66,6 +66,7 @@ pub(super) fn resolve(
             sample: file.sample.unwrap_or(defaults::SAMPLE),
         },
         journal: file.engine.unwrap_or_default(),
+        broker: file.broker,
         ..Config::default()
     };
     if let Some(listen) = &file.listen {

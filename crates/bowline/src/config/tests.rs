@@ -1,5 +1,6 @@
 //! Whole files in, values or exact error text out.
 
+mod broker;
 mod keys;
 mod queueing;
 mod rules;

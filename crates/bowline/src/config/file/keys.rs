@@ -11,6 +11,7 @@ pub(super) const TOP: Keys = Keys {
         "telemetry",
         "cache",
         "journal",
+        "broker",
         "secrets",
         "secret_store",
         "audit",
@@ -42,6 +43,17 @@ pub(super) const CACHE: Keys = Keys {
 };
 pub(super) const JOURNAL: Keys = Keys {
     built: &["engine"],
+    planned: &[],
+};
+pub(super) const BROKER: Keys = Keys {
+    built: &[
+        "peers",
+        "deliver_rate",
+        "deliver_burst",
+        "requests",
+        "attempts",
+        "ttl",
+    ],
     planned: &[],
 };
 pub(super) const SECRET: Keys = Keys {
@@ -77,7 +89,7 @@ pub(super) const RATE: Keys = Keys {
     planned: &[],
 };
 pub(super) const PRINCIPAL: Keys = Keys {
-    built: &["role"],
+    built: &["role", "to", "kinds", "offers"],
     planned: &[],
 };
 pub(super) const CONTEXT: Keys = Keys {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bowline_core::budget::{Allowance, BudgetRule, RateRule};
 use bowline_core::policy::{Otherwise, Pattern};
 
+use super::broker;
 use super::keys;
 use super::reader::Reader;
 use super::server::{Text, choice, inside};
@@ -218,17 +219,24 @@ impl Rules {
         if refuses_owner(reader, named) || !is_principal(reader, named) {
             return;
         }
-        let mut role = None;
+        let (mut role, mut peer) = (None, None);
         for entry in reader.table(&named.node, &named.key, place, &keys::PRINCIPAL) {
             if entry.key == "role" {
                 role = Some(reader.text(entry));
+            } else {
+                let rights = peer.get_or_insert_default();
+                broker::right(reader, entry, rights);
             }
         }
         match role {
             Some(Some(role)) => self.given.push((named.key.as_str().into(), role)),
-            // Told already.
+            // Told already, or it is about a peer.
             Some(None) => {}
+            None if peer.is_some() => {}
             None => missing(reader, named, "role"),
+        }
+        if let Some(peer) = peer {
+            self.policy.peers.insert(named.key.as_str().into(), peer);
         }
     }
 

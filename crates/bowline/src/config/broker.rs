@@ -1,0 +1,47 @@
+//! What the file says of the broker, and of what its peers may do beside using tools.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bowline_core::policy::Pattern;
+
+/// What the broker takes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BrokerConfig {
+    /// Peers that are connected at once.
+    pub peers: u32,
+    /// Messages that one connection may deliver in a second; beyond it is slowed down.
+    pub deliver_rate: u32,
+    /// Messages that it may have saved up.
+    pub deliver_burst: u32,
+    /// Live requests of one peer in flight.
+    pub requests: u32,
+    /// How often a message is handed out before it becomes a dead letter.
+    pub attempts: u32,
+    /// How long a message is kept that does not say so itself.
+    pub ttl: Duration,
+}
+
+impl Default for BrokerConfig {
+    fn default() -> Self {
+        Self {
+            peers: 4_096,
+            deliver_rate: 500,
+            deliver_burst: 1_000,
+            requests: 256,
+            attempts: 16,
+            ttl: Duration::from_secs(24 * 60 * 60),
+        }
+    }
+}
+
+/// What one principal may do as a peer, beside reaching the hub.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PeerConfig {
+    /// Principals whose mailboxes it may deliver to; `*` for all.
+    pub to: Vec<Arc<str>>,
+    /// Kinds of messages that it may send there.
+    pub kinds: Vec<Arc<str>>,
+    /// Names of servers that it may bring.
+    pub offers: Vec<Pattern>,
+}
