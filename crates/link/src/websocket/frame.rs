@@ -225,9 +225,11 @@ impl Encoder {
         // What means that no code came must not be sent.
         if code != NO_CODE {
             payload.extend_from_slice(&code.to_be_bytes());
-            let end = reason.floor_char_boundary(CONTROL_BYTES_MAX - payload.len());
-            let reason = reason.get(..end).unwrap_or_default();
-            payload.extend_from_slice(reason.as_bytes());
+            let room = CONTROL_BYTES_MAX - payload.len();
+            let fits = |(at, char): &(usize, char)| at + char.len_utf8() <= room;
+            let end = reason.char_indices().take_while(fits).last();
+            let end = end.map_or(0, |(at, char)| at + char.len_utf8());
+            payload.extend_from_slice(reason.as_bytes().get(..end).unwrap_or_default());
         }
         self.write(OpCode::Control(Control::Close), &payload, out);
     }
