@@ -26,7 +26,9 @@ use bowline_link::BoxFuture;
 use bowline_wire::broker::{Answer, Ask, From, Item};
 
 pub use backend::{Backend, ExecutorBackend, HostBackend, Job};
-pub use client::{Client, ClientOptions, Credential};
+pub use client::{
+    Client, ClientOptions, ConnectError, Credential, DeliverError, Line, Reconnect, Served,
+};
 pub use hub::{Admitted, Hub, HubLimits, PeerView, Porter, Rights};
 pub use ledger::Ledger;
 pub use link::PeerLink;
