@@ -73,8 +73,8 @@ impl fmt::Debug for Credential {
 /// How a client behaves.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
-    /// Which of the mailboxes of its principal it uses: `PRINCIPAL#PART`; the principal's own
-    /// where absent.
+    /// Which of the mailboxes of its principal it uses: `#PART`, or the whole `PRINCIPAL#PART`; the
+    /// principal's own where absent. Two clients of one mailbox fence each other.
     pub part: Option<Arc<str>>,
     /// How long one attempt to connect may take.
     pub connect_timeout: Duration,

@@ -8,7 +8,7 @@ use bowline_core::error::{Class, Execution, Failure, Origin, Retry};
 use bowline_core::hex::hex;
 use bowline_core::mailbox::HUB;
 use bowline_core::sync::lock;
-use bowline_wire::broker::{Answer, Frame, Letter, REPLY, REQUEST, Refusal};
+use bowline_wire::broker::{Answer, Draft, Frame, Letter, REPLY, REQUEST, Refusal};
 use tokio::sync::oneshot;
 use tokio::time::timeout_at;
 
@@ -43,7 +43,6 @@ impl Shared {
         let (mut waiting, mut answer) = self.expect(errand.sink.clone())?;
         let mut body = Vec::new();
         errand.ask.write(&mut body);
-        let body = bytes::Bytes::from(body);
         let mut after = 0;
         loop {
             let patience = match waiting.sent {
@@ -58,15 +57,14 @@ impl Shared {
             let connection = connection.map_err(|error| waiting.judged(error))?;
             after = connection.generation;
             let deadline = self.deadline(errand.deadline);
-            let letter = Letter {
-                id: Arc::clone(&waiting.id),
-                from: None,
-                kind: REQUEST.into(),
-                body: body.clone(),
+            let letter = Letter::new(&Draft {
+                id: &waiting.id,
+                kind: REQUEST,
+                body: &body,
                 correlation_id: None,
                 ttl_ms: Some(deadline.ttl_ms),
-                raw: bytes::Bytes::new(),
-            };
+                created_at_ms: self.options.clock.unix_ms(),
+            });
             let now = self.options.clock.now();
             let receipt_by = errand.deadline.min(now.plus(RECEIPT_WAIT));
             let at = self.options.clock.instant(receipt_by);
