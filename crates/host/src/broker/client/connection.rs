@@ -50,10 +50,13 @@ struct Table {
     over: Option<End>,
 }
 
+/// An answer, or how the connection ended.
+type Answered = Result<Bytes, Arc<str>>;
+
 /// Who waits for a live answer.
 #[derive(Debug)]
 struct Live {
-    answer: oneshot::Sender<Result<Bytes, Arc<str>>>,
+    answer: oneshot::Sender<Answered>,
     sink: Option<Arc<dyn CallerEnd>>,
 }
 
@@ -271,7 +274,7 @@ impl Connection {
     fn wait(
         &self,
         sink: Option<Arc<dyn CallerEnd>>,
-    ) -> Result<(Waiting<'_>, oneshot::Receiver<Result<Bytes, Arc<str>>>), ErrandError> {
+    ) -> Result<(Waiting<'_>, oneshot::Receiver<Answered>), ErrandError> {
         let (answer, answered) = oneshot::channel();
         let mut table = lock(&self.table);
         if let Some(end) = &table.over {

@@ -148,7 +148,7 @@ impl Shared {
             Frame::Delivered { id } => {
                 connection.receipt(&id, Ok(()));
             }
-            Frame::Error(refusal) => self.refused(connection, refusal),
+            Frame::Error(refusal) => self.refused(connection, &refusal),
             Frame::Message(letter) => self.letter(letter, line),
             Frame::Request(request) => {
                 if let Some(served) = &self.served {
@@ -181,7 +181,7 @@ impl Shared {
         }
     }
 
-    fn refused(&self, connection: &Connection, refusal: Refusal) {
+    fn refused(&self, connection: &Connection, refusal: &Refusal) {
         let waited = match &refusal.id {
             Some(id) => connection.receipt(id, Err(refusal.clone())),
             None => false,
@@ -189,7 +189,7 @@ impl Shared {
         if !waited {
             tracing::warn!(reason = %refusal.reason, "the hub refused a frame");
             if let Some(served) = &self.served {
-                served.refused(&refusal);
+                served.refused(refusal);
             }
         }
     }
