@@ -8,6 +8,7 @@
 
 mod backend;
 mod client;
+mod federation;
 mod hub;
 mod ledger;
 mod link;
@@ -27,9 +28,10 @@ use bowline_wire::broker::{Answer, Ask, From, Item};
 
 pub use backend::{Backend, ExecutorBackend, HostBackend, Job};
 pub use client::{Client, ClientOptions, Credential};
+pub use federation::{Federation, Following};
 pub use hub::{Admitted, Hub, HubLimits, PeerView, Porter, Rights};
 pub use ledger::Ledger;
-pub use link::PeerLink;
+pub(crate) use link::{PeerLink, away};
 pub use remote::RemoteTools;
 pub use serve::{ServeLimits, Serving};
 pub use supervise::serve_supervised;

@@ -5,6 +5,7 @@ mod discover;
 mod embed;
 mod features;
 mod measure;
+mod peers;
 mod pins;
 mod rules;
 mod shown;
@@ -56,6 +57,7 @@ use self::views::Views;
 pub use self::apply::{Applied, Changed};
 pub use discover::{DISCOVER_MAX, Discovered, Undiscovered};
 pub use embed::{DiscoveredEntry, DiscoveredError};
+pub use peers::{AdoptError, Adopted, PEER_SERVERS_MAX};
 
 /// How much the host takes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,7 +149,7 @@ impl Host {
         let answers = Arc::new(Answers::new(limits.cache, Arc::clone(&clock)));
         let hall = Arc::new(Hall::new(audience));
         let around = Surroundings {
-            dial: Arc::new(Beside(dial)),
+            dial: Arc::new(Beside::new(dial, &clock, &tasks)),
             catalog: Arc::clone(&catalog),
             tasks: tasks.clone(),
             clock: Arc::clone(&clock),
