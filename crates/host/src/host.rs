@@ -52,9 +52,8 @@ use crate::supervisor::{Dial, Order, ServerStatus, Supervisor, Surroundings};
 use crate::tasks::Tasks;
 
 use self::apply::Turn;
-use self::views::Views;
-
 pub use self::apply::{Applied, Changed};
+use self::views::Views;
 pub use discover::{DISCOVER_MAX, Discovered, Undiscovered};
 pub use embed::{DiscoveredEntry, DiscoveredError};
 pub use peers::{AdoptError, Adopted, PEER_SERVERS_MAX};
