@@ -10,3 +10,6 @@
 mod client;
 mod remote;
 mod script;
+mod federation;
+mod peer;
+mod peer_link;
