@@ -185,6 +185,18 @@ impl Serving {
         })
     }
 
+    /// Takes back the stored request of this id, where exactly one caller has one in hand: for whoever
+    /// is told of a cancellation, and not by whom.
+    pub fn cancel_only(&self, id: &str) -> bool {
+        self.desk.cancel_only(id)
+    }
+
+    /// Takes no more stored requests, and takes those in hand back.
+    pub fn abandon(&self) {
+        self.desk.close();
+        self.desk.cancel_all();
+    }
+
     /// Takes no more stored requests and waits for those in hand; what is not done after `wait` is
     /// taken back, and answered so.
     pub async fn close(&self, wait: Duration) {
@@ -391,7 +403,8 @@ async fn tell(answer: &Answer, courier: &dyn Courier) -> Result<(), ReplyError> 
 async fn close(told: Result<(), ReplyError>, courier: &dyn Courier) {
     match told {
         Ok(()) => courier.ack().await,
-        Err(ReplyError::Lost) => {}
+        // Where the way itself is lost, this comes to nothing, and the request comes again anyway.
+        Err(ReplyError::Lost) => courier.put_back(PUT_BACK).await,
         Err(ReplyError::TooLarge) => courier.bury("the reply is too large".into()).await,
         Err(ReplyError::Refused(reason)) => {
             tracing::warn!(%reason, "a reply was refused; its request is a dead letter");

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::hex::hex;
-use bowline_core::mailbox::ID_CHARS_MAX;
 use bowline_link::BoxFuture;
 use bowline_wire::broker::Answer;
 use sha2::{Digest as _, Sha256};
@@ -39,13 +38,19 @@ pub enum ReplyError {
     Lost,
 }
 
-/// Returns the id of the reply to a request: made of the request's, so that a reply that is sent
-/// twice is one message.
+/// Bytes of the digest that names a reply.
+const NAME_BYTES: usize = 16;
+
+/// Returns the id of the reply to a request of `caller`: made of both, so that a reply that is sent
+/// twice is one message, and those to two callers are two.
 #[must_use]
-pub fn reply_id(request: &str) -> Arc<str> {
-    let id = format!("re.{request}");
-    match id.len() <= ID_CHARS_MAX {
-        true => id.into(),
-        false => format!("re.{}", hex(&Sha256::digest(request))).into(),
-    }
+pub fn reply_id(caller: &str, request: &str) -> Arc<str> {
+    let whole: [u8; 32] = Sha256::new()
+        .chain_update(caller)
+        .chain_update([0])
+        .chain_update(request)
+        .finalize()
+        .into();
+    let digest: [u8; NAME_BYTES] = whole.first_chunk().copied().unwrap_or_default();
+    format!("re-{}", hex(&digest)).into()
 }
