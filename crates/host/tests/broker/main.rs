@@ -8,5 +8,6 @@
 )]
 
 mod client;
+mod hub;
 mod remote;
 mod script;
