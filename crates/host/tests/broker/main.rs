@@ -8,6 +8,7 @@
 )]
 
 mod client;
+mod hub;
 mod remote;
 mod script;
 mod federation;
