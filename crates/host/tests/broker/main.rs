@@ -8,8 +8,13 @@
 )]
 
 mod client;
-mod remote;
-mod script;
 mod federation;
+mod ledger;
 mod peer;
 mod peer_link;
+mod post;
+mod remote;
+mod script;
+mod serve;
+mod serve_limits;
+mod serve_roles;
