@@ -41,7 +41,7 @@ pub use ledger::Ledger;
 pub(crate) use link::{PeerLink, away};
 pub use remote::RemoteTools;
 pub use serve::{Courier, Incoming, ReplyError, ServeLimits, Serving, reply_id};
-pub use supervise::serve_supervised;
+pub use supervise::{Attending, ServeOptions, serve_supervised, serve_with};
 
 /// How long a request is worth answering where nobody says.
 pub const REQUEST_TTL: Duration = Duration::from_secs(300);

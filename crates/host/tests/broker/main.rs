@@ -8,9 +8,14 @@
 )]
 
 mod client;
-mod hub;
-mod remote;
-mod script;
 mod federation;
+mod hub;
+mod ledger;
 mod peer;
 mod peer_link;
+mod post;
+mod remote;
+mod script;
+mod serve;
+mod serve_limits;
+mod serve_roles;
