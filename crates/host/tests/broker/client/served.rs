@@ -91,8 +91,8 @@ fn refusal(id: Option<Arc<str>>) -> Refusal {
 async fn what_a_hub_asks_is_handed_over_and_nothing_is_acknowledged_for_it() {
     let broker = Broker::start().await;
     let (client, desk, mut seen, mut peer) = serving(&broker).await;
-    peer.say(&Frame::Message(letter("m1", REQUEST))).await;
-    peer.say(&Frame::Message(letter("m2", "note"))).await;
+    peer.message("m1", REQUEST).await;
+    peer.message("m2", "note").await;
     peer.say(&Frame::Request(Request {
         id: "q".into(),
         body: Bytes::from_static(b"{}"),
@@ -125,7 +125,7 @@ async fn what_a_hub_asks_is_handed_over_and_nothing_is_acknowledged_for_it() {
 async fn what_is_sent_over_a_line_has_a_receipt_or_a_reason() {
     let broker = Broker::start().await;
     let (_client, desk, mut seen, mut peer) = serving(&broker).await;
-    peer.say(&Frame::Message(letter("m", REQUEST))).await;
+    peer.message("m", REQUEST).await;
     let (_, line) = taken(&mut seen).await;
     let to = "caller".into();
     let by = quick().clock.instant(bowline_core::time::Now(60_000));
