@@ -8,8 +8,9 @@
 )]
 
 mod client;
-mod remote;
-mod script;
 mod federation;
 mod peer;
 mod peer_link;
+mod remote;
+mod script;
+mod wares;
