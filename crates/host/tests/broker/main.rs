@@ -19,3 +19,4 @@ mod script;
 mod serve;
 mod serve_limits;
 mod serve_roles;
+mod wares;
