@@ -1,6 +1,7 @@
 //! The one error of the call path: every failure says whether the call may have run.
 
 mod clean;
+mod code;
 mod failure;
 mod judge;
 mod kind;

@@ -8,6 +8,7 @@
 
 mod backend;
 mod client;
+mod failures;
 mod hub;
 mod ledger;
 mod link;
@@ -25,13 +26,19 @@ use bowline_core::time::Now;
 use bowline_link::BoxFuture;
 use bowline_wire::broker::{Answer, Ask, From, Item};
 
-pub use backend::{Backend, ExecutorBackend, HostBackend, Job};
-pub use client::{Client, ClientOptions, Credential};
-pub use hub::{Admitted, Hub, HubLimits, PeerView, Porter, Rights};
+pub use backend::{AsStamped, Backend, ExecutorBackend, Guests, HostBackend, Job};
+pub use client::{
+    Client, ClientOptions, ConnectError, Credential, DeliverError, Line, Reconnect, Served,
+};
+pub use failures::{BAD_REQUEST, EXPIRED, OUTCOME_UNKNOWN, TOOL_FAILED, expired, outcome_unknown};
+pub use hub::{
+    Admitted, BROKE_PROTOCOL, CREDENTIAL_OVER, FENCED, GOING_DOWN, Hub, HubError, HubLimits,
+    LetterView, MailboxView, NOT_ADMITTED, Offers, PeerView, Porter, Rights, Untaken,
+};
 pub use ledger::Ledger;
 pub use link::PeerLink;
 pub use remote::RemoteTools;
-pub use serve::{ServeLimits, Serving};
+pub use serve::{Courier, Incoming, ReplyError, ServeLimits, Serving, reply_id};
 pub use supervise::serve_supervised;
 
 /// How long a request is worth answering where nobody says.

@@ -164,7 +164,7 @@ impl InProcessLink {
 }
 
 /// Runs a tool; nothing where it panicked, which ends the call and nothing else.
-async fn contained(
+pub(crate) async fn contained(
     executor: &dyn ToolExecutor,
     tool: &str,
     arguments: Arguments,

@@ -16,7 +16,7 @@ use crate::stdio::{ClientInfo, ConnectError};
 
 mod carry;
 pub mod client;
-mod clock;
+pub(crate) mod clock;
 pub mod credentials;
 pub mod endpoint;
 pub mod hyper_client;

@@ -8,10 +8,21 @@ use std::time::Duration;
 use bytes::Bytes;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::time::Instant;
+use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
-use crate::http::endpoint::Endpoint;
 use crate::link::Spawner;
+
+mod dial;
+mod frame;
+mod read;
+mod shared;
+mod task;
+
+pub use dial::{dial, dial_with};
+use frame::Encoder;
+use read::Reader;
+use shared::Shared;
+use task::Task;
 
 /// The bounds of a connection.
 #[derive(Clone, Copy, Debug)]
@@ -90,17 +101,27 @@ fn said(reason: &str) -> String {
 /// The writing half; many may hold it.
 #[derive(Clone, Debug)]
 pub struct Outgoing {
-    _private: (),
+    writers: Arc<Writers>,
+}
+
+/// Tells the task when the last writing half is gone.
+#[derive(Debug)]
+struct Writers(Arc<Shared>);
+
+impl Drop for Writers {
+    fn drop(&mut self) {
+        self.0.writers_left();
+    }
 }
 
 impl Outgoing {
-    /// Queues a message; waits while too much waits to be written.
+    /// Queues a message; waits while too much waits to be written. A message is queued whole or,
+    /// where this is dropped before it returns, not at all.
     ///
     /// # Errors
     /// The connection is over, and the message did not leave.
     pub async fn send(&self, message: Bytes) -> Result<(), Ended> {
-        drop(message);
-        Err(Ended::Local)
+        self.writers.0.push(message).await
     }
 
     /// Queues a message if there is room now; gives it back where there is none.
@@ -108,44 +129,46 @@ impl Outgoing {
     /// # Errors
     /// There is no room, or the connection is over ([`ended`](Self::ended) tells).
     pub fn try_send(&self, message: Bytes) -> Result<(), Bytes> {
-        Err(message)
+        self.writers.0.try_push(message)
     }
 
-    /// Says why and closes, once what was queued is written; returns at once.
+    /// Says why and closes, once what was queued is written; returns at once. What comes in
+    /// until then is still read; [`over`](Self::over) tells when it is done.
     pub fn close(&self, code: u16, reason: &str) {
-        let _ = (code, reason);
+        self.writers.0.close(code, reason);
     }
 
     /// Returns how it ended, once it has.
     #[must_use]
     pub fn ended(&self) -> Option<Ended> {
-        Some(Ended::Local)
+        self.writers.0.ended()
     }
 
     /// Waits for its end.
     pub async fn over(&self) -> Ended {
-        Ended::Local
+        self.writers.0.over().await
     }
 }
 
 /// The reading half.
 #[derive(Debug)]
 pub struct Incoming {
-    _private: (),
+    reader: Reader,
 }
 
 impl Incoming {
     /// Returns the next message. While nobody calls this, the other side is slowed down, and is
-    /// not taken for dead.
+    /// not taken for dead. Nothing is lost where this is dropped before it returns.
     ///
     /// # Errors
     /// The connection is over.
     pub async fn next(&mut self) -> Result<Bytes, Ended> {
-        Err(Ended::Local)
+        self.reader.next().await
     }
 }
 
-/// Takes over a stream whose handshake is done; `read` is what was read too far.
+/// Takes over a stream whose handshake is done; `read` is what was read too far. It ends when
+/// both halves are dropped, once what was queued is written.
 pub fn join<S>(
     stream: S,
     side: Side,
@@ -156,8 +179,18 @@ pub fn join<S>(
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let _ = (stream, side, read, limits, spawner);
-    (Outgoing { _private: () }, Incoming { _private: () })
+    let shared = Arc::new(Shared::new(&limits));
+    let (source, stream) = tokio::io::split(stream);
+    let task = Task {
+        shared: Arc::clone(&shared),
+        stream,
+        encoder: Encoder::new(side),
+        limits,
+    };
+    spawner.spawn("websocket", Box::pin(task.run()));
+    let reader = Reader::new(Arc::clone(&shared), Box::new(source), read, side, &limits);
+    let writers = Arc::new(Writers(shared));
+    (Outgoing { writers }, Incoming { reader })
 }
 
 /// Why there is no connection.
@@ -178,26 +211,13 @@ pub enum DialError {
     /// It took too long.
     #[error("no connection in time")]
     Timeout,
-}
-
-/// Dials `endpoint` (`http(s)`, whose path is the one to ask for) and shakes hands.
-///
-/// # Errors
-/// There is no connection.
-pub async fn dial(
-    endpoint: &Endpoint,
-    bearer: Option<&str>,
-    deadline: Instant,
-    limits: SocketLimits,
-    spawner: &dyn Spawner,
-) -> Result<(Outgoing, Incoming), DialError> {
-    let _ = (endpoint, bearer, deadline, limits, spawner);
-    Err(DialError::Timeout)
+    /// The token holds what no header can.
+    #[error("the token cannot be sent in a header")]
+    Token,
 }
 
 /// Returns what `Sec-WebSocket-Accept` answers to a key.
 #[must_use]
 pub fn accept_key(key: &[u8]) -> String {
-    let _ = key;
-    String::new()
+    derive_accept_key(key)
 }

@@ -58,48 +58,6 @@ pub const UNAUTHORIZED: i64 = -32_001;
 /// The JSON-RPC code of a resource that nobody has.
 pub const RESOURCE_NOT_FOUND: i64 = -32_002;
 
-/// Returns the code word of an error.
-#[must_use]
-pub const fn word(error: &CallError) -> &'static str {
-    match error {
-        CallError::UnknownServer { .. } => "server_not_found",
-        CallError::UnknownTool { .. } => "tool_not_found",
-        CallError::UnknownPrompt { .. } => "prompt_not_found",
-        CallError::UnknownResource { .. } => "resource_not_found",
-        CallError::UnknownTask { .. } => "task_not_found",
-        CallError::AmbiguousTask { .. } => "task_ambiguous",
-        CallError::TooManySubscriptions { .. } => "too_many_subscriptions",
-        CallError::Refused { .. } => "server_refused",
-        CallError::Denied { .. } => "policy_denied",
-        CallError::BudgetSpent { .. } => "budget_exceeded",
-        CallError::TooFast { .. } => "rate_exceeded",
-        CallError::PinChanged { .. } => "pin_changed",
-        CallError::KeyConflict { .. } => "idempotency_conflict",
-        CallError::NotStored { .. } => "not_stored",
-        CallError::OutboxFull { .. } => "outbox_full",
-        CallError::BadOutput { .. } => "bad_output",
-        CallError::TooManyCalls { .. } => "too_many_calls",
-        CallError::ServerBusy { .. } | CallError::QueuedTooLong { .. } => "server_busy",
-        CallError::Stopped { .. } | CallError::ShuttingDown => "server_stopped",
-        CallError::Ejected { .. } => "server_ejected",
-        CallError::Resting { .. } => "server_resting",
-        CallError::StartFailed { .. } => "start_failed",
-        CallError::StartTimeout { .. } => "start_timeout",
-        CallError::SendFailed { .. } => "send_failed",
-        CallError::ConnectionLost { .. } => "connection_lost",
-        CallError::Timeout { .. } => "timeout",
-        CallError::AuthRequired { .. } => "auth_required",
-        CallError::ScopeRequired { .. } => "scope_required",
-        CallError::Throttled { .. } => "throttled",
-        CallError::HttpStatus { .. } => "http_status",
-        CallError::NoMessage { .. } => "no_message",
-        CallError::AnswerTooLarge { .. } => "answer_too_large",
-        CallError::BadAnswer { .. } => "bad_answer",
-        CallError::Cancelled { .. } => "cancelled",
-        CallError::Elsewhere { .. } => "elsewhere",
-    }
-}
-
 /// Returns the status the API answers with.
 #[must_use]
 pub const fn status(error: &CallError) -> StatusCode {
@@ -284,7 +242,7 @@ const UNKNOWN: &str = "The call may have run; do not repeat it without checking 
 #[must_use]
 pub fn data(error: &CallError) -> Map<String, Value> {
     let mut data = Map::new();
-    data.insert("code".to_owned(), word(error).into());
+    data.insert("code".to_owned(), error.code().into());
     data.insert("class".to_owned(), error.class().as_str().into());
     data.insert("execution".to_owned(), error.execution().as_str().into());
     data.insert("origin".to_owned(), error.origin().as_str().into());
@@ -435,6 +393,6 @@ mod tests {
         assert_eq!(answer["error"]["data"]["retry"], "never");
         let message = answer["error"]["message"].as_str().unwrap();
         assert!(message.contains("may have run"), "{message}");
-        assert!(CODES.contains(&word(&error)));
+        assert!(CODES.contains(&error.code()));
     }
 }

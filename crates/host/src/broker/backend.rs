@@ -1,18 +1,24 @@
 //! Who runs the tools that are asked for over a broker: a host, or any executor.
 
+mod executor;
+mod host;
+mod params;
+
 use std::fmt;
 use std::sync::Arc;
 
 use bowline_core::call::Principal;
 use bowline_core::caller::CallerEnd;
-use bowline_core::policy::RoleAllowlist;
+use bowline_core::error::Failure;
 use bowline_core::time::Now;
 use bowline_link::BoxFuture;
-use bowline_wire::broker::{Answer, Ask, From};
+use bowline_wire::broker::{Answer, Ask, From, Item};
+use sha2::{Digest as _, Sha256};
 
 use crate::broker::Manifest;
-use crate::executor::ToolExecutor;
-use crate::host::Host;
+
+pub use executor::ExecutorBackend;
+pub use host::{AsStamped, Guests, HostBackend};
 
 /// One request to be carried out.
 #[derive(Clone, Debug)]
@@ -23,8 +29,8 @@ pub struct Job {
     pub principal: Option<Arc<Principal>>,
     /// What is wanted.
     pub ask: Ask,
-    /// The idempotency key: the id of the message.
-    pub key: Arc<str>,
+    /// The idempotency key; absent for a live request, whose id names it on its connection only.
+    pub key: Option<Arc<str>>,
     /// When it must be over.
     pub deadline: Now,
     /// Hears what the tool says before it answers.
@@ -34,7 +40,20 @@ pub struct Job {
 /// Runs tools for peers; decides by who asks.
 pub trait Backend: fmt::Debug + Send + Sync {
     /// Returns what this caller may use.
-    fn manifest(&self, job: &Job) -> Manifest;
+    fn manifest<'a>(
+        &'a self,
+        from: &'a From,
+        principal: Option<&'a Arc<Principal>>,
+    ) -> BoxFuture<'a, Result<Manifest, Failure>>;
+
+    /// Refuses what this caller may not do, before anything is written down of it. [`run`] decides
+    /// again.
+    ///
+    /// [`run`]: Self::run
+    ///
+    /// # Errors
+    /// It may not.
+    fn check(&self, job: &Job) -> Result<(), Failure>;
 
     /// Whether running it twice is like running it once; `false` where it is not known.
     fn is_repeatable(&self, job: &Job) -> bool;
@@ -43,18 +62,21 @@ pub trait Backend: fmt::Debug + Send + Sync {
     fn run<'a>(&'a self, job: &'a Job) -> BoxFuture<'a, Answer>;
 }
 
-/// The tools of a host, each caller as a principal of its own.
-#[derive(Debug)]
-pub struct HostBackend {
-    /// The host.
-    pub host: Host,
-}
+/// Numbers that every reader of JSON keeps exact.
+const REVISION_BITS: u32 = 53;
 
-/// The tools of an executor, cut down by the role of who asks.
-#[derive(Debug)]
-pub struct ExecutorBackend {
-    /// Has the tools.
-    pub executor: Arc<dyn ToolExecutor>,
-    /// Who may use which.
-    pub allowlist: RoleAllowlist,
+/// Returns a manifest under a revision that is another whenever anything of it is.
+fn manifest(items: Vec<Item>) -> Manifest {
+    let mut hash = Sha256::new();
+    for item in &items {
+        for part in [item.name.as_bytes(), &item.definition] {
+            hash.update((part.len() as u64).to_be_bytes());
+            hash.update(part);
+        }
+        hash.update([u8::from(item.repeatable)]);
+    }
+    let digest: [u8; 32] = hash.finalize().into();
+    let first = digest.first_chunk().copied().unwrap_or_default();
+    let revision = u64::from_be_bytes(first) >> (u64::BITS - REVISION_BITS);
+    Manifest { revision, items }
 }

@@ -46,6 +46,11 @@ impl Arguments {
         Ok(arguments)
     }
 
+    /// Takes a text that was checked, or that is refused when it is sent.
+    pub(crate) const fn unchecked(text: Bytes) -> Self {
+        Self(text)
+    }
+
     /// Returns the text.
     #[must_use]
     pub const fn raw(&self) -> &Bytes {

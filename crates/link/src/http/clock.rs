@@ -1,11 +1,11 @@
-//! The one look at the clock in this room.
+//! The one look at the clock of what goes over the network.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 /// Returns the moment after a while, for what no caller gave a deadline.
-pub(super) fn after(wait: Duration) -> Instant {
+pub(crate) fn after(wait: Duration) -> Instant {
     now() + wait
 }
 
@@ -14,6 +14,6 @@ pub(super) fn after(wait: Duration) -> Instant {
     clippy::disallowed_methods,
     reason = "messages of our own and connections that wait have a limit, and limits are moments"
 )]
-pub(super) fn now() -> Instant {
+pub(crate) fn now() -> Instant {
     Instant::now()
 }

@@ -76,29 +76,14 @@ impl HyperClient {
     /// # Errors
     /// The cryptography provider does not support the protocol versions.
     pub fn new(limits: ClientLimits) -> Result<Self, rustls::Error> {
-        let provider = Arc::new(ring::default_provider());
-        let tls = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()?
-            .with_webpki_roots()
-            .with_no_client_auth();
-        Ok(Self::with_tls(limits, tls))
+        Ok(Self::with_tls(limits, web_roots()?))
     }
 
     /// Returns a client that trusts what `tls` says.
     #[must_use]
     pub fn with_tls(limits: ClientLimits, tls: ClientConfig) -> Self {
-        let mut tcp = HttpConnector::new();
-        tcp.enforce_http(false);
-        tcp.set_nodelay(true);
-        tcp.set_keepalive(Some(KEEPALIVE));
-        tcp.set_connect_timeout(Some(limits.connect));
-        let connector = HttpsConnectorBuilder::new()
-            .with_tls_config(tls)
-            .https_or_http()
-            .enable_http1()
-            .wrap_connector(tcp);
         Self {
-            connector,
+            connector: connector(limits.connect, tls),
             pool: Arc::new(Pool::new(limits.idle_max)),
             limits,
         }
@@ -156,6 +141,33 @@ impl HttpClient for HyperClient {
     }
 }
 
+/// Returns what trusts the roots of the web.
+///
+/// # Errors
+/// The cryptography provider does not support the protocol versions.
+pub(crate) fn web_roots() -> Result<ClientConfig, rustls::Error> {
+    let provider = Arc::new(ring::default_provider());
+    let tls = ClientConfig::builder_with_provider(provider);
+    Ok(tls
+        .with_safe_default_protocol_versions()?
+        .with_webpki_roots()
+        .with_no_client_auth())
+}
+
+/// Returns what dials: plain, or over TLS.
+pub(crate) fn connector(connect: Duration, tls: ClientConfig) -> HttpsConnector<HttpConnector> {
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_nodelay(true);
+    tcp.set_keepalive(Some(KEEPALIVE));
+    tcp.set_connect_timeout(Some(connect));
+    HttpsConnectorBuilder::new()
+        .with_tls_config(tls)
+        .https_or_http()
+        .enable_http1()
+        .wrap_connector(tcp)
+}
+
 fn not_reached(error: &(dyn Error + 'static)) -> HttpError {
     let mut next = Some(error);
     while let Some(cause) = next {
@@ -169,7 +181,7 @@ fn not_reached(error: &(dyn Error + 'static)) -> HttpError {
 }
 
 /// Returns where to connect to: the path, which may be a secret, is not told to the connector.
-fn address(to: &Endpoint) -> Result<Uri, HttpError> {
+pub(crate) fn address(to: &Endpoint) -> Result<Uri, HttpError> {
     let mut parts = to.uri().clone().into_parts();
     parts.path_and_query = Some(PathAndQuery::from_static("/"));
     Uri::from_parts(parts).map_err(|_| HttpError::Invalid("the address is not absolute"))

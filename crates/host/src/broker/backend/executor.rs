@@ -1,0 +1,196 @@
+//! The tools of any executor, cut down by the role of who asks.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use bowline_core::call::{Kind, Principal, Role, Scope};
+use bowline_core::error::{Execution, Failure};
+use bowline_core::policy::{Policy, RoleAllowlist, Ruling, Thing};
+use bowline_core::{hex::hex, name};
+use bowline_link::BoxFuture;
+use bowline_wire::broker::{Answer, Ask, From, Item};
+use bowline_wire::object;
+
+use super::params::Given;
+use super::{Backend, Job, manifest};
+use crate::broker::{Manifest, failures};
+use crate::executor::{ExecuteContext, ExecuteError, ToolExecutor, ToolSchema};
+use crate::inprocess::contained;
+use crate::ports::Clock;
+
+/// The tools of an executor, each caller with what the role allows that the hub stamped on it.
+///
+/// An entry of the allowlist without a dot is the whole name of a tool; one with a dot is
+/// `server.tool`, for names like `server__tool`.
+#[derive(Debug)]
+pub struct ExecutorBackend {
+    executor: Arc<dyn ToolExecutor>,
+    policy: Policy,
+    clock: Arc<dyn Clock>,
+}
+
+impl ExecutorBackend {
+    /// Returns a backend for these tools and roles.
+    #[must_use]
+    pub fn new(
+        executor: Arc<dyn ToolExecutor>,
+        allowlist: &RoleAllowlist,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        Self {
+            executor,
+            policy: Policy::from(allowlist),
+            clock,
+        }
+    }
+
+    /// Returns the tools; none where the executor panics over it.
+    fn tools(&self) -> Vec<ToolSchema> {
+        let tools = catch_unwind(AssertUnwindSafe(|| self.executor.tools()));
+        tools.unwrap_or_else(|_panic| {
+            tracing::error!("an executor panicked when it was asked for its tools");
+            Vec::new()
+        })
+    }
+
+    fn may(&self, from: &From, tool: &str) -> bool {
+        let role = from.role.clone().map_or(Role::None, Role::Named);
+        let who = Principal::new(&from.session_id, role);
+        let rule = |server, name, by: fn(&Ruling<'_>) -> bool| {
+            let kind = Kind::Tool;
+            let thing = Thing {
+                kind,
+                server,
+                name,
+                arguments: None,
+            };
+            let ruling = self.policy.decide(&who, &Scope::All, thing);
+            ruling.allows() && by(&ruling)
+        };
+        if rule(tool, tool, |_| true) {
+            return true;
+        }
+        let split = tool.split_once(name::SEPARATOR);
+        let split = split.or_else(|| tool.split_once('.'));
+        split.is_some_and(|(server, own)| rule(server, own, names_a_part))
+    }
+
+    async fn execute(&self, job: &Job) -> Answer {
+        let Ask::Call {
+            tool, arguments, ..
+        } = &job.ask
+        else {
+            return Answer::Failed(failures::bad_request(&"it is no call"));
+        };
+        if let Err(failure) = self.check(job) {
+            return Answer::Failed(failure);
+        }
+        let given = match Given::read(tool, arguments) {
+            Ok(given) => given,
+            Err(failure) => return Answer::Failed(failure),
+        };
+        let context = ExecuteContext {
+            timeout: Some(self.clock.now().until(job.deadline)),
+            caller: job.sink.clone(),
+            ..ExecuteContext::default()
+        };
+        let call = call_id();
+        tracing::debug!(call, %tool, caller = %job.from.session_id, "a call came over the broker");
+        match contained(&*self.executor, tool, given.arguments(), &context).await {
+            Some(Ok(output)) => Answer::Output {
+                result: output.raw().clone(),
+                again: false,
+            },
+            Some(Err(error)) => failed(tool, error),
+            None => {
+                tracing::error!(call, %tool, "a tool panicked");
+                let reason = format!("tool `{tool}` panicked");
+                Answer::Failed(failures::tool_failed(reason, Execution::Unknown))
+            }
+        }
+    }
+}
+
+/// Whether the rule that decided is about a tool of a server, and not about a whole name.
+fn names_a_part(ruling: &Ruling<'_>) -> bool {
+    match ruling {
+        Ruling::Allowed { pattern, .. } => pattern.as_str().contains('.'),
+        _ => false,
+    }
+}
+
+impl Backend for ExecutorBackend {
+    fn manifest<'a>(
+        &'a self,
+        from: &'a From,
+        _principal: Option<&'a Arc<Principal>>,
+    ) -> BoxFuture<'a, Result<Manifest, Failure>> {
+        Box::pin(async move {
+            let tools = self.tools();
+            let seen = tools.iter().filter(|tool| self.may(from, tool.name()));
+            Ok(manifest(seen.map(item).collect()))
+        })
+    }
+
+    fn check(&self, job: &Job) -> Result<(), Failure> {
+        match &job.ask {
+            Ask::Manifest => Ok(()),
+            Ask::Call { tool, .. } if self.may(&job.from, tool) => Ok(()),
+            Ask::Call { tool, .. } => Err(failures::not_allowed(tool, job.from.role.as_deref())),
+        }
+    }
+
+    fn is_repeatable(&self, job: &Job) -> bool {
+        let Ask::Call { tool, .. } = &job.ask else {
+            return true;
+        };
+        let tools = self.tools();
+        let tool = tools.iter().find(|one| one.name() == tool);
+        tool.is_some_and(|tool| says_repeatable(tool.definition()))
+    }
+
+    fn run<'a>(&'a self, job: &'a Job) -> BoxFuture<'a, Answer> {
+        Box::pin(self.execute(job))
+    }
+}
+
+fn item(tool: &ToolSchema) -> Item {
+    Item {
+        name: Arc::clone(tool.name()),
+        server: None,
+        tool: None,
+        repeatable: says_repeatable(tool.definition()),
+        definition: tool.definition().clone(),
+    }
+}
+
+/// Whether the hints of a tool say that it reads only, or that once is as good as twice.
+fn says_repeatable(definition: &[u8]) -> bool {
+    let Some(hints) = object::field(definition, "annotations") else {
+        return false;
+    };
+    let hints = hints.of(definition);
+    let says = |key| object::field(hints, key).is_some_and(|at| at.of(hints) == b"true");
+    says("readOnlyHint") || says("idempotentHint")
+}
+
+fn failed(tool: &str, error: ExecuteError) -> Answer {
+    use bowline_core::error::CallError;
+    Answer::Failed(match error {
+        ExecuteError::Call(CallError::Refused { error, .. }) => return Answer::Rpc { error },
+        ExecuteError::Call(error) => error.to_failure(),
+        ExecuteError::UnknownTool { .. } => failures::unknown_tool(tool),
+        ExecuteError::Arguments { .. } | ExecuteError::AmbiguousTool { .. } => {
+            failures::bad_request(&error)
+        }
+        ExecuteError::Failed { reason, execution } => failures::tool_failed(reason, execution),
+    })
+}
+
+/// Returns a name for one execution, for the log. Not a key: where there is no random number, two
+/// may be alike.
+fn call_id() -> String {
+    let mut random = [0; 16];
+    let _unlikely = getrandom::fill(&mut random);
+    format!("mcp-{}", hex(&random))
+}

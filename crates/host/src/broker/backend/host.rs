@@ -1,0 +1,222 @@
+//! The tools of a host, each caller as a principal of its own.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bowline_core::call::{Body, Call, Principal, Reply, Role, Route, Scope, Subject};
+use bowline_core::error::Failure;
+use bowline_link::BoxFuture;
+use bowline_wire::broker::{Answer, Ask, From, Item};
+use bytes::Bytes;
+
+use super::params::Given;
+use super::{Backend, Job, manifest};
+use crate::broker::{Manifest, failures};
+use crate::catalog::{self, Found};
+use crate::host::Host;
+
+/// The id of calls; answers carry none.
+const CALL_ID: &[u8] = b"1";
+
+/// Who may ask at a host that is not the hub, and for what: a worker's rules for its hub.
+pub trait Guests: fmt::Debug + Send + Sync {
+    /// Returns the principal that stands for whoever the hub says is asking; nothing where it may
+    /// do nothing.
+    fn principal(&self, from: &From) -> Option<Arc<Principal>>;
+
+    /// Whether a server is there for others at all.
+    fn serves(&self, server: &str) -> bool;
+}
+
+/// Takes the role that the hub stamped as a role of ours, and offers every server: what the role
+/// may do, and what those without one may, is for the policy to say.
+#[derive(Clone, Debug)]
+pub struct AsStamped {
+    /// The name under which the hub is known here.
+    pub hub: Arc<str>,
+}
+
+impl Guests for AsStamped {
+    fn principal(&self, from: &From) -> Option<Arc<Principal>> {
+        let role = from.role.clone().map_or(Role::None, Role::Named);
+        Some(Arc::new(Principal::new(&format!("hub:{}", self.hub), role)))
+    }
+
+    fn serves(&self, _server: &str) -> bool {
+        true
+    }
+}
+
+/// The tools of a host.
+#[derive(Clone, Debug)]
+pub struct HostBackend {
+    host: Host,
+    guests: Option<Arc<dyn Guests>>,
+}
+
+impl HostBackend {
+    /// Returns the backend of a hub: everybody comes as a principal of this host, and sees what it
+    /// sees over MCP.
+    #[must_use]
+    pub const fn new(host: Host) -> Self {
+        Self { host, guests: None }
+    }
+
+    /// Returns the backend of a worker: everybody comes as the principal that `guests` gives.
+    #[must_use]
+    pub const fn with_guests(host: Host, guests: Arc<dyn Guests>) -> Self {
+        let guests = Some(guests);
+        Self { host, guests }
+    }
+
+    fn principal(
+        &self,
+        from: &From,
+        known: Option<&Arc<Principal>>,
+    ) -> Result<Arc<Principal>, Failure> {
+        let principal = match &self.guests {
+            Some(guests) => guests.principal(from),
+            None => known.cloned(),
+        };
+        principal.ok_or_else(failures::stranger)
+    }
+
+    fn serves(&self, server: &str) -> bool {
+        let guests = self.guests.as_ref();
+        guests.is_none_or(|guests| guests.serves(server))
+    }
+
+    fn found(&self, scope: &Scope, tool: &Arc<str>) -> Found {
+        let subject = Subject::Tool(Arc::clone(tool));
+        self.host.catalog().find(scope, &subject)
+    }
+
+    async fn call(&self, job: &Job) -> Answer {
+        let Ask::Call {
+            tool, arguments, ..
+        } = &job.ask
+        else {
+            return Answer::Failed(failures::bad_request(&"it is no call"));
+        };
+        let made = self.check(job).and_then(|()| {
+            let principal = self.principal(&job.from, job.principal.as_ref())?;
+            Ok((principal, Given::read(tool, arguments)?))
+        });
+        let (principal, given) = match made {
+            Ok(made) => made,
+            Err(failure) => return Answer::Failed(failure),
+        };
+        let call = Call {
+            principal,
+            scope: scope(&job.ask),
+            subject: Subject::Tool(Arc::clone(tool)),
+            params: given.params,
+            name_at: given.name_at,
+            makes_task: given.makes_task,
+            progress_at: given.progress_at,
+            id: Bytes::from_static(CALL_ID),
+            deadline: Some(job.deadline),
+            caller: job.sink.clone(),
+            trace: None,
+            run: None,
+            key: job.key.clone(),
+        };
+        match self.host.call(call).await {
+            Ok(reply) => answer(&reply),
+            Err(error) => Answer::Failed(error.to_failure()),
+        }
+    }
+}
+
+impl Backend for HostBackend {
+    fn manifest<'a>(
+        &'a self,
+        from: &'a From,
+        principal: Option<&'a Arc<Principal>>,
+    ) -> BoxFuture<'a, Result<Manifest, Failure>> {
+        Box::pin(async move {
+            let principal = self.principal(from, principal)?;
+            self.host.settled().await;
+            self.host.shown_to(&principal, &Scope::All).await;
+            let items = self.host.tools_seen(&principal);
+            let items = items.iter().filter(|item| self.serves(&item.route.server));
+            Ok(manifest(items.map(item).collect()))
+        })
+    }
+
+    fn check(&self, job: &Job) -> Result<(), Failure> {
+        self.principal(&job.from, job.principal.as_ref())?;
+        let Ask::Call { tool, server, .. } = &job.ask else {
+            return Ok(());
+        };
+        if self.guests.is_none() {
+            return Ok(());
+        }
+        let served = match server {
+            Some(server) => self.serves(server),
+            None => match self.found(&Scope::All, tool) {
+                Found::Route(route) | Found::Withdrawn(route) => self.serves(&route.server),
+                Found::Unlisted(server) => self.serves(&server),
+                Found::Nothing => true,
+            },
+        };
+        match served {
+            true => Ok(()),
+            // What is not there for others is told like what is not there.
+            false => Err(failures::unknown_tool(tool)),
+        }
+    }
+
+    fn is_repeatable(&self, job: &Job) -> bool {
+        let Ask::Call { tool, .. } = &job.ask else {
+            return true;
+        };
+        match self.found(&scope(&job.ask), tool) {
+            Found::Route(route) => is_repeatable(&route),
+            Found::Withdrawn(_) | Found::Unlisted(_) | Found::Nothing => false,
+        }
+    }
+
+    fn run<'a>(&'a self, job: &'a Job) -> BoxFuture<'a, Answer> {
+        Box::pin(self.call(job))
+    }
+}
+
+/// What can be queued is written down under its key, so that its outcome is known later: it is
+/// not repeated without that key.
+fn is_repeatable(route: &Route) -> bool {
+    route.is_repeatable() && route.queue.is_none()
+}
+
+fn scope(ask: &Ask) -> Scope {
+    match ask {
+        Ask::Call {
+            server: Some(server),
+            ..
+        } => Scope::Server(Arc::clone(server)),
+        Ask::Call { .. } | Ask::Manifest => Scope::All,
+    }
+}
+
+fn item(item: &catalog::Item) -> Item {
+    let mut definition = Vec::with_capacity(item.definition.len() + item.visible.len());
+    item.write_visible(&mut definition);
+    Item {
+        name: Arc::clone(&item.visible),
+        server: Some(Arc::clone(&item.route.server)),
+        tool: Some(Arc::clone(&item.route.name)),
+        repeatable: is_repeatable(&item.route),
+        definition: definition.into(),
+    }
+}
+
+fn answer(reply: &Reply) -> Answer {
+    let body = reply.answer.slice(reply.body_at.clone());
+    match reply.body {
+        Body::Result => Answer::Output {
+            result: body,
+            again: false,
+        },
+        Body::Error => Answer::Rpc { error: body },
+    }
+}
