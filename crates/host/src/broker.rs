@@ -29,7 +29,10 @@ use bowline_wire::broker::{Answer, Ask, From, Item};
 pub use backend::{AsStamped, Backend, ExecutorBackend, Guests, HostBackend, Job};
 pub use client::{Client, ClientOptions, Credential};
 pub use failures::{BAD_REQUEST, EXPIRED, OUTCOME_UNKNOWN, TOOL_FAILED, expired, outcome_unknown};
-pub use hub::{Admitted, Hub, HubLimits, PeerView, Porter, Rights};
+pub use hub::{
+    Admitted, BROKE_PROTOCOL, CREDENTIAL_OVER, FENCED, GOING_DOWN, Hub, HubError, HubLimits,
+    LetterView, MailboxView, NOT_ADMITTED, Offers, PeerView, Porter, Rights, Untaken,
+};
 pub use ledger::Ledger;
 pub use link::PeerLink;
 pub use remote::RemoteTools;

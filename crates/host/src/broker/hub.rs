@@ -1,14 +1,69 @@
 //! The broker: lets peers in, keeps their mailboxes, and carries messages between them.
+//!
+//! A mailbox is a lane of the journal, `mbx/NAME`. What goes to the hub itself waits in one lane
+//! for each sender, `mbx/hub/NAME`, so that nobody can fill it or keep it busy for others.
+
+mod greet;
+mod intake;
+mod live;
+mod mailbox;
+mod offer;
+mod own;
+mod peers;
+mod pump;
+mod remote;
+mod rights;
+mod store;
+mod sweep;
+mod views;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bowline_core::call::Principal;
 use bowline_core::mailbox::Mailbox;
 use bowline_core::policy::Pattern;
+use bowline_core::sync::lock;
+use bowline_core::time::Now;
+use bowline_journal::{At, Journal};
 use bowline_link::BoxFuture;
+use bowline_link::websocket::{Incoming, Outgoing};
 use bowline_wire::broker::{Hello, Refusal};
+use tokio::sync::{Notify, OnceCell, Semaphore, watch};
+
+use self::own::Desk;
+use self::peers::Peers;
+use self::remote::Waiting;
+use crate::broker::{Remote, Serving};
+use crate::host::Host;
+use crate::ports::Clock;
+use crate::tasks::Tasks;
+
+pub use offer::{Offers, Untaken};
+pub use views::{HubError, LetterView, MailboxView, PeerView};
+
+/// Connections that have not said yet who they are.
+const GREETINGS_MAX: usize = 256;
+
+/// How long requests that run may take to end when the hub goes down.
+const END_WAIT: Duration = Duration::from_secs(2);
+
+/// The close code of a peer whose place another took.
+pub const FENCED: u16 = 4001;
+
+/// The close code of a peer whose credential is over.
+pub const CREDENTIAL_OVER: u16 = 4002;
+
+/// The close code of a peer that was not let in.
+pub const NOT_ADMITTED: u16 = 4003;
+
+/// The close code of a peer that broke the protocol.
+pub const BROKE_PROTOCOL: u16 = 4004;
+
+/// The close code of a peer that is told that the hub goes down.
+pub const GOING_DOWN: u16 = 1001;
 
 /// The bounds of a hub.
 #[derive(Clone, Copy, Debug)]
@@ -27,6 +82,32 @@ pub struct HubLimits {
     pub deliveries_max: u32,
     /// How long a message that says nothing is kept.
     pub ttl: Duration,
+    /// How long a peer may take to say who it is.
+    pub hello_wait: Duration,
+    /// How often each side says that it is there, as peers are told.
+    pub heartbeat: Duration,
+    /// How often messages are looked for that are past their time.
+    pub sweep_every: Duration,
+    /// How long a message that was pushed is its subscriber's before it is pushed again.
+    pub hold: Duration,
+}
+
+impl Default for HubLimits {
+    fn default() -> Self {
+        Self {
+            peers_max: 4_096,
+            deliver_per_second: 500,
+            deliver_burst: 1_000,
+            requests_max: 256,
+            unacked_max: 256,
+            deliveries_max: 20,
+            ttl: Duration::from_secs(24 * 60 * 60),
+            hello_wait: Duration::from_secs(5),
+            heartbeat: Duration::from_secs(10),
+            sweep_every: Duration::from_secs(5),
+            hold: Duration::from_secs(10 * 60),
+        }
+    }
 }
 
 /// A peer that proved who it is.
@@ -61,25 +142,169 @@ pub trait Porter: fmt::Debug + Send + Sync {
     /// # Errors
     /// It is not let in.
     fn admit(&self, hello: &Hello) -> Result<(Admitted, BoxFuture<'static, Refusal>), Refusal>;
+
+    /// Is told of every frame that was refused, and of whoever was not let in.
+    fn refused(&self, peer: Option<&Admitted>, refusal: &Refusal) {
+        let _ = (peer, refusal);
+    }
 }
 
-/// A peer as it is shown.
-#[derive(Clone, Debug)]
-pub struct PeerView {
-    /// Its mailbox.
-    pub mailbox: Mailbox,
-    /// Its role.
-    pub role: Option<Arc<str>>,
-    /// Since when it is here, in milliseconds since 1970.
-    pub since_unix_ms: u64,
-    /// Whether it takes messages.
-    pub subscribed: bool,
-    /// Its servers in our catalog.
-    pub offers: Vec<Arc<str>>,
-}
-
-/// The broker. Cheap to clone.
+/// The broker. Cheap to clone; its work ends with [`close`](Self::close) or with its last clone.
 #[derive(Clone, Debug)]
 pub struct Hub {
-    _private: (),
+    shared: Arc<Shared>,
+    _end: Arc<End>,
+}
+
+/// Ends the work of a hub that nobody closed.
+#[derive(Debug)]
+struct End(Arc<Shared>);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.0.closing.send_replace(true);
+    }
+}
+
+/// What connections, pumps and sweeps share.
+#[derive(Debug)]
+struct Shared {
+    host: Host,
+    journal: Arc<dyn Journal>,
+    limits: HubLimits,
+    serving: Arc<Serving>,
+    offers: Arc<dyn Offers>,
+    /// Who is here, and who takes the messages of which mailbox.
+    peers: Mutex<Peers>,
+    /// What of the hub's own mailbox is under way.
+    desk: Mutex<Desk>,
+    /// Wakes whoever takes from the hub's own mailbox.
+    desk_poke: Notify,
+    /// Stored errands of the hub whose replies are waited for.
+    waiting: Mutex<Waiting>,
+    /// Which store this is; read from the journal once.
+    identity: OnceCell<Arc<str>>,
+    /// Room for those who have not said yet who they are.
+    greetings: Semaphore,
+    /// Numbers connections, and requests that the hub passes on.
+    numbers: AtomicU64,
+    /// Set once, when the hub goes down.
+    closing: watch::Sender<bool>,
+}
+
+impl Hub {
+    /// Opens the mailboxes of `journal`; requests to the hub are answered by `serving`. What
+    /// peers offer is refused.
+    #[must_use]
+    pub fn start(
+        host: &Host,
+        journal: Arc<dyn Journal>,
+        limits: HubLimits,
+        serving: Arc<Serving>,
+    ) -> Self {
+        Self::taking(host, journal, limits, serving, Arc::new(Untaken))
+    }
+
+    /// The same, and what peers offer goes to `offers`.
+    #[must_use]
+    pub fn taking(
+        host: &Host,
+        journal: Arc<dyn Journal>,
+        limits: HubLimits,
+        serving: Arc<Serving>,
+        offers: Arc<dyn Offers>,
+    ) -> Self {
+        let shared = Arc::new(Shared {
+            host: host.clone(),
+            journal,
+            limits,
+            serving,
+            offers,
+            peers: Mutex::default(),
+            desk: Mutex::default(),
+            desk_poke: Notify::new(),
+            waiting: Mutex::default(),
+            identity: OnceCell::new(),
+            greetings: Semaphore::new(GREETINGS_MAX),
+            numbers: AtomicU64::new(1),
+            closing: watch::Sender::new(false),
+        });
+        let tasks = host.tasks();
+        tasks.spawn("hub mailbox", own::run(Arc::clone(&shared)));
+        tasks.spawn("hub sweep", sweep::run(Arc::clone(&shared)));
+        tasks.spawn("hub changes", sweep::tell_changes(Arc::clone(&shared)));
+        Self {
+            _end: Arc::new(End(Arc::clone(&shared))),
+            shared,
+        }
+    }
+
+    /// Speaks with one peer until its connection ends.
+    pub async fn attend(&self, io: (Outgoing, Incoming), porter: &dyn Porter) {
+        greet::attend(&self.shared, io, porter).await;
+    }
+
+    /// Returns a peer as somebody of whom tools can be asked, whether it is here now or not.
+    #[must_use]
+    pub fn remote(&self, mailbox: &Mailbox) -> Option<Arc<dyn Remote>> {
+        let is_own = mailbox.principal() == bowline_core::mailbox::HUB;
+        (!is_own).then(|| remote::of(&self.shared, mailbox) as Arc<dyn Remote>)
+    }
+
+    /// Tells every peer that the hub goes down, gives back what was handed out, and waits for
+    /// requests that run, but not long.
+    pub async fn close(&self) {
+        self.shared.closing.send_replace(true);
+        let idle = async {
+            // The sender is ours, so the channel cannot close under us.
+            let mut quiet = lock(&self.shared.peers).quiet();
+            let _ = quiet.wait_for(|here| *here == 0).await;
+            let mut quiet = lock(&self.shared.desk).quiet();
+            let _ = quiet.wait_for(|running| *running == 0).await;
+        };
+        if tokio::time::timeout(END_WAIT + END_WAIT, idle)
+            .await
+            .is_err()
+        {
+            tracing::warn!("some peers or requests did not end in time");
+        }
+    }
+}
+
+impl Shared {
+    fn clock(&self) -> &Arc<dyn Clock> {
+        self.host.clock()
+    }
+
+    fn tasks(&self) -> &Tasks {
+        self.host.tasks()
+    }
+
+    fn now(&self) -> Now {
+        self.clock().now()
+    }
+
+    /// Returns the moment as the journal wants it.
+    fn at(&self) -> At {
+        At {
+            now: self.now(),
+            unix_ms: self.clock().unix_ms(),
+        }
+    }
+
+    fn is_closing(&self) -> bool {
+        *self.closing.borrow()
+    }
+
+    /// Returns once the hub goes down.
+    async fn closed(&self) {
+        let mut closing = self.closing.subscribe();
+        // The sender is ours, so the channel cannot close under us.
+        let _ = closing.wait_for(|closing| *closing).await;
+    }
+
+    fn number(&self) -> u64 {
+        self.numbers
+            .fetch_add(1, std::sync::atomic::Ordering::Relaxed)
+    }
 }

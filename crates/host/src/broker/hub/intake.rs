@@ -1,0 +1,296 @@
+//! Reads what a peer says, and sees to it; what takes long does not keep the next frame waiting.
+
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use bowline_core::budget::{Accounts, Allowance, Cost, RateRule, Refused};
+use bowline_core::mailbox::{HUB, Mailbox, check_id};
+use bowline_core::sync::lock;
+use bowline_journal::{Known, Published};
+use bowline_link::BoxFuture;
+use bowline_link::websocket::Incoming;
+use bowline_wire::broker::{Frame, FrameError, Letter, REQUEST, Refusal};
+use tokio::task::{AbortHandle, JoinSet};
+
+use super::peers::Peer;
+use super::pump::{self, Outcome, Return};
+use super::rights::{not_allowed, refusal};
+use super::store::unstored;
+use super::{Porter, Shared, live, offer, own, views};
+
+/// Frames of one peer that are being seen to at a time; the next ones wait.
+const WORK_MAX: usize = 64;
+
+/// Dead letters that one frame lists.
+const DEAD_MAX: usize = 100;
+
+/// How a connection ended.
+#[derive(Debug)]
+pub(super) enum End {
+    /// The socket did.
+    Gone,
+    /// The peer broke the protocol.
+    Broke(Refusal),
+}
+
+/// The reading side of one connection.
+#[derive(Debug)]
+pub(super) struct Intake<'a> {
+    pub(super) shared: &'a Arc<Shared>,
+    pub(super) peer: &'a Arc<Peer>,
+    porter: &'a dyn Porter,
+    /// How fast it delivers.
+    pace: Accounts,
+    allowance: Allowance,
+    /// Frames that are being seen to.
+    work: JoinSet<()>,
+    /// Its live requests that run; they end with the connection.
+    pub(super) runs: JoinSet<()>,
+    /// The same by the names that it gave.
+    pub(super) running: HashMap<Arc<str>, AbortHandle>,
+}
+
+impl<'a> Intake<'a> {
+    pub(super) fn new(
+        shared: &'a Arc<Shared>,
+        peer: &'a Arc<Peer>,
+        porter: &'a dyn Porter,
+    ) -> Self {
+        let rate = RateRule {
+            calls: shared.limits.deliver_per_second,
+            per: Duration::from_secs(1),
+            burst: shared.limits.deliver_burst,
+        };
+        Self {
+            shared,
+            peer,
+            porter,
+            pace: Accounts::default(),
+            allowance: Allowance {
+                budget: None,
+                rate: Some(rate),
+            },
+            work: JoinSet::new(),
+            runs: JoinSet::new(),
+            running: HashMap::new(),
+        }
+    }
+
+    /// Reads until the connection ends.
+    pub(super) async fn run(mut self, incoming: &mut Incoming) -> End {
+        loop {
+            let Ok(bytes) = incoming.next().await else {
+                return End::Gone;
+            };
+            self.reap().await;
+            let frame = match Frame::read(&bytes) {
+                Ok(frame) => frame,
+                Err(error @ FrameError::Member(_)) => {
+                    let reason = error.to_string();
+                    self.refuse(refusal("bad_frame", &reason, None)).await;
+                    continue;
+                }
+                Err(error) => return End::Broke(refusal("bad_frame", &error.to_string(), None)),
+            };
+            drop(bytes);
+            self.take(frame).await;
+        }
+    }
+
+    /// Forgets what has ended, and waits while too much is under way.
+    async fn reap(&mut self) {
+        while self.work.try_join_next().is_some() {}
+        while self.work.len() >= WORK_MAX {
+            self.work.join_next().await;
+        }
+        let mut ended = false;
+        while self.runs.try_join_next().is_some() {
+            ended = true;
+        }
+        if ended {
+            self.running.retain(|_, run| !run.is_finished());
+        }
+    }
+
+    async fn take(&mut self, frame: Frame) {
+        match frame {
+            Frame::Deliver { to, letter } => self.deliver(&to, letter).await,
+            Frame::Subscribe => pump::subscribe(self.shared, self.peer),
+            Frame::Ack { id } => self.ack(id, None),
+            Frame::AckWithReceipt { id, request_id } => self.ack(id, Some(request_id)),
+            Frame::Nak { id, delay_ms, dead } => {
+                let how = match dead {
+                    Some(reason) => Return::Dead(reason),
+                    None => Return::Later(Duration::from_millis(delay_ms)),
+                };
+                let (shared, peer) = (Arc::clone(self.shared), Arc::clone(self.peer));
+                self.work
+                    .spawn(async move { pump::nak(&shared, &peer, &id, how).await });
+            }
+            Frame::Cancel { to, correlation_id } => self.cancel(to.as_ref(), &correlation_id).await,
+            Frame::ListConnected { role } => {
+                let ids = views::connected(self.shared, &self.peer.admitted, role.as_deref());
+                self.peer.send(&Frame::Connected { ids }).await;
+            }
+            Frame::ListDead { limit } => {
+                let limit = limit.min(DEAD_MAX);
+                let letters = views::own_dead(self.shared, self.peer.mailbox(), limit).await;
+                self.peer.send(&Frame::Dead { letters }).await;
+            }
+            Frame::Offer { revision, servers } => {
+                for refused in offer::take(self.shared, self.peer, revision, &servers) {
+                    self.refuse(refused).await;
+                }
+            }
+            Frame::Request(request) => live::request(self, request).await,
+            Frame::Response { id, body } => live::answered(self.peer, &id, body),
+            Frame::Event { id, notification } => live::heard(self.peer, &id, notification),
+            // What only a hub says, a second hello, and what is not known here.
+            Frame::Hello(_)
+            | Frame::Welcome(_)
+            | Frame::BrokerIdentity { .. }
+            | Frame::Error(_)
+            | Frame::Delivered { .. }
+            | Frame::Message(_)
+            | Frame::AckResult { .. }
+            | Frame::Connected { .. }
+            | Frame::Dead { .. }
+            | Frame::Changed { .. }
+            | Frame::Other { .. } => {}
+        }
+    }
+
+    /// Tells the peer no, and the porter that it was told.
+    pub(super) async fn refuse(&self, refusal: Refusal) {
+        self.porter.refused(Some(&self.peer.admitted), &refusal);
+        self.peer.send(&Frame::Error(refusal)).await;
+    }
+
+    /// Tells the porter of something that was refused.
+    pub(super) fn note(&self, refusal: &Refusal) {
+        self.porter.refused(Some(&self.peer.admitted), refusal);
+    }
+
+    /// Waits until the peer may deliver one more.
+    async fn slow(&mut self) {
+        let (name, role) = (&self.peer.admitted.principal.name, &Arc::default());
+        loop {
+            let now = self.shared.now();
+            let charged = self
+                .pace
+                .charge((name, role), self.allowance, Cost::FollowUp, now);
+            match charged {
+                Ok(_) => return,
+                Err(Refused::TooFast { after } | Refused::Spent { after, .. }) => {
+                    tokio::time::sleep(after.max(Duration::from_millis(1))).await;
+                }
+            }
+        }
+    }
+
+    async fn deliver(&mut self, to: &str, letter: Letter) {
+        self.slow().await;
+        let (to, letter) = match self.vetted(to, letter) {
+            Ok(vetted) => vetted,
+            Err(refusal) => return self.refuse(refusal).await,
+        };
+        let (shared, peer) = (Arc::clone(self.shared), Arc::clone(self.peer));
+        let mut storing: BoxFuture<'static, ()> =
+            Box::pin(async move { deliver(&shared, &peer, &to, letter).await });
+        // Begun here, so that messages are stored in the order in which they came; what is left
+        // of it is mostly waiting for the disk, together with others.
+        let begun = poll_fn(|context| Poll::Ready(storing.as_mut().poll(context))).await;
+        if begun.is_pending() {
+            self.work.spawn(storing);
+        }
+    }
+
+    /// Checks all that a message says, and stamps it.
+    fn vetted(&self, to: &str, letter: Letter) -> Result<(Mailbox, Letter), Refusal> {
+        let bad =
+            |name: bowline_core::mailbox::BadName, id| refusal("bad_name", &name.to_string(), id);
+        // A name that is none is not repeated.
+        check_id(&letter.id).map_err(|name| bad(name, None))?;
+        let id = Some(&letter.id);
+        if let Some(correlation) = &letter.correlation_id {
+            check_id(correlation).map_err(|name| bad(name, id))?;
+        }
+        let to = Mailbox::parse(to).map_err(|name| bad(name, id))?;
+        let admitted = &self.peer.admitted;
+        match admitted.is(letter.from.as_ref()) && admitted.sends(&to, &letter.kind) {
+            true => Ok((to, letter.stamped(&self.peer.stamp))),
+            false => Err(not_allowed(id)),
+        }
+    }
+
+    fn ack(&mut self, id: Arc<str>, request_id: Option<Arc<str>>) {
+        let (shared, peer) = (Arc::clone(self.shared), Arc::clone(self.peer));
+        self.work.spawn(async move {
+            let outcome = pump::ack(&shared, &peer, &id).await;
+            let Some(request_id) = request_id else {
+                return;
+            };
+            let reason = match outcome {
+                Outcome::Removed => None,
+                Outcome::Unknown => Some("there is no such message to acknowledge"),
+                Outcome::Failed => Some("the acknowledgement could not be stored"),
+            };
+            let result = Frame::AckResult {
+                id,
+                request_id,
+                accepted: reason.is_none(),
+                reason: reason.map(Into::into),
+            };
+            peer.send(&result).await;
+        });
+    }
+
+    /// Takes a request back: one of its own that runs here, or one that another peer has.
+    async fn cancel(&mut self, to: Option<&Arc<str>>, id: &Arc<str>) {
+        if check_id(id).is_err() {
+            let reason = "the name of the request is none";
+            return self.refuse(refusal("bad_name", reason, None)).await;
+        }
+        let to = match to.filter(|to| &***to != HUB) {
+            None => {
+                match self.running.remove(id) {
+                    Some(run) => run.abort(),
+                    None => own::cancel(self.shared, self.peer.mailbox(), id),
+                }
+                return;
+            }
+            Some(to) => Mailbox::parse(to),
+        };
+        match to {
+            Ok(to) if self.peer.admitted.reaches(&to) => {
+                let other = lock(&self.shared.peers).subscriber(&to);
+                if let Some(other) = other {
+                    let correlation_id = Arc::clone(id);
+                    other.try_send(&Frame::Cancel {
+                        to: None,
+                        correlation_id,
+                    });
+                }
+            }
+            Ok(_) | Err(_) => self.refuse(not_allowed(Some(id))).await,
+        }
+    }
+}
+
+/// Stores a message and says so.
+async fn deliver(shared: &Arc<Shared>, peer: &Peer, to: &Mailbox, letter: Letter) {
+    let stored = shared.store(to, &peer.admitted.principal, &letter).await;
+    let id = Arc::clone(&letter.id);
+    let said = match &stored {
+        Ok(_) => Frame::Delivered { id },
+        Err(error) => Frame::Error(unstored(error, &id)),
+    };
+    peer.send(&said).await;
+    let was_done = matches!(stored, Ok(Published::Known(Known::Done(_))));
+    if was_done && to.principal() == HUB && &*letter.kind == REQUEST {
+        own::answer_again(shared, peer.mailbox(), &letter).await;
+    }
+}

@@ -1,0 +1,168 @@
+//! What peers offer to the hub: servers of theirs, checked by name and handed on.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+
+use bowline_core::sync::lock;
+use bowline_wire::broker::{Item, Refusal};
+use bowline_wire::object;
+use bytes::Bytes;
+
+use super::peers::Peer;
+use super::rights::refusal;
+use super::{Admitted, Shared, remote};
+use crate::broker::{Manifest, Remote};
+
+/// Servers that one peer may offer.
+const SERVERS_MAX: usize = 256;
+
+/// Tools that one peer may offer in all.
+const TOOLS_MAX: usize = 8_192;
+
+/// Takes the servers of peers into a host.
+pub trait Offers: fmt::Debug + Send + Sync {
+    /// Takes what a peer offers now, in place of all that it offered before; names were checked
+    /// against its rights. Returns the servers that are not taken, each with the reason. Called in
+    /// the order in which offers came, and must not block.
+    fn offered(
+        &self,
+        peer: &Admitted,
+        remote: Arc<dyn Remote>,
+        manifest: Arc<Manifest>,
+    ) -> Vec<(Arc<str>, Arc<str>)>;
+
+    /// The connection over which a peer offered something is gone; it may come back.
+    fn gone(&self, peer: &Admitted, remote: Arc<dyn Remote>);
+}
+
+/// Takes nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct Untaken;
+
+impl Offers for Untaken {
+    fn offered(
+        &self,
+        _peer: &Admitted,
+        _remote: Arc<dyn Remote>,
+        manifest: Arc<Manifest>,
+    ) -> Vec<(Arc<str>, Arc<str>)> {
+        let reason: Arc<str> = "servers of peers are not taken here".into();
+        let servers: BTreeSet<_> = servers_of(&manifest).into_iter().collect();
+        servers
+            .into_iter()
+            .map(|server| (server, Arc::clone(&reason)))
+            .collect()
+    }
+
+    fn gone(&self, _peer: &Admitted, _remote: Arc<dyn Remote>) {}
+}
+
+fn servers_of(manifest: &Manifest) -> Vec<Arc<str>> {
+    let mut servers: Vec<_> = manifest
+        .items
+        .iter()
+        .filter_map(|item| item.server.clone())
+        .collect();
+    servers.dedup();
+    servers
+}
+
+/// Takes an offer; returns what the peer is told of those servers that are not taken.
+pub(super) fn take(
+    shared: &Arc<Shared>,
+    peer: &Arc<Peer>,
+    revision: u64,
+    servers: &Bytes,
+) -> Vec<Refusal> {
+    if !lock(&peer.books).subscribed {
+        let reason = "an offer comes after the subscription over which it is used";
+        return vec![refusal("not_allowed", reason, None)];
+    }
+    let Some(mut items) = read(servers) else {
+        return vec![refusal("bad_frame", "the offer cannot be read", None)];
+    };
+    let mut refused: Vec<(Arc<str>, Arc<str>)> = Vec::new();
+    items.retain(|item| {
+        let server = item.server.clone().unwrap_or_default();
+        let allowed = peer.admitted.brings(&server);
+        if !allowed && refused.iter().all(|(name, _)| *name != server) {
+            let reason = "its name is not among those that this peer may bring";
+            refused.push((server, reason.into()));
+        }
+        allowed
+    });
+    let manifest = Manifest { revision, items };
+    let remote = remote::of(shared, peer.mailbox());
+    let kept = Arc::new(manifest.clone());
+    remote.offers(manifest);
+    let more = shared.offers.offered(
+        &peer.admitted,
+        Arc::clone(&remote) as Arc<dyn Remote>,
+        Arc::clone(&kept),
+    );
+    refused.extend(more);
+    let taken = servers_of(&kept);
+    let taken = taken
+        .into_iter()
+        .filter(|server| refused.iter().all(|(name, _)| name != server));
+    lock(&peer.books).offers = taken.collect();
+    refused
+        .into_iter()
+        .map(|(server, why)| {
+            tracing::warn!(peer = %peer.mailbox(), %server, %why, "an offered server is not taken");
+            let reason = format!("server `{server}` is not taken: {why}");
+            refusal("not_allowed", &reason, None)
+        })
+        .collect()
+}
+
+/// Tells whoever takes offers that a peer is gone that made one.
+pub(super) fn gone(shared: &Arc<Shared>, peer: &Peer) {
+    let had = !lock(&peer.books).offers.is_empty();
+    let is_replaced = lock(&shared.peers).subscriber(peer.mailbox()).is_some();
+    if had && !is_replaced {
+        let remote = remote::of(shared, peer.mailbox());
+        shared.offers.gone(&peer.admitted, remote);
+    }
+}
+
+/// Reads `[{name, tools:[..definitions..]}]`; nothing where it is not that, or too much.
+fn read(servers: &Bytes) -> Option<Vec<Item>> {
+    let mut items = Vec::new();
+    for (place, server) in object::items(servers).enumerate() {
+        if place >= SERVERS_MAX {
+            return None;
+        }
+        let one = server.of(servers);
+        let name: Arc<str> = object::string(object::field(one, "name")?.of(one))?.into();
+        let tools = object::field(one, "tools")?.shift(server.start);
+        for tool in object::items(tools.of(servers)) {
+            let at = tool.shift(tools.start);
+            let definition = servers.slice(at.start..at.end);
+            let own = object::field(&definition, "name")?;
+            let own: Arc<str> = object::string(own.of(&definition))?.into();
+            items.push(Item {
+                name: Arc::clone(&own),
+                server: Some(Arc::clone(&name)),
+                tool: Some(own),
+                repeatable: is_repeatable(&definition),
+                definition,
+            });
+        }
+        if items.len() > TOOLS_MAX {
+            return None;
+        }
+    }
+    Some(items)
+}
+
+/// Whether a definition says that running the tool twice is like running it once.
+fn is_repeatable(definition: &[u8]) -> bool {
+    let Some(hints) = object::field(definition, "annotations") else {
+        return false;
+    };
+    let hints = hints.of(definition);
+    let says = |hint: &str| object::field(hints, hint).is_some_and(|at| at.of(hints) == b"true");
+    says("readOnlyHint") || says("idempotentHint")
+}
