@@ -1,0 +1,10 @@
+//! Tools across machines: peers, mailboxes and what is served over them.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
+
+mod policy;
