@@ -27,7 +27,9 @@ use bowline_link::BoxFuture;
 use bowline_wire::broker::{Answer, Ask, From, Item};
 
 pub use backend::{AsStamped, Backend, ExecutorBackend, Guests, HostBackend, Job};
-pub use client::{Client, ClientOptions, Credential};
+pub use client::{
+    Client, ClientOptions, ConnectError, Credential, DeliverError, Line, Reconnect, Served,
+};
 pub use failures::{BAD_REQUEST, EXPIRED, OUTCOME_UNKNOWN, TOOL_FAILED, expired, outcome_unknown};
 pub use hub::{
     Admitted, BROKE_PROTOCOL, CREDENTIAL_OVER, FENCED, GOING_DOWN, Hub, HubError, HubLimits,

@@ -34,6 +34,14 @@ impl ToolOutput {
         }
     }
 
+    /// Says that the tool gave it before, to the same request.
+    pub(crate) fn recorded(self) -> Self {
+        Self {
+            origin: Origin::Recorded,
+            ..self
+        }
+    }
+
     /// Returns the output of a tool that did its work and says this.
     #[must_use]
     pub fn of_text(text: &str) -> Self {

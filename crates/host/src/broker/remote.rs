@@ -1,10 +1,200 @@
 //! The tools of a hub, as an executor that an agent's loop cannot tell from a local one.
 
-use crate::broker::Client;
+use std::sync::Arc;
+use std::time::Duration;
 
-/// Runs the tools of a hub.
+use bowline_core::error::{CallError, Class, Execution, Failure, Origin, Retry};
+use bowline_core::mailbox::HUB;
+use bowline_link::BoxFuture;
+use bowline_wire::broker::{Answer, Arguments as Sent, Ask, Item};
+
+use super::{Client, ClientOptions, ConnectError, Credential, Errand, ErrandError, Remote as _};
+use crate::executor::{Arguments, ExecuteContext, ExecuteError, ToolExecutor, ToolSchema, refused};
+use crate::output::ToolOutput;
+
+/// The part of its principal's mailbox that an executor takes, so that a program of the same
+/// principal which serves is left alone.
+const PART: &str = "#mcp";
+
+/// Runs the tools of a hub. Cheap to clone.
+///
+/// What may run twice without harm goes live, and once more over the next connection where the
+/// first is lost. Everything else is stored by the hub before it runs, and is answered over
+/// whatever connection there is by then.
 #[derive(Clone, Debug)]
 pub struct RemoteTools {
-    /// The connection.
-    pub client: Client,
+    client: Client,
+    timeout: Duration,
+}
+
+impl RemoteTools {
+    /// Connects to the hub at `endpoint` and asks what it offers. `timeout` is for that, and for
+    /// calls that say nothing else.
+    ///
+    /// # Errors
+    /// There is no connection in time, or the hub does not say what it offers.
+    pub async fn connect(
+        endpoint: &str,
+        credential: Credential,
+        timeout: Duration,
+    ) -> Result<Self, ConnectError> {
+        let options = ClientOptions {
+            part: Some(PART.into()),
+            ..ClientOptions::default()
+        };
+        Self::connect_with(endpoint, credential, timeout, options).await
+    }
+
+    /// Connects as `options` say.
+    ///
+    /// # Errors
+    /// Those of [`connect`](Self::connect).
+    pub async fn connect_with(
+        endpoint: &str,
+        credential: Credential,
+        timeout: Duration,
+        options: ClientOptions,
+    ) -> Result<Self, ConnectError> {
+        let client = Client::start(endpoint, credential, options, None)?;
+        client.ready(client.clock().now().plus(timeout)).await?;
+        Ok(Self { client, timeout })
+    }
+
+    /// Runs tools over a connection that is there already.
+    #[must_use]
+    pub const fn over(client: Client, timeout: Duration) -> Self {
+        Self { client, timeout }
+    }
+
+    /// Returns the connection.
+    #[must_use]
+    pub const fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Whether the hub offers a tool of that name, as far as is known without asking.
+    #[must_use]
+    pub fn has(&self, name: &str) -> bool {
+        self.client.item(name).is_some()
+    }
+
+    async fn run(
+        &self,
+        item: &Item,
+        arguments: &Arguments,
+        context: &ExecuteContext,
+    ) -> Result<ToolOutput, ExecuteError> {
+        arguments
+            .check()
+            .map_err(|source| ExecuteError::Arguments {
+                tool: Arc::clone(&item.name),
+                source,
+            })?;
+        let now = self.client.clock().now();
+        let errand = Errand {
+            ask: Ask::Call {
+                tool: Arc::clone(&item.name),
+                server: None,
+                arguments: Sent::Object(arguments.raw().clone()),
+            },
+            stored: !item.repeatable,
+            deadline: now.plus(context.timeout.unwrap_or(self.timeout)),
+            caller: None,
+            sink: context.caller.clone(),
+        };
+        let answer = match self.client.ask(errand.clone()).await {
+            // Nobody knows whether it ran, and it does no harm to run it again; but once only.
+            Err(ErrandError::Lost(_)) if item.repeatable => self.client.ask(errand).await,
+            answer => answer,
+        };
+        outcome(item, answer)
+    }
+}
+
+impl ToolExecutor for RemoteTools {
+    fn execute<'a>(
+        &'a self,
+        name: &'a str,
+        arguments: Arguments,
+        context: &'a ExecuteContext,
+    ) -> BoxFuture<'a, Result<ToolOutput, ExecuteError>> {
+        Box::pin(async move {
+            let Some(item) = self.client.item(name) else {
+                return Err(ExecuteError::unknown(name));
+            };
+            self.run(&item, &arguments, context).await
+        })
+    }
+
+    fn tools(&self) -> Vec<ToolSchema> {
+        let manifest = self.client.manifest();
+        manifest.items.iter().map(ToolSchema::offered).collect()
+    }
+}
+
+/// Puts what came of an errand into the terms of an executor.
+fn outcome(item: &Item, answer: Result<Answer, ErrandError>) -> Result<ToolOutput, ExecuteError> {
+    let server = item.server.as_deref().unwrap_or(HUB);
+    let elsewhere = |failure: Failure| {
+        ExecuteError::Call(CallError::Elsewhere {
+            server: server.into(),
+            failure: Arc::new(failure),
+        })
+    };
+    match answer {
+        Ok(Answer::Output { result, again }) => {
+            let output = ToolOutput::from_result(result);
+            Ok(match again {
+                true => output.recorded(),
+                false => output,
+            })
+        }
+        Ok(Answer::Rpc { error }) => Err(refused(server, error).into()),
+        Ok(Answer::Failed(failure)) => Err(elsewhere(failure)),
+        Ok(Answer::Manifest { .. }) => Err(elsewhere(failed(
+            (Class::ProtocolError, Execution::Unknown, Retry::Never),
+            "bad_answer",
+            "the hub answered something else",
+        ))),
+        Err(error) => Err(elsewhere(error.into())),
+    }
+}
+
+impl From<ErrandError> for Failure {
+    fn from(error: ErrandError) -> Self {
+        let execution = error.execution();
+        match error {
+            ErrandError::NotSent(reason) => failed(
+                (Class::SendFailed, execution, Retry::Safe),
+                "send_failed",
+                &reason,
+            ),
+            ErrandError::Lost(reason) => failed(
+                (Class::ConnectionLost, execution, Retry::Never),
+                "connection_lost",
+                &reason,
+            ),
+            ErrandError::Timeout(_) => failed(
+                (Class::Timeout, execution, Retry::Never),
+                "timeout",
+                "no answer in time",
+            ),
+            ErrandError::Refused(failure) => failure,
+        }
+    }
+}
+
+fn failed(
+    (class, execution, retry): (Class, Execution, Retry),
+    code: &str,
+    reason: &str,
+) -> Failure {
+    Failure {
+        class,
+        execution,
+        retry,
+        origin: Origin::Broker,
+        code: code.into(),
+        reason: reason.into(),
+    }
 }

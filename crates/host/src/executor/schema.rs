@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bowline_wire::broker::Item as Offered;
 use bowline_wire::object;
 use bytes::Bytes;
 use serde::ser::{Serialize, SerializeStruct as _, Serializer};
@@ -66,6 +67,14 @@ impl ToolSchema {
     pub(crate) fn own(item: &Item) -> Self {
         Self {
             name: Arc::clone(&item.route.name),
+            definition: item.definition.clone(),
+        }
+    }
+
+    /// Returns what a peer has of a tool, under the name by which the peer runs it.
+    pub(crate) fn offered(item: &Offered) -> Self {
+        Self {
+            name: Arc::clone(&item.name),
             definition: item.definition.clone(),
         }
     }

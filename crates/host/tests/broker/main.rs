@@ -7,4 +7,8 @@
     reason = "tests"
 )]
 
+mod client;
+mod hub;
 mod policy;
+mod remote;
+mod script;

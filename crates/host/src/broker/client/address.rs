@@ -1,0 +1,42 @@
+//! Where the broker of a hub is, from what people write.
+
+use bowline_link::http::endpoint::{Endpoint, EndpointError};
+
+/// Where a hub has its broker.
+const PATH: &str = "/broker";
+
+/// Reads `http(s)://HOST:PORT` or `ws(s)://HOST:PORT`, with or without the path of the broker.
+pub(super) fn parse(text: &str) -> Result<Endpoint, EndpointError> {
+    let text = text.trim();
+    let text = match text.split_once("://") {
+        Some((scheme, rest)) if scheme.eq_ignore_ascii_case("ws") => format!("http://{rest}"),
+        Some((scheme, rest)) if scheme.eq_ignore_ascii_case("wss") => format!("https://{rest}"),
+        _ => text.to_owned(),
+    };
+    let endpoint = Endpoint::parse(&text)?;
+    let path = endpoint.uri().path().trim_end_matches('/');
+    match path.ends_with(PATH) {
+        true => endpoint.resolve(path),
+        false => endpoint.resolve(&format!("{path}{PATH}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hub_is_named_by_its_address_with_or_without_the_path() {
+        for (text, want) in [
+            ("http://h:1", "http://h:1/broker"),
+            ("http://h:1/", "http://h:1/broker"),
+            ("ws://h:1/broker", "http://h:1/broker"),
+            ("WSS://h/broker/", "https://h/broker"),
+            (" https://h/behind ", "https://h/behind/broker"),
+        ] {
+            assert_eq!(parse(text).unwrap().to_string(), want, "{text}");
+        }
+        assert_eq!(parse("ftp://h").unwrap_err(), EndpointError::Scheme);
+        assert_eq!(parse("h:1/broker").unwrap_err(), EndpointError::Invalid);
+    }
+}

@@ -1,0 +1,112 @@
+//! Carries errands out: live over one connection, stored over as many as it takes.
+
+use std::sync::Arc;
+
+use bowline_core::error::{Class, Execution, Failure, Origin, Retry};
+use bowline_core::time::Now;
+use bowline_wire::broker::Answer;
+use tokio::time::timeout_at;
+
+use super::super::{Errand, ErrandError};
+use super::connection::Connection;
+use super::{Shared, State};
+
+/// How long somebody waits for a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Patience {
+    /// Until all attempts of a round failed.
+    Round,
+    /// Until the deadline: what was sent may have been stored, and its answer may wait for us.
+    Deadline,
+}
+
+impl Shared {
+    /// Carries an errand out.
+    pub(super) async fn ask(&self, errand: Errand) -> Result<Answer, ErrandError> {
+        match errand.stored {
+            true => self.store(errand).await,
+            false => self.live(errand).await,
+        }
+    }
+
+    /// Sends it over one connection. What never left goes over the next; what may have left is
+    /// lost with its connection, and whoever asked decides.
+    async fn live(&self, errand: Errand) -> Result<Answer, ErrandError> {
+        let mut body = Vec::new();
+        errand.ask.write(&mut body);
+        let body = bytes::Bytes::from(body);
+        let mut after = 0;
+        loop {
+            let connection = self
+                .connected(after, errand.deadline, Patience::Round)
+                .await?;
+            after = connection.generation;
+            let deadline = self.deadline(errand.deadline);
+            let sink = errand.sink.clone();
+            match connection.live(body.clone(), deadline, sink).await {
+                Ok(body) => return Answer::read(&body).map_err(|_| unreadable()),
+                Err(ErrandError::NotSent(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Returns a connection newer than `after`, made for all who wait.
+    pub(super) async fn connected(
+        &self,
+        after: u64,
+        deadline: Now,
+        patience: Patience,
+    ) -> Result<Arc<Connection>, ErrandError> {
+        {
+            // The usual case, without a subscription.
+            let snapshot = self.snapshot.load();
+            if let State::Up(connection) = &snapshot.state
+                && connection.generation > after
+                && connection.over().is_none()
+            {
+                return Ok(Arc::clone(connection));
+            }
+        }
+        let mut ticks = self.ticks.subscribe();
+        let floor = self.snapshot.load().rounds;
+        let at = self.options.clock.instant(deadline);
+        loop {
+            {
+                let snapshot = self.snapshot.load();
+                match &snapshot.state {
+                    State::Up(connection)
+                        if connection.generation > after && connection.over().is_none() =>
+                    {
+                        return Ok(Arc::clone(connection));
+                    }
+                    State::Over(error) => return Err(ErrandError::NotSent(error.whole())),
+                    State::Resting(error)
+                        if patience == Patience::Round && snapshot.rounds > floor =>
+                    {
+                        return Err(ErrandError::NotSent(error.whole()));
+                    }
+                    State::Resting(_) => self.need.notify_one(),
+                    State::Up(_) | State::Trying => {}
+                }
+            }
+            match timeout_at(at, ticks.changed()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) => return Err(ErrandError::NotSent("the client is closed".into())),
+                Err(_) => return Err(ErrandError::Timeout(Execution::NotStarted)),
+            }
+        }
+    }
+}
+
+/// An answer came, and cannot be read: it was carried out.
+fn unreadable() -> ErrandError {
+    ErrandError::Refused(Failure {
+        class: Class::ProtocolError,
+        execution: Execution::Completed,
+        retry: Retry::Never,
+        origin: Origin::Broker,
+        code: "bad_answer".into(),
+        reason: "the hub's answer cannot be read".into(),
+    })
+}
