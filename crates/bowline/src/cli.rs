@@ -27,6 +27,7 @@ mod stdio;
 mod table;
 mod token;
 mod up;
+mod worker;
 
 #[cfg(test)]
 mod fake;
@@ -162,6 +163,7 @@ pub fn run(command: &Command, context: &mut Context) -> Result<Exit, Failure> {
         Command::Secret { command } => secret::run(command, context),
         Command::Pin { command } => pin::run(command, context),
         Command::Outbox { command } => outbox::run(command, context),
+        Command::Worker { command } => worker::run(command, context),
         Command::Version => version(context),
         // Both are run before anything is set up for a command.
         Command::Fixture(_) | Command::Reaper(_) => Err(Failure::usage("run it as a program")),

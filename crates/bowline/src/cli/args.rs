@@ -2,6 +2,7 @@
 
 mod agents;
 mod nouns;
+mod workers;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -13,6 +14,7 @@ use clap::{Args, Parser, Subcommand};
 
 pub(super) use self::agents::{Connect, RunClient};
 pub(super) use self::nouns::{OutboxCommand, OutboxFilter, Pin, SecretCommand};
+pub(super) use self::workers::{MailCommand, MailFilter, WorkerCommand};
 use crate::config::duration;
 
 /// Commands by what one wants to do; the order people meet them in.
@@ -41,6 +43,7 @@ Share
   role      say what a role may do, and by which rule
   token     make, list and revoke tokens of principals
   secret    keep the credentials of servers: set, ls, rm
+  worker    list peers of the broker, and what waits in mailboxes
 Dev
   fixture   a test MCP server
   version   print the version";
@@ -191,6 +194,12 @@ pub enum Command {
         /// What to do with them
         #[command(subcommand)]
         command: OutboxCommand,
+    },
+    /// List peers of the broker, and what waits in mailboxes
+    Worker {
+        /// What to do
+        #[command(subcommand)]
+        command: WorkerCommand,
     },
     /// Be a test MCP server
     Fixture(crate::fixture::Args),

@@ -12,3 +12,6 @@ mod hub;
 mod policy;
 mod remote;
 mod script;
+mod federation;
+mod peer;
+mod peer_link;

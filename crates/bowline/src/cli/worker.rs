@@ -1,0 +1,15 @@
+//! `worker`: peers of the broker, and what waits in their mailboxes.
+
+mod ls;
+mod mail;
+
+use super::Context;
+use super::args::WorkerCommand;
+use super::failure::{Exit, Failure};
+
+pub(super) fn run(command: &WorkerCommand, context: &mut Context) -> Result<Exit, Failure> {
+    match command {
+        WorkerCommand::Ls => ls::run(context),
+        WorkerCommand::Mail { command } => mail::run(command, context),
+    }
+}
