@@ -13,6 +13,7 @@ mod hub;
 mod ledger;
 mod peer;
 mod peer_link;
+mod policy;
 mod post;
 mod remote;
 mod script;
