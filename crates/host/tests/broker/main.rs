@@ -20,4 +20,5 @@ mod script;
 mod serve;
 mod serve_limits;
 mod serve_roles;
+mod supervise;
 mod wares;
