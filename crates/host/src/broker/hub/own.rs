@@ -313,7 +313,9 @@ pub(super) async fn reply(
         };
         Letter::new(&draft).stamped(&own_stamp())
     };
-    let said = shared.say(to, &letter(&reply_id(request))).await?;
+    let said = shared
+        .say(to, &letter(&reply_id(to.as_str(), request)))
+        .await?;
     if matches!(said, Published::Known(Known::Done(_))) {
         shared.say(to, &letter(&fresh_id("")?)).await?;
     }
