@@ -3,7 +3,6 @@
 //! The same healthy load runs undisturbed and disturbed, in interleaved halves of one gateway's
 //! life, so that what differs is the disturbance.
 
-mod client;
 mod gateway;
 mod load;
 mod report;

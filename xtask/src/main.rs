@@ -8,7 +8,9 @@
 mod bench;
 mod chaos;
 mod check;
+mod client;
 mod examples;
+mod fleet;
 mod ordeal;
 mod peers;
 mod process;
@@ -16,6 +18,7 @@ mod repo;
 mod roundtrip;
 mod sim;
 mod soak;
+mod socket;
 mod test;
 mod tidy;
 mod writes;
@@ -45,7 +48,10 @@ usage: cargo xtask COMMAND
            [--kills N] [--cuts N] [--flips N] [--faults] [--quick] [--seed N] [--json]
   writes   numbered writes while server, gateway and network are killed [--calls N] [--kills N]
            [--seed S]
-  soak     sim, ordeal, writes, chaos, and the long forms of tests; three quarters of an hour
+  fleet    numbered calls between a hub and a worker in a network of its own, while links are cut
+           and both are killed [--calls N] [--faults N] [--seed S] [--short] [--proxy]
+           [--binary PATH] [--keep]
+  soak     sim, ordeal, writes, fleet, chaos, and the long forms of tests; three quarters of an hour
   bench    measure the gateway [--quick] [--only what,..] [--json] [--pairs N]
 ";
 
@@ -75,6 +81,7 @@ fn run(command: &str, rest: &[String]) -> Result<ExitCode> {
         "chaos" => chaos::run(&root, rest),
         "ordeal" => ordeal::run(&root, rest),
         "writes" => writes::run(&root, rest),
+        "fleet" => fleet::run(&root, rest),
         "soak" => no_options(rest).and_then(|()| soak::run(&root)),
         "bench" => bench::run(&root, rest),
         "" | "help" | "--help" | "-h" => {

@@ -1,8 +1,11 @@
 //! Running other programs, and the few things only the operating system knows.
 
 use std::{
+    io::{BufRead, BufReader},
+    net::TcpListener,
     path::Path,
     process::{Child, Command, Stdio},
+    sync::mpsc,
     thread,
     time::{Duration, Instant},
 };
@@ -59,6 +62,35 @@ pub(crate) fn quiet(command: &mut Command) -> Result<String> {
 /// `quiet` in a directory.
 pub(crate) fn output(dir: &Path, program: &str, args: &[&str]) -> Result<String> {
     quiet(Command::new(program).args(args).current_dir(dir))
+}
+
+/// The first line of standard output; the rest is read and dropped, so that nothing blocks.
+pub(crate) fn ready_line(child: &mut Child, seconds_max: u64) -> Result<String> {
+    let stdout = child.stdout.take().context("no standard output")?;
+    let (sender, receiver) = mpsc::sync_channel(1);
+    thread::spawn(move || {
+        let mut reader = BufReader::new(stdout);
+        let mut line = String::new();
+        let _ = reader.read_line(&mut line);
+        // Nobody waits any more when the deadline has passed.
+        let _ = sender.send(line);
+        let _ = std::io::copy(&mut reader, &mut std::io::sink());
+    });
+    let line = receiver
+        .recv_timeout(Duration::from_secs(seconds_max))
+        .context("no ready line in time")?;
+    if line.trim().is_empty() {
+        bail!("it ended without a ready line");
+    }
+    Ok(line)
+}
+
+/// A port that was free a moment ago.
+pub(crate) fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")
+        .context("no free port")?
+        .local_addr()?
+        .port())
 }
 
 /// The one place of this tool that reads a clock.

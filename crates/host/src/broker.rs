@@ -9,12 +9,14 @@
 mod backend;
 mod client;
 mod failures;
+mod federation;
 mod hub;
 mod ledger;
 mod link;
 mod remote;
 mod serve;
 mod supervise;
+mod wares;
 
 use std::fmt;
 use std::sync::Arc;
@@ -31,15 +33,17 @@ pub use client::{
     Client, ClientOptions, ConnectError, Credential, DeliverError, Line, Reconnect, Served,
 };
 pub use failures::{BAD_REQUEST, EXPIRED, OUTCOME_UNKNOWN, TOOL_FAILED, expired, outcome_unknown};
+pub use federation::{Federation, Following};
 pub use hub::{
     Admitted, BROKE_PROTOCOL, CREDENTIAL_OVER, FENCED, GOING_DOWN, Hub, HubError, HubLimits,
     LetterView, MailboxView, NOT_ADMITTED, Offers, PeerView, Porter, Rights, Untaken,
 };
 pub use ledger::Ledger;
-pub use link::PeerLink;
+pub(crate) use link::{PeerLink, away};
 pub use remote::RemoteTools;
 pub use serve::{Courier, Incoming, ReplyError, ServeLimits, Serving, reply_id};
-pub use supervise::serve_supervised;
+pub use supervise::{Attending, ServeOptions, serve_supervised, serve_with};
+pub use wares::Wares;
 
 /// How long a request is worth answering where nobody says.
 pub const REQUEST_TTL: Duration = Duration::from_secs(300);

@@ -22,7 +22,7 @@ use bowline_core::error::{CallError, Execution};
 use bowline_core::sync::lock;
 use bowline_core::tasks::LinkKey;
 use bowline_core::time::Now;
-use bowline_link::{LinkError, Rename, Request};
+use bowline_link::{LinkError, OnBehalf, Rename, Request};
 use foldhash::fast::RandomState;
 use tracing::Instrument as _;
 
@@ -36,6 +36,7 @@ use crate::decide::Decider;
 use crate::memory::Memory;
 use crate::outbox::{self, Outbox};
 use crate::ports::{Clock, Moment};
+use crate::spec::{Reach, Side};
 use crate::supervisor::{Ready, Supervisor, Tally};
 
 pub(crate) use verdict::{explain, health};
@@ -307,6 +308,7 @@ impl CallPath {
                 caller: call.caller.clone(),
                 trace: call.trace.clone(),
                 key: key_header(call, way.route),
+                on_behalf: self.on_behalf(call, way.server),
             })
             .await?;
         Ok(Reply {
@@ -315,6 +317,16 @@ impl CallPath {
             body: answer.body,
             origin: Origin::Live,
         })
+    }
+
+    /// Says who asks, to a worker: it decides for itself whether it serves them.
+    fn on_behalf(&self, call: &Call, server: &Supervisor) -> Option<Box<OnBehalf>> {
+        match &server.spec().reach {
+            Reach::Peer(peer) if peer.side == Side::Worker => {
+                Some(Box::new(self.decider.stamp(&call.principal)))
+            }
+            Reach::Child(_) | Reach::Remote(_) | Reach::InProcess(_) | Reach::Peer(_) => None,
+        }
     }
 }
 

@@ -3,14 +3,18 @@
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use bowline_core::call::{Body, Principal, Reply, Route, Scope};
+use bowline_core::call::{Body, Principal, Reply, Role, Route, Scope};
 use bowline_core::error::CallError;
 use bowline_core::policy::{Policy, Thing};
+use bowline_link::OnBehalf;
 use tokio::sync::watch;
 
 use crate::callpath::charge::Ceiling;
 use crate::denials::Denials;
 use crate::guard::{Guard, Verdict};
+
+/// What the owner of this gateway is called elsewhere. No role here can be called so.
+const OWNER: &str = "owner";
 
 /// Holds the policy and the guard, both swapped whole.
 #[derive(Debug)]
@@ -130,6 +134,20 @@ impl Decider {
             false => policy.role(principal).cloned(),
         };
         Ceiling { role, allowance }
+    }
+
+    /// Returns who a principal is, in words that another gateway can decide by.
+    pub(crate) fn stamp(&self, principal: &Principal) -> OnBehalf {
+        let force = self.force.load();
+        let role = match &principal.role {
+            Role::Owner | Role::OwnersAgent => Some(OWNER.into()),
+            Role::AnonymousLocal => force.policy.assigned(&principal.name).cloned(),
+            Role::Named(_) | Role::None => force.policy.role(principal).cloned(),
+        };
+        OnBehalf {
+            principal: Arc::clone(&principal.name),
+            role,
+        }
     }
 
     pub(crate) fn policy(&self) -> Arc<Policy> {

@@ -10,6 +10,7 @@ use bowline_link::stdio::{self, ClientInfo, ConnectError, Reaper, StdioLimits, S
 use bowline_link::{BoxFuture, Spawner};
 use tokio::time::Instant;
 
+use crate::broker::away;
 use crate::inprocess;
 use crate::spec::{ChildSpec, Reach, RemoteSpec, ServerSpec};
 use crate::supervisor::{Dial, Dialled};
@@ -104,6 +105,8 @@ impl<S: Spawner + std::fmt::Debug> Dial for RealDial<S> {
                 }
                 Reach::Remote(remote) => self.remote(spec, remote, owner, deadline).await,
                 Reach::InProcess(inside) => Ok(inprocess::connect(inside)),
+                // Its host does that, which knows the time.
+                Reach::Peer(peer) => Err(away(&spec.name, peer)),
             }
         })
     }

@@ -5,6 +5,7 @@ mod discover;
 mod embed;
 mod features;
 mod measure;
+mod peers;
 mod pins;
 mod rules;
 mod shown;
@@ -51,11 +52,11 @@ use crate::supervisor::{Dial, Order, ServerStatus, Supervisor, Surroundings};
 use crate::tasks::Tasks;
 
 use self::apply::Turn;
-use self::views::Views;
-
 pub use self::apply::{Applied, Changed};
+use self::views::Views;
 pub use discover::{DISCOVER_MAX, Discovered, Undiscovered};
 pub use embed::{DiscoveredEntry, DiscoveredError};
+pub use peers::{AdoptError, Adopted, PEER_SERVERS_MAX};
 
 /// How much the host takes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,7 +148,7 @@ impl Host {
         let answers = Arc::new(Answers::new(limits.cache, Arc::clone(&clock)));
         let hall = Arc::new(Hall::new(audience));
         let around = Surroundings {
-            dial: Arc::new(Beside(dial)),
+            dial: Arc::new(Beside::new(dial, &clock, &tasks)),
             catalog: Arc::clone(&catalog),
             tasks: tasks.clone(),
             clock: Arc::clone(&clock),

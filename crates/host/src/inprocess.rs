@@ -23,10 +23,13 @@ use bytes::Bytes;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout_at};
 
+use crate::broker::PeerLink;
 use crate::executor::{Arguments, ExecuteContext, ExecuteError, ToolExecutor};
 use crate::output::ToolOutput;
+use crate::ports::Clock;
 use crate::spec::{InProcessSpec, Reach, ServerSpec};
 use crate::supervisor::{Dial, Dialled};
+use crate::tasks::Tasks;
 
 /// What every such server says of itself.
 const INITIALIZE: &str = concat!(
@@ -39,9 +42,23 @@ const INITIALIZE: &str = concat!(
 /// Events that may wait to be read. None are sent yet.
 const EVENTS_MAX: usize = 1;
 
-/// Answers itself for servers that are part of this program, and lets another reach the rest.
+/// Answers itself for servers that are part of this program or a peer's, and lets another reach the rest.
 #[derive(Debug)]
-pub(crate) struct Beside(pub(crate) Arc<dyn Dial>);
+pub(crate) struct Beside {
+    dial: Arc<dyn Dial>,
+    clock: Arc<dyn Clock>,
+    tasks: Tasks,
+}
+
+impl Beside {
+    pub(crate) fn new(dial: Arc<dyn Dial>, clock: &Arc<dyn Clock>, tasks: &Tasks) -> Self {
+        Self {
+            dial,
+            clock: Arc::clone(clock),
+            tasks: tasks.clone(),
+        }
+    }
+}
 
 impl Dial for Beside {
     fn dial<'a>(
@@ -53,7 +70,11 @@ impl Dial for Beside {
     ) -> BoxFuture<'a, Result<Dialled, ConnectError>> {
         match &spec.reach {
             Reach::InProcess(inside) => Box::pin(std::future::ready(Ok(connect(inside)))),
-            Reach::Child(_) | Reach::Remote(_) => self.0.dial(spec, log, owner, deadline),
+            Reach::Peer(peer) => {
+                let around = (&self.clock, &self.tasks);
+                Box::pin(PeerLink::connect(&spec.name, peer, around, deadline))
+            }
+            Reach::Child(_) | Reach::Remote(_) => self.dial.dial(spec, log, owner, deadline),
         }
     }
 }
@@ -239,10 +260,10 @@ impl Link for InProcessLink {
 }
 
 /// One request that waits for its answer, counted until dropped.
-struct Waiting<'a>(&'a AtomicUsize);
+pub(crate) struct Waiting<'a>(&'a AtomicUsize);
 
 impl<'a> Waiting<'a> {
-    fn new(in_flight: &'a AtomicUsize) -> Self {
+    pub(crate) fn new(in_flight: &'a AtomicUsize) -> Self {
         in_flight.fetch_add(1, Ordering::Relaxed);
         Self(in_flight)
     }
@@ -266,7 +287,7 @@ fn failed(request: &Request, failure: &ExecuteError) -> Answer {
     error(request, code, &failure.to_string(), Some(data.as_bytes()))
 }
 
-fn result(request: &Request, body: &[u8]) -> Answer {
+pub(crate) fn result(request: &Request, body: &[u8]) -> Answer {
     let mut bytes = Vec::new();
     write_result(&mut bytes, &request.reply_id, body);
     // The result stands last, before the brace that ends the message.
@@ -278,7 +299,7 @@ fn result(request: &Request, body: &[u8]) -> Answer {
     }
 }
 
-fn error(request: &Request, code: i64, message: &str, data: Option<&[u8]>) -> Answer {
+pub(crate) fn error(request: &Request, code: i64, message: &str, data: Option<&[u8]>) -> Answer {
     let mut bytes = Vec::new();
     write_error(&mut bytes, Some(&request.reply_id), code, message, data);
     let at = object::field(&bytes, "error");

@@ -35,8 +35,8 @@ pub use builder::{BuildError, HostBuilder};
 pub use callpath::checked::Unchecked;
 pub use executor::{Arguments, ExecuteContext, ExecuteError, ToolExecutor, ToolSchema};
 pub use host::{
-    Applied, Changed, DISCOVER_MAX, Discovered, DiscoveredEntry, DiscoveredError, Host, HostLimits,
-    Ports, Undiscovered,
+    AdoptError, Adopted, Applied, Changed, DISCOVER_MAX, Discovered, DiscoveredEntry,
+    DiscoveredError, Host, HostLimits, Ports, Undiscovered,
 };
 pub use output::ToolOutput;
 pub use router::Router;

@@ -60,6 +60,10 @@ pub fn digest(reach: &Reach) -> String {
         Reach::Remote(remote) => part(b'u', remote.url.to_string().as_bytes()),
         // It is another one with each start of the program.
         Reach::InProcess(_) => part(b'p', b""),
+        Reach::Peer(peer) => {
+            part(b'w', peer.remote.name().as_bytes());
+            part(b's', peer.server.as_bytes());
+        }
     }
     hex(&hash.finalize())
 }

@@ -2,6 +2,7 @@
 
 mod compare;
 mod json;
+mod peer;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -27,6 +28,7 @@ use crate::executor::ToolExecutor;
 use crate::pins::PinMode;
 
 pub use json::{CHILD_ENV, SpecError};
+pub use peer::{PeerSpec, Side};
 
 /// How long a server may take from its start to its list of tools, unless told otherwise.
 pub const START_TIMEOUT: Duration = Duration::from_secs(30);
@@ -219,6 +221,8 @@ pub enum Reach {
     Remote(RemoteSpec),
     /// As a part of this program.
     InProcess(InProcessSpec),
+    /// Through another gateway that we are connected with.
+    Peer(PeerSpec),
 }
 
 /// A server that is part of this program.
@@ -280,6 +284,17 @@ impl Reach {
             Self::Child(_) => "stdio",
             Self::Remote(_) => "http",
             Self::InProcess(_) => "in_process",
+            Self::Peer(_) => "peer",
+        }
+    }
+
+    /// Whether what it offered in one life of the gateway is shown in the next before it says it
+    /// again. A peer shows what it lets us see, and that may be less by then.
+    #[must_use]
+    pub const fn is_remembered(&self) -> bool {
+        match self {
+            Self::Child(_) | Self::Remote(_) | Self::InProcess(_) => true,
+            Self::Peer(_) => false,
         }
     }
 
@@ -297,6 +312,7 @@ impl Reach {
             }
             Self::Remote(remote) => remote.url.to_string(),
             Self::InProcess(_) => "(in process)".to_owned(),
+            Self::Peer(peer) => peer.shown(),
         }
     }
 }

@@ -42,7 +42,7 @@ use crate::manifest::{self, Manifests};
 use crate::memory::Memory;
 use crate::pins::Pins;
 use crate::ports::{Audience, Clock};
-use crate::spec::ServerSpec;
+use crate::spec::{Reach, ServerSpec};
 use crate::tasks::Tasks;
 
 use self::cause::Cause;
@@ -210,7 +210,10 @@ impl Supervisor {
             State::Starting
         };
         let digest = manifest::digest(&spec.reach);
-        let kept = around.manifests.load(&spec.name, &digest);
+        let kept = match spec.reach.is_remembered() {
+            true => around.manifests.load(&spec.name, &digest),
+            false => None,
+        };
         let shared = Arc::new(Shared {
             breaker: Mutex::new(Breaker::new(spec.breaker)),
             turns: Turns::new(&spec),
@@ -369,6 +372,11 @@ impl Supervisor {
     pub(crate) fn runs(&self) -> bool {
         let state = self.shared.state.borrow();
         matches!(*state, State::Ready | State::Starting | State::Draining)
+    }
+
+    /// Whether a peer brought it, and takes it away again.
+    pub(crate) fn is_peers(&self) -> bool {
+        matches!(self.shared.spec.reach, Reach::Peer(_))
     }
 
     /// Refuses a call that was meant for another server of this name.

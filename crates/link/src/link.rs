@@ -49,6 +49,17 @@ pub struct Request {
     pub trace: Option<Arc<Trace>>,
     /// A header by which its server knows it again, over HTTP.
     pub key: Option<Box<KeyHeader>>,
+    /// Who asks, for a peer that decides by that itself.
+    pub on_behalf: Option<Box<OnBehalf>>,
+}
+
+/// Who asks, as this gateway knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OnBehalf {
+    /// The name of the principal.
+    pub principal: Arc<str>,
+    /// The role that counts for it here.
+    pub role: Option<Arc<str>>,
 }
 
 /// An idempotency key that travels as a header.
@@ -74,6 +85,7 @@ impl Request {
             caller: None,
             trace: None,
             key: None,
+            on_behalf: None,
         }
     }
 }

@@ -9,6 +9,9 @@ use names::Names;
 /// How many arrays and objects may be open at once.
 pub const DEPTH_MAX: usize = 64;
 
+/// How many may be open around a text that another one carries.
+const AROUND: usize = 8;
+
 /// Why a text is not the JSON that we take. Places are byte offsets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
@@ -80,6 +83,21 @@ impl Sink for () {
 /// Checks a text and tells `sink` of the members of the outermost object. What the sink heard
 /// counts only when the answer is `Ok`.
 pub(crate) fn walk(bytes: &[u8], keys: Keys, sink: &mut impl Sink) -> Result<(), Fault> {
+    walk_within(bytes, keys, DEPTH_MAX, sink)
+}
+
+/// Checks a text that carries another, which may itself be as deep as any; only the outermost
+/// object is looked at for a key that comes twice.
+pub(crate) fn walk_around(bytes: &[u8], sink: &mut impl Sink) -> Result<(), Fault> {
+    walk_within(bytes, Keys::UniqueOutside, DEPTH_MAX + AROUND, sink)
+}
+
+fn walk_within(
+    bytes: &[u8],
+    keys: Keys,
+    depth_max: usize,
+    sink: &mut impl Sink,
+) -> Result<(), Fault> {
     if let Err(error) = std::str::from_utf8(bytes) {
         let at = error.valid_up_to();
         return Err(Fault::Utf8 { at });
@@ -88,6 +106,7 @@ pub(crate) fn walk(bytes: &[u8], keys: Keys, sink: &mut impl Sink) -> Result<(),
         bytes,
         at: 0,
         depth: 0,
+        depth_max,
         objects: 0,
         keys,
         names: Names::new(),
@@ -101,7 +120,7 @@ pub(crate) fn walk(bytes: &[u8], keys: Keys, sink: &mut impl Sink) -> Result<(),
 }
 
 // One bit of `Walk::objects` per level.
-const _: () = assert!(DEPTH_MAX <= u64::BITS as usize);
+const _: () = assert!(DEPTH_MAX + AROUND <= u128::BITS as usize);
 
 /// The state of one pass. Nesting is a number and a row of bits, so that a deep text cannot
 /// grow the stack.
@@ -111,8 +130,10 @@ struct Walk<'a> {
     at: usize,
     /// How many arrays and objects are open.
     depth: usize,
+    /// How many may be.
+    depth_max: usize,
     /// The open levels, the innermost in the lowest bit: 1 is an object, 0 an array.
-    objects: u64,
+    objects: u128,
     keys: Keys,
     names: Names<'a>,
     /// The key of the member of the outermost object that is being read.
@@ -201,8 +222,8 @@ impl Walk<'_> {
     }
 
     #[inline(always)]
-    fn open(&mut self, object: u64) -> Result<(), Fault> {
-        if self.depth == DEPTH_MAX {
+    fn open(&mut self, object: u128) -> Result<(), Fault> {
+        if self.depth == self.depth_max {
             return Err(Fault::Depth { at: self.at });
         }
         if object == 1 && self.tracked(self.depth) {

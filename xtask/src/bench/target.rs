@@ -2,12 +2,10 @@
 
 use std::{
     fs,
-    io::{BufRead, BufReader, Read, Write},
-    net::TcpListener,
+    io::{Read, Write},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::mpsc,
     thread,
     time::Duration,
 };
@@ -75,7 +73,7 @@ pub(super) fn direct(tools: &Tools) -> Result<Target> {
 
 /// The backend with so many tools more.
 pub(super) fn serving(tools: &Tools, tool_count: usize) -> Result<Target> {
-    let port = free_port()?;
+    let port = process::free_port()?;
     let mut command = Command::new(&tools.mcpbench);
     command.args(["serve", "--listen", &format!("127.0.0.1:{port}")]);
     command.args(["--tools", &tool_count.to_string()]);
@@ -85,7 +83,7 @@ pub(super) fn serving(tools: &Tools, tool_count: usize) -> Result<Target> {
 /// The floor for HTTP to HTTP in Rust: parses the message, renames the tool, and nothing else.
 pub(super) fn relay(tools: &Tools) -> Result<Target> {
     let behind = direct(tools)?;
-    let port = free_port()?;
+    let port = process::free_port()?;
     let upstream = behind.url.trim_end_matches("/mcp").to_owned();
     let mut command = Command::new(&tools.mcpbench);
     command.args(["relay", "--parse", "--upstream", &upstream]);
@@ -96,7 +94,7 @@ pub(super) fn relay(tools: &Tools) -> Result<Target> {
 /// A bare reverse proxy before the backend: what HTTP to HTTP costs elsewhere.
 pub(super) fn nginx(tools: &Tools, nginx: &Path) -> Result<Target> {
     let behind = direct(tools)?;
-    let port = free_port()?;
+    let port = process::free_port()?;
     let folder = tools.folder("nginx")?;
     let config = folder.join("nginx.conf");
     let upstream = behind
@@ -119,7 +117,7 @@ pub(super) fn nginx(tools: &Tools, nginx: &Path) -> Result<Target> {
 
 /// The floor: HTTP to one stdio child with ids remapped, and nothing else.
 pub(super) fn bridge(tools: &Tools) -> Result<Target> {
-    let port = free_port()?;
+    let port = process::free_port()?;
     let child = format!("{} stdio", tools.mcpbench.display());
     let mut command = Command::new(&tools.mcpbench);
     command.args([
@@ -179,7 +177,7 @@ fn started(
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     command.stderr(fs::File::create(prepared.folder.join("stderr"))?);
     let mut child = command.spawn().context("could not start bowline")?;
-    let line = match ready_line(&mut child) {
+    let line = match process::ready_line(&mut child, READY_SECONDS_MAX) {
         Ok(line) => line,
         Err(error) => {
             process::end(&mut child, STOP_SECONDS_MAX);
@@ -237,7 +235,7 @@ pub(super) fn prepare(tools: &Tools, name: &str, config: &str) -> Result<Prepare
     writeln!(file, "{token}")?;
     Ok(Prepared {
         folder,
-        port: free_port()?,
+        port: process::free_port()?,
         header: bearer(&token),
     })
 }
@@ -316,35 +314,6 @@ fn wait_for_call(tools: &Tools, target: &Target) -> Result<()> {
         said.trim(),
         words.trim()
     )
-}
-
-/// The first line of standard output; the rest is read and dropped, so that nothing blocks.
-fn ready_line(child: &mut Child) -> Result<String> {
-    let stdout = child.stdout.take().context("no standard output")?;
-    let (sender, receiver) = mpsc::sync_channel(1);
-    thread::spawn(move || {
-        let mut reader = BufReader::new(stdout);
-        let mut line = String::new();
-        let _ = reader.read_line(&mut line);
-        // Nobody waits any more when the deadline has passed.
-        let _ = sender.send(line);
-        let _ = std::io::copy(&mut reader, &mut std::io::sink());
-    });
-    let line = receiver
-        .recv_timeout(Duration::from_secs(READY_SECONDS_MAX))
-        .context("no ready line in time")?;
-    if line.trim().is_empty() {
-        bail!("it ended without a ready line");
-    }
-    Ok(line)
-}
-
-/// A port that was free a moment ago.
-fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind("127.0.0.1:0")
-        .context("no free port")?
-        .local_addr()?
-        .port())
 }
 
 fn random_hex() -> Result<String> {

@@ -14,7 +14,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-use super::client::Client;
+use crate::client::Client;
 use crate::{peers, process};
 
 /// Servers that must not notice anything.

@@ -9,8 +9,8 @@ use std::{
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use super::client::Client;
 use super::gateway::{EVERYTHING, FAULTY, Gateway};
+use crate::client::Client;
 use crate::process;
 
 /// Sessions that call healthy servers.

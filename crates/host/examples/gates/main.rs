@@ -226,6 +226,7 @@ impl Bench {
                 caller: None,
                 trace: None,
                 key: None,
+                on_behalf: None,
             };
             let answer = self.link.request(request).await;
             answered += u32::from(black_box(answer).is_ok());

@@ -63,6 +63,19 @@ pub(super) struct Turn {
     until: Now,
 }
 
+impl Turn {
+    /// These are on their way from now on, beside those that still are.
+    pub(super) fn begin(&mut self, fresh: &[Supervisor], now: Now) {
+        if now >= self.until {
+            self.fresh.clear();
+        }
+        self.fresh
+            .retain(|server| !server.state().borrow().is_settled());
+        self.fresh.extend_from_slice(fresh);
+        self.until = now.plus(TURN_WAIT);
+    }
+}
+
 impl Host {
     /// Takes these servers into care in place of those of before.
     ///
@@ -87,6 +100,13 @@ impl Host {
                     applied.added.push(Arc::clone(&name));
                     self.take_in(spec, None)
                 }
+                // What a person wrote down goes before what a peer brought; it is no successor.
+                Some(before) if before.is_peers() => {
+                    self.oust(before);
+                    applied.added.push(Arc::clone(&name));
+                    retired.push(before.clone());
+                    self.take_in(spec, None)
+                }
                 Some(before) => {
                     let keys = before.spec().differences(&spec);
                     if keys.is_empty() {
@@ -103,16 +123,20 @@ impl Host {
             fresh.push(server.clone());
             new.insert(name, server);
         }
-        let gone = old.iter().filter(|(name, _)| !new.contains_key(*name));
+        let rest = old.iter().filter(|(name, _)| !new.contains_key(*name));
+        let (peers, gone): (Vec<_>, Vec<_>) = rest.partition(|(_, server)| server.is_peers());
+        // They come and go with their peers, whatever is configured here.
+        new.extend(
+            peers
+                .into_iter()
+                .map(|(name, one)| (Arc::clone(name), one.clone())),
+        );
         for (name, server) in gone {
             applied.removed.push(Arc::clone(name));
             retired.push(server.clone());
         }
         // Told before the catalog changes: whoever tells of lists waits for the fresh ones.
-        *turn = Turn {
-            fresh: fresh.clone(),
-            until: self.path.clock.now().plus(TURN_WAIT),
-        };
+        turn.begin(&fresh, self.path.clock.now());
         self.path.servers.store(Arc::new(new));
         self.path.catalog.withdraw_all(&applied.removed);
         // After the swap: a call that is at the old one yet began before it, and leaves nothing.

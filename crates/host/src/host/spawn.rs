@@ -224,7 +224,7 @@ impl Host {
     }
 
     /// Lets a server go for good, whether anybody waits for it or not.
-    fn retired(&self, server: Supervisor) -> oneshot::Receiver<()> {
+    pub(super) fn retired(&self, server: Supervisor) -> oneshot::Receiver<()> {
         let (done, gone) = oneshot::channel();
         let path = Arc::clone(&self.path);
         self.around.tasks.spawn("retirement", async move {

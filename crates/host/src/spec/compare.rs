@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{ChildSpec, Reach, RemoteSpec, ServerSpec};
+use super::{ChildSpec, PeerSpec, Reach, RemoteSpec, ServerSpec};
 
 impl ServerSpec {
     /// Returns the keys in which two specs differ; none when the server can stay as it is.
@@ -71,7 +71,9 @@ impl Reach {
             }
             (_, Self::Remote(_)) => vec!["url"],
             (_, Self::Child(_)) => vec!["command"],
+            (Self::Peer(one), Self::Peer(two)) => one.differences(two),
             (_, Self::InProcess(_)) => vec!["executor"],
+            (_, Self::Peer(_)) => vec!["peer"],
         }
     }
 }
@@ -116,6 +118,13 @@ impl RemoteSpec {
             ),
         ];
         different(&pairs).collect()
+    }
+}
+
+impl PeerSpec {
+    fn differences(&self, other: &Self) -> Vec<&'static str> {
+        let is_same = self.is_of(&other.remote) && self.server == other.server;
+        different(&[("peer", is_same && self.side == other.side)]).collect()
     }
 }
 

@@ -76,7 +76,7 @@ impl Actor {
         let spec = &shared.spec;
         let place = match spec.reach {
             Reach::Child(_) | Reach::InProcess(_) => Place::Child,
-            Reach::Remote(_) => Place::Remote,
+            Reach::Remote(_) | Reach::Peer(_) => Place::Remote,
         };
         Self {
             recovery: Recovery::new(place, spec.backoff, spec.restart),

@@ -467,6 +467,7 @@ mod tests {
             caller: None,
             trace: None,
             key: None,
+            on_behalf: None,
         };
         let bytes = size_of_val(&talk.request(request));
         assert!(bytes <= CALL_FUTURE_BYTES_MAX, "{bytes}");

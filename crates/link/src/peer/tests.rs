@@ -138,6 +138,7 @@ fn request(method: &'static str) -> Request {
         caller: None,
         trace: None,
         key: None,
+        on_behalf: None,
     }
 }
 

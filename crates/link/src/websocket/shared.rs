@@ -15,6 +15,9 @@ use super::{Ended, SocketLimits};
 /// The code of a close that nobody gave a reason for.
 const NORMAL: u16 = 1000;
 
+/// Messages for which a quiet connection holds room.
+const REST_MESSAGES: usize = 8;
+
 /// Bytes as they come.
 pub(super) type Source = Box<dyn AsyncRead + Send + Unpin>;
 
@@ -244,7 +247,7 @@ impl Shared {
             return Work::Write(message);
         }
         // A burst leaves nothing behind.
-        state.queue.shrink_to(0);
+        state.queue.shrink_to(REST_MESSAGES);
         match &state.closing {
             Some((code, reason)) => Work::Close(*code, Arc::clone(reason)),
             None => Work::Wait,

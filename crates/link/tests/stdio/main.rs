@@ -148,6 +148,7 @@ fn request(params: impl Into<Bytes>) -> Request {
         caller: None,
         trace: None,
         key: None,
+        on_behalf: None,
     }
 }
 

@@ -8,7 +8,7 @@ use super::FrameError;
 use super::members::{Members, slice};
 use super::write::{self, Object};
 use crate::object;
-use crate::scan::{self, Keys};
+use crate::scan;
 use crate::span::Span;
 use crate::splice::{Edit, Edited};
 
@@ -111,7 +111,7 @@ impl Letter {
     /// # Errors
     /// It is none.
     pub fn read(raw: &Bytes) -> Result<Self, FrameError> {
-        scan::check(raw, Keys::UniqueOutside).map_err(|_| FrameError::NoObject)?;
+        scan::walk_around(raw, &mut ()).map_err(|_| FrameError::NoObject)?;
         let start = raw.len() - raw.trim_ascii_start().len();
         let end = raw.trim_ascii_end().len();
         Self::inside(raw, Span { start, end })

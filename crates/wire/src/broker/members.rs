@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::FrameError;
 use crate::object;
-use crate::scan::{self, Keys, Sink};
+use crate::scan::{self, Sink};
 use crate::span::Span;
 use crate::text::Literal;
 
@@ -33,7 +33,7 @@ impl<'a, const N: usize> Members<'a, N> {
             names,
             spans: [None; N],
         };
-        scan::walk(text, Keys::UniqueOutside, &mut members).map_err(|_| FrameError::NoObject)?;
+        scan::walk_around(text, &mut members).map_err(|_| FrameError::NoObject)?;
         match text.trim_ascii_start().first() {
             Some(b'{') => Ok(members),
             _ => Err(FrameError::NoObject),

@@ -2,6 +2,9 @@
 
 use super::*;
 
+mod bodies;
+mod random;
+
 fn read(text: &str) -> Result<Frame, FrameError> {
     Frame::read(&Bytes::copy_from_slice(text.as_bytes()))
 }
@@ -154,6 +157,117 @@ fn every_frame_reads_back_as_it_was_written() {
 }
 
 #[test]
+fn frames_are_written_in_the_first_names() {
+    for (frame, want) in [
+        (
+            Frame::Hello(Hello {
+                session_id: "w#mcp".into(),
+                token: Some("t".into()),
+                ..Hello::default()
+            }),
+            r#"{"kind":"hello","agent":{"session_id":"w#mcp"},"token":"t"}"#,
+        ),
+        (Frame::Subscribe, r#"{"kind":"subscribe"}"#),
+        (Frame::Ack { id: "m".into() }, r#"{"kind":"ack","id":"m"}"#),
+        (
+            Frame::Delivered { id: "m".into() },
+            r#"{"kind":"delivered","id":"m"}"#,
+        ),
+        (
+            Frame::Error(Refusal {
+                reason: "no".into(),
+                id: Some("m".into()),
+                code: None,
+            }),
+            r#"{"kind":"error","reason":"no","id":"m"}"#,
+        ),
+        (
+            Frame::Deliver {
+                to: "hub".into(),
+                letter: letter(),
+            },
+            r#"{"kind":"deliver","to":"hub","message":{"id":"m-1","kind":"mcp_request","created_at":"1970-01-01T00:00:00.000Z","correlation_id":"r-1","ttl_ms":5000,"body":{"op":"manifest"}}}"#,
+        ),
+    ] {
+        assert_eq!(frame.to_bytes(), want.as_bytes());
+    }
+}
+
+#[test]
+fn a_peer_that_knows_only_the_first_names_is_understood() {
+    let welcome = read(r#"{"kind":"welcome"}"#);
+    assert_eq!(welcome, Ok(Frame::Welcome(Welcome::default())));
+    let hello = r#"{"agent":{"role":null,"session_id":"w"},"kind":"hello","token":"t"}"#;
+    let want = Hello {
+        session_id: "w".into(),
+        token: Some("t".into()),
+        ..Hello::default()
+    };
+    assert_eq!(read(hello), Ok(Frame::Hello(want)));
+    let message = r#"{ "kind" : "message", "message" : {"id":"5f","from":{"session_id":"hub",
+        "role":null,"host":"x"},"kind":"mcp_reply","body":{"result":{"success":true,"result":"3"}},
+        "created_at":"2026-01-01T00:00:00Z","correlation_id":"q"} }"#;
+    let Ok(Frame::Message(letter)) = read(message) else {
+        panic!("no message");
+    };
+    assert_eq!(&*letter.from.unwrap().session_id, "hub");
+    assert_eq!(letter.correlation_id.as_deref(), Some("q"));
+    assert_eq!(letter.ttl_ms, None);
+    assert!(letter.raw.starts_with(b"{\"id\":\"5f\"") && letter.raw.ends_with(b"\"q\"}"));
+    let unknown = r#"{"kind":"publish_event_batch","to":7,"batch":[1]}"#;
+    let kind = "publish_event_batch".into();
+    assert_eq!(read(unknown), Ok(Frame::Other { kind }));
+}
+
+#[test]
+fn a_letter_that_lasts_shorter_says_so_and_every_other_byte_stays() {
+    for (raw, want) in [
+        (
+            r#"{"id":"1","kind":"k", "ttl_ms" : 5000 ,"body":0}"#,
+            r#"{"id":"1","kind":"k", "ttl_ms" : 7 ,"body":0}"#,
+        ),
+        (
+            r#"{"id":"1","kind":"k","body":0}"#,
+            r#"{"ttl_ms":7,"id":"1","kind":"k","body":0}"#,
+        ),
+    ] {
+        let letter = Letter::read(&Bytes::from_static(raw.as_bytes())).unwrap();
+        let shorter = letter.lasting(7);
+        assert_eq!(shorter.raw, want.as_bytes());
+        assert_eq!(Letter::read(&shorter.raw), Ok(shorter));
+    }
+}
+
+#[test]
+fn what_a_server_may_nest_fits_into_a_frame_and_no_more() {
+    let nested = |depth: usize| "[".repeat(depth) + &"]".repeat(depth);
+    let deepest = nested(crate::scan::DEPTH_MAX - 2);
+    let result = Bytes::from(format!(r#"{{"content":{deepest}}}"#));
+    let answer = Answer::Output {
+        result,
+        again: false,
+    };
+    let letter = Letter::new(&Draft {
+        id: "1",
+        kind: REPLY,
+        body: &answer.to_bytes(Said::Whole),
+        correlation_id: None,
+        ttl_ms: None,
+        created_at_ms: 0,
+    });
+    let Ok(Frame::Message(came)) = Frame::read(&Frame::Message(letter).to_bytes()) else {
+        panic!("no message");
+    };
+    assert_eq!(Answer::read(&came.body), Ok(answer));
+    assert!(Letter::read(&came.raw).is_ok());
+    let bomb = format!(
+        r#"{{"kind":"response","id":"1","body":{}}}"#,
+        nested(10_000)
+    );
+    assert_eq!(read(&bomb), Err(FrameError::NoObject));
+}
+
+#[test]
 fn a_payload_is_a_piece_of_the_frame_and_no_copy() {
     let bytes = Frame::Response {
         id: "1".into(),
@@ -241,38 +355,4 @@ fn what_is_no_frame_is_none() {
     ] {
         assert_eq!(read(text), Err(why), "{text}");
     }
-}
-
-#[test]
-fn arguments_come_out_byte_for_byte_whether_they_came_as_text_or_as_an_object() {
-    let exact = r#"{"n": 1.50e+3, "big":12345678901234567890123,"é":"\u00e9\n" }"#;
-    let mut as_text = Vec::new();
-    crate::splice::write_string(&mut as_text, exact);
-    let as_text = String::from_utf8(as_text).unwrap();
-    for arguments in [exact, &as_text] {
-        let body = format!(r#"{{"op":"call","tool":"t","arguments":{arguments}}}"#);
-        let Ok(Ask::Call { arguments, .. }) = Ask::read(&body.into()) else {
-            panic!("no call");
-        };
-        let Arguments::Object(bytes) = arguments else {
-            panic!("no object");
-        };
-        assert_eq!(bytes, exact.as_bytes());
-    }
-}
-
-#[test]
-fn an_answer_reads_back_in_both_forms() {
-    let result = Bytes::from_static(br#"{"content":[{"type":"text","text":"a"}],"isError":true}"#);
-    let answer = Answer::Output {
-        result,
-        again: true,
-    };
-    for said in [Said::Whole, Said::Brief] {
-        assert_eq!(Answer::read(&answer.to_bytes(said)), Ok(answer.clone()));
-    }
-    assert_eq!(
-        answer.to_bytes(Said::Whole),
-        &br#"{"result":{"success":false,"result":"a","output":{"content":[{"type":"text","text":"a"}],"isError":true}},"again":true}"#[..]
-    );
 }

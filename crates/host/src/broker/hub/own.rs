@@ -221,11 +221,9 @@ async fn start(shared: &Arc<Shared>, work: &mut JoinSet<()>) {
 
 async fn take(shared: &Arc<Shared>, sender: &Arc<str>, delivery: Delivery, work: &mut JoinSet<()>) {
     let receipt = delivery.receipt;
-    if delivery.attempts > shared.limits.deliveries_max {
-        let reason = format!(
-            "it was taken up {} times and never ended",
-            delivery.attempts - 1
-        );
+    if pump::is_worn_out(shared, &delivery) {
+        let times = delivery.attempts.saturating_sub(1);
+        let reason = format!("it was taken up {times} times and never ended");
         return pump::bury(shared, receipt, reason.into()).await;
     }
     let Some((principal, letter)) = mailbox::read(&delivery.body) else {

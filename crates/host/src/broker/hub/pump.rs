@@ -165,8 +165,8 @@ async fn take(
 
 /// Returns the letter of a delivery as it is pushed, or why it is none.
 fn sound(shared: &Shared, delivery: Delivery) -> Result<Letter, Arc<str>> {
-    if delivery.attempts > shared.limits.deliveries_max {
-        let times = delivery.attempts - 1;
+    if is_worn_out(shared, &delivery) {
+        let times = delivery.attempts.saturating_sub(1);
         return Err(format!("it was handed out {times} times and never acknowledged").into());
     }
     let (_, letter) = mailbox::read(&delivery.body).ok_or(UNREADABLE)?;
@@ -175,6 +175,13 @@ fn sound(shared: &Shared, delivery: Delivery) -> Result<Letter, Arc<str>> {
         Some(end) => letter.lasting(end.saturating_sub(now)),
         None => letter,
     })
+}
+
+/// Whether a message was handed out too often. One that a person put back is given as many tries
+/// again, for the count goes on.
+pub(super) const fn is_worn_out(shared: &Shared, delivery: &Delivery) -> bool {
+    let round = shared.limits.deliveries_max.saturating_add(1);
+    delivery.attempts > 0 && delivery.attempts.is_multiple_of(round)
 }
 
 /// Makes a dead letter of a message that is held.

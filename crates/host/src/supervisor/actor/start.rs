@@ -173,8 +173,10 @@ impl Actor {
             return;
         }
         let server = &self.shared.spec.name;
-        let manifests = &self.around.manifests;
-        manifests.save(server, &self.digest, manifest.clone());
+        if self.shared.spec.reach.is_remembered() {
+            let manifests = &self.around.manifests;
+            manifests.save(server, &self.digest, manifest.clone());
+        }
         self.manifest = Some(manifest);
     }
 }

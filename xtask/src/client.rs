@@ -17,7 +17,7 @@ const BODY_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// One keep-alive connection, with a session on it once one was opened.
 #[derive(Debug)]
-pub(super) struct Client {
+pub(crate) struct Client {
     stream: BufReader<TcpStream>,
     address: SocketAddr,
     token: String,
@@ -33,7 +33,7 @@ struct Response {
 }
 
 impl Client {
-    pub(super) fn connect(address: SocketAddr, token: &str) -> Result<Self> {
+    pub(crate) fn connect(address: SocketAddr, token: &str) -> Result<Self> {
         let stream = TcpStream::connect(address).context("connect to the gateway")?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_nodelay(true)?;
@@ -46,8 +46,14 @@ impl Client {
         })
     }
 
+    /// Waits so long for answers, and no longer.
+    pub(crate) fn patient(self, patience: Duration) -> Result<Self> {
+        self.stream.get_ref().set_read_timeout(Some(patience))?;
+        Ok(self)
+    }
+
     /// Opens a session.
-    pub(super) fn open(address: SocketAddr, token: &str) -> Result<Self> {
+    pub(crate) fn open(address: SocketAddr, token: &str) -> Result<Self> {
         let mut client = Self::connect(address, token)?;
         let answer = client.exchange(
             "POST",
@@ -68,7 +74,7 @@ impl Client {
     }
 
     /// Calls a tool and returns the whole JSON-RPC answer.
-    pub(super) fn call(&mut self, tool: &str, arguments: &Value) -> Result<Value> {
+    pub(crate) fn call(&mut self, tool: &str, arguments: &Value) -> Result<Value> {
         self.next += 1;
         let request = json!({
             "jsonrpc": "2.0", "id": self.next, "method": "tools/call",
@@ -85,13 +91,18 @@ impl Client {
     }
 
     /// Ends the session.
-    pub(super) fn close(mut self) -> Result<()> {
+    pub(crate) fn close(mut self) -> Result<()> {
         self.exchange("DELETE", "/mcp", &Value::Null).map(drop)
     }
 
     /// Asks the API.
-    pub(super) fn api(&mut self, method: &str, path: &str) -> Result<Value> {
-        let answer = self.exchange(method, path, &Value::Null)?;
+    pub(crate) fn api(&mut self, method: &str, path: &str) -> Result<Value> {
+        self.tell(method, path, &Value::Null)
+    }
+
+    /// Asks the API with a body.
+    pub(crate) fn tell(&mut self, method: &str, path: &str, body: &Value) -> Result<Value> {
+        let answer = self.exchange(method, path, body)?;
         let status = answer.status;
         serde_json::from_slice(&answer.body).with_context(|| format!("{path}: status {status}"))
     }

@@ -1,0 +1,207 @@
+//! Stored requests to the hub itself.
+
+use std::sync::atomic::Ordering;
+
+use bowline_host::broker::ServeLimits;
+use serde_json::{Value, json};
+
+use super::rig::{Make, Rig, call, letter, request, soon};
+
+/// Runs one life of a process: whatever it left undone is dropped at its end, like by a kill.
+fn life<T>(work: impl Future<Output = T>) -> T {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    runtime.enable_all().build().unwrap().block_on(work)
+}
+
+#[tokio::test]
+async fn a_peer_that_knows_only_the_first_frames_lists_and_calls_tools() {
+    let rig = Rig::new().await;
+    let mut ann = rig.dial_tcp().await;
+    ann.hello("ann").await;
+    ann.send(json!({"kind": "subscribe"})).await;
+    let reply = ann.ask("m1", json!({"op": "manifest"})).await;
+    let names: Vec<_> = reply["manifest"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|tool| tool["function"]["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, ["box__count", "box__echo", "box__wait"]);
+    let reply = ann.ask("m2", call("echo", &json!({"a": [1, 2.50]}))).await;
+    assert_eq!(reply["result"]["success"], true);
+    assert_eq!(reply["result"]["result"], r#"{"a":[1,2.5]}"#);
+    let reply = ann.ask("m3", call("nothing", &json!({}))).await;
+    assert!(reply.get("result").is_none(), "{reply}");
+    assert!(reply["error"].is_string());
+    ann.settle().await;
+    assert!(rig.hub.mailboxes().await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_request_that_comes_again_is_answered_again_and_not_run_again() {
+    let rig = Rig::new().await;
+    let mut ann = rig.subscribe("ann").await;
+    let first = ann.ask("m1", call("count", &json!({}))).await;
+    assert_eq!(first["result"]["result"], "1");
+    ann.settle().await;
+    // The same frame on another connection, as somebody who captured it would send it.
+    let mut again = rig.subscribe("ann").await;
+    let reply = again.ask("m1", call("count", &json!({}))).await;
+    assert_eq!(reply["result"]["result"], "1");
+    again
+        .deliver("hub", request("m1", call("echo", &json!({}))))
+        .await;
+    assert_eq!(again.next_of("error").await["code"], "conflict");
+    assert_eq!(rig.counted.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn one_id_of_two_senders_names_two_requests() {
+    let rig = Rig::new().await;
+    for (name, want) in [("ann", "1"), ("bob", "2")] {
+        let mut peer = rig.subscribe(name).await;
+        let reply = peer.ask("m1", call("count", &json!({}))).await;
+        assert_eq!(reply["result"]["result"], want);
+    }
+}
+
+#[test]
+fn a_request_that_was_stored_before_a_kill_is_carried_out_after_it() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("journal");
+    life(async {
+        let rig = Make::at(&path).start().await;
+        let mut ann = rig.subscribe("ann").await;
+        // Those that run when the process dies are not known to have run or not.
+        ann.delivered("hub", request("m1", call("wait", &json!({}))))
+            .await;
+        rig.begun(1).await;
+    });
+    life(async {
+        let rig = Make::at(&path).start().await;
+        let mut ann = rig.subscribe("ann").await;
+        let reply = ann.reply_to("m1").await;
+        assert_eq!(reply["failure"]["code"], "outcome_unknown");
+        assert_eq!(reply["failure"]["execution"], "unknown");
+        assert_eq!(*rig.waiting.borrow(), 0, "it did not run again");
+        let reply = ann.ask("m2", call("count", &json!({}))).await;
+        assert_eq!(reply["result"]["result"], "1");
+    });
+}
+
+#[tokio::test]
+async fn a_cancelled_request_ends_and_one_that_waits_never_runs() {
+    let serve = ServeLimits {
+        caller_running_max: 1,
+        ..ServeLimits::default()
+    };
+    let make = Make {
+        serve,
+        ..Make::default()
+    };
+    let rig = make.start().await;
+    let mut ann = rig.subscribe("ann").await;
+    ann.delivered("hub", request("m1", call("wait", &json!({}))))
+        .await;
+    rig.begun(1).await;
+    ann.delivered("hub", request("m2", call("count", &json!({}))))
+        .await;
+    ann.send(json!({"kind": "cancel", "correlation_id": "m2"}))
+        .await;
+    let reply = ann.reply_to("m2").await;
+    assert_eq!(reply["failure"]["code"], "cancelled");
+    assert_eq!(reply["failure"]["execution"], "not_started");
+    ann.send(json!({"kind": "cancel", "to": "hub", "correlation_id": "m1"}))
+        .await;
+    let reply = ann.reply_to("m1").await;
+    assert_eq!(reply["failure"]["code"], "cancelled");
+    assert_eq!(rig.counted.load(Ordering::SeqCst), 0);
+    let reply = ann.ask("m3", call("count", &json!({}))).await;
+    assert_eq!(reply["result"]["result"], "1");
+}
+
+#[tokio::test]
+async fn nobody_cancels_the_request_of_another() {
+    let rig = Rig::new().await;
+    let mut ann = rig.subscribe("ann").await;
+    ann.delivered("hub", request("m1", call("wait", &json!({}))))
+        .await;
+    rig.begun(1).await;
+    let mut eve = rig.join("eve").await;
+    eve.send(json!({"kind": "cancel", "correlation_id": "m1"}))
+        .await;
+    eve.settle().await;
+    rig.gate.add_permits(1);
+    let reply = ann.reply_to("m1").await;
+    assert_eq!(reply["result"]["result"], "waited");
+}
+
+#[tokio::test]
+async fn one_caller_that_keeps_the_hub_busy_keeps_nobody_else_waiting() {
+    let serve = ServeLimits {
+        caller_running_max: 2,
+        ..ServeLimits::default()
+    };
+    let make = Make {
+        serve,
+        ..Make::default()
+    };
+    let rig = make.start().await;
+    let mut greedy = rig.subscribe("greedy").await;
+    for nth in 0..600 {
+        let id = format!("g{nth}");
+        greedy
+            .deliver("hub", request(&id, call("wait", &json!({}))))
+            .await;
+    }
+    for _ in 0..600 {
+        greedy.next_of("delivered").await;
+    }
+    rig.begun(2).await;
+    let mut ann = rig.subscribe("ann").await;
+    let reply = ann.ask("m1", call("echo", &json!({}))).await;
+    assert_eq!(reply["result"]["success"], true);
+    rig.gate.add_permits(600);
+    for _ in 0..600 {
+        let message = greedy.next_of("message").await;
+        greedy
+            .send(json!({"kind": "ack", "id": message["message"]["id"]}))
+            .await;
+    }
+}
+
+#[tokio::test]
+async fn what_a_tool_says_before_it_answers_comes_live() {
+    let rig = Rig::new().await;
+    let mut ann = rig.subscribe("ann").await;
+    ann.deliver("hub", request("m1", call("wait", &json!({}))))
+        .await;
+    let event = ann.next_of("event").await;
+    assert_eq!(event["id"], "m1");
+    assert_eq!(event["notification"]["method"], "notifications/message");
+    rig.gate.add_permits(1);
+    assert_eq!(ann.reply_to("m1").await["result"]["result"], "waited");
+}
+
+#[tokio::test]
+async fn a_reply_to_nothing_that_was_asked_is_a_dead_letter() {
+    let rig = Rig::new().await;
+    let mut ann = rig.join("ann").await;
+    let mut reply = letter("m1", "mcp_reply", json!({"error": "x"}));
+    reply["correlation_id"] = json!("made-up");
+    ann.delivered("hub", reply).await;
+    let mut bad = letter("m2", "mcp_reply", json!({"bad": 1}));
+    bad["correlation_id"] = Value::from("hub-x");
+    ann.delivered("hub", bad).await;
+    let dead = soon(async {
+        loop {
+            let dead = rig.hub.dead(0, 10).await.unwrap();
+            if dead.len() == 2 {
+                return dead;
+            }
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert_eq!((&*dead[0].id, &*dead[1].id), ("m1", "m2"));
+}
