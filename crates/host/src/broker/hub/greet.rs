@@ -3,6 +3,7 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
+use bowline_core::mailbox::Mailbox;
 use bowline_core::sync::lock;
 use bowline_core::time::millis;
 use bowline_link::BoxFuture;
@@ -14,7 +15,8 @@ use super::intake::{self, Intake};
 use super::peers::{Books, Peer};
 use super::rights::{not_allowed, refusal};
 use super::{
-    Admitted, BROKE_PROTOCOL, CREDENTIAL_OVER, GOING_DOWN, NOT_ADMITTED, Porter, Shared, pump,
+    Admitted, BROKE_PROTOCOL, CREDENTIAL_OVER, GOING_DOWN, NOT_ADMITTED, Porter, Shared, mailbox,
+    pump,
 };
 use crate::catalog::ListKind;
 use bowline_core::call::Scope;
@@ -86,9 +88,16 @@ async fn greet(
         return Err(Some(refusal("bad_frame", "expected hello", None)));
     };
     let (admitted, credential) = porter.admit(&hello).map_err(Some)?;
-    match admitted.owns_up(&hello) {
-        true => Ok((admitted, credential)),
-        false => Err(Some(not_allowed(None))),
+    if !admitted.owns_up(&hello) {
+        return Err(Some(not_allowed(None)));
+    }
+    // What it sends to the hub has the longest of all names.
+    match mailbox::lane(&Mailbox::hub(), admitted.mailbox.as_str()) {
+        Ok(_) => Ok((admitted, credential)),
+        Err(_) => {
+            let reason = "the name of the mailbox is too long";
+            Err(Some(refusal("bad_name", reason, None)))
+        }
     }
 }
 

@@ -193,7 +193,7 @@ impl<'a> Intake<'a> {
 
     async fn deliver(&mut self, to: &str, letter: Letter) {
         self.slow().await;
-        let (to, letter) = match self.vetted(to, letter) {
+        let (to, letter) = match self.vetted(to, &letter) {
             Ok(vetted) => vetted,
             Err(refusal) => return self.refuse(refusal).await,
         };
@@ -209,7 +209,7 @@ impl<'a> Intake<'a> {
     }
 
     /// Checks all that a message says, and stamps it.
-    fn vetted(&self, to: &str, letter: Letter) -> Result<(Mailbox, Letter), Refusal> {
+    fn vetted(&self, to: &str, letter: &Letter) -> Result<(Mailbox, Letter), Refusal> {
         let bad =
             |name: bowline_core::mailbox::BadName, id| refusal("bad_name", &name.to_string(), id);
         // A name that is none is not repeated.

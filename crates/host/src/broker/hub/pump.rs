@@ -155,7 +155,7 @@ async fn take(
     let count = batch.len();
     for delivery in batch {
         let receipt = delivery.receipt;
-        match sound(shared, delivery) {
+        match sound(shared, &delivery) {
             Ok(letter) => push(shared, peer, Pushed { receipt, until }, letter, aside).await,
             Err(reason) => bury(shared, receipt, reason).await,
         }
@@ -164,8 +164,8 @@ async fn take(
 }
 
 /// Returns the letter of a delivery as it is pushed, or why it is none.
-fn sound(shared: &Shared, delivery: Delivery) -> Result<Letter, Arc<str>> {
-    if is_worn_out(shared, &delivery) {
+fn sound(shared: &Shared, delivery: &Delivery) -> Result<Letter, Arc<str>> {
+    if is_worn_out(shared, delivery) {
         let times = delivery.attempts.saturating_sub(1);
         return Err(format!("it was handed out {times} times and never acknowledged").into());
     }
