@@ -35,8 +35,8 @@ pub use client::{
 pub use failures::{BAD_REQUEST, EXPIRED, OUTCOME_UNKNOWN, TOOL_FAILED, expired, outcome_unknown};
 pub use federation::{Federation, Following, Takes, WORKER_KEEP};
 pub use hub::{
-    Admitted, BROKE_PROTOCOL, CREDENTIAL_OVER, FENCED, GOING_DOWN, Hub, HubError, HubLimits,
-    LetterView, MailboxView, NOT_ADMITTED, Offers, PeerView, Porter, Rights, Untaken,
+    Admitted, BROKE_PROTOCOL, CREDENTIAL_OVER, FENCED, GOING_DOWN, Hub, HubCounts, HubError,
+    HubLimits, LetterView, MailboxView, NOT_ADMITTED, Offers, PeerView, Porter, Rights, Untaken,
 };
 pub use ledger::Ledger;
 pub(crate) use link::{PeerLink, away};

@@ -11,6 +11,7 @@ use bowline_link::websocket::{Incoming, Outgoing};
 use bowline_wire::broker::{Frame, Refusal, Welcome};
 use tokio::sync::{Notify, Semaphore};
 
+use super::counts::one;
 use super::intake::{self, Intake};
 use super::peers::{Books, Peer};
 use super::rights::{not_allowed, refusal};
@@ -34,6 +35,7 @@ pub(super) async fn attend(
     let (peer, credential) = match admitted.and_then(|admitted| seat(shared, &out, admitted)) {
         Ok(seated) => seated,
         Err(Some(refusal)) => {
+            one(&shared.counts.refused);
             porter.refused(None, &refusal);
             let reason = Arc::clone(&refusal.reason);
             let _ = out.try_send(Frame::Error(refusal).to_bytes());
@@ -51,6 +53,7 @@ pub(super) async fn attend(
     if !welcome(shared, &peer).await {
         return;
     }
+    shared.tell(&peer, "joined");
     let intake = Intake::new(shared, &peer, porter);
     tokio::select! {
         biased;
@@ -165,6 +168,7 @@ impl Drop for Seated {
         let (shared, peer) = (&self.shared, &self.peer);
         pump::stop(shared, peer);
         lock(&shared.peers).leave(peer);
+        shared.tell(peer, "left");
         super::remote::tell(shared, peer.mailbox());
         super::offer::gone(shared, peer);
     }

@@ -9,6 +9,7 @@ use bowline_core::sync::lock;
 use bowline_journal::Entry;
 use bowline_wire::broker::{Answer, Frame, REQUEST, Said};
 
+use super::counts::one;
 use super::mailbox::{self, LANES};
 use super::peers::Peer;
 use super::{Shared, own};
@@ -39,6 +40,7 @@ async fn sweep(shared: &Shared) -> usize {
         }
     };
     for entry in &past {
+        one(&shared.counts.dead);
         answer(shared, entry).await;
     }
     past.len()
