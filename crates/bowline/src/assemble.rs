@@ -144,7 +144,14 @@ impl Gateway {
         let sources = config.sources.clone();
         let reloader = Reloader::new(&config, env, Box::new(translate));
         let door = Door::new(auth, token.expose()).with_tokens(tokens);
-        let edge = Edge::new(door, sessions, host, about, reloader, telemetry.traced());
+        let edge = Edge::new(
+            door,
+            sessions,
+            (host, None),
+            about,
+            reloader,
+            telemetry.traced(),
+        );
         let (stop, stopped) = watch::channel(false);
         serve(&edge, listeners, sources, &stopped);
         let exporting = telemetry.export(http_client()?, edge.host.tasks());

@@ -3,6 +3,7 @@
 pub mod announce;
 pub mod api;
 pub mod body;
+mod broker;
 pub mod connection;
 pub mod door;
 pub mod errors;
@@ -29,6 +30,7 @@ use bowline_core::caller::SessionKey;
 use bowline_core::run::{Run, Runs};
 use bowline_core::sync::lock;
 use bowline_host::Host;
+use bowline_host::broker::Hub;
 use tokio::sync::Semaphore;
 
 use crate::audit::Auditing;
@@ -74,6 +76,10 @@ pub struct Edge {
     runs: Mutex<Runs>,
     /// What is done.
     pub host: Host,
+    /// The broker; absent where the host has nothing that remembers.
+    pub hub: Option<Hub>,
+    /// The places of connections that have not yet said who they are.
+    lobby: Arc<Semaphore>,
     /// What the gateway says of itself.
     pub about: About,
     /// The places of those who watch what happens.
@@ -92,7 +98,7 @@ impl Edge {
     pub fn new(
         door: Door,
         sessions: Arc<Sessions>,
-        host: Host,
+        (host, hub): (Host, Option<Hub>),
         about: About,
         reloader: Reloader,
         traces: Traced,
@@ -105,6 +111,8 @@ impl Edge {
             holds: Holds::default(),
             runs: Mutex::default(),
             host,
+            hub,
+            lobby: Arc::new(Semaphore::new(broker::LOBBY_MAX)),
             about,
             reloader,
             traces,

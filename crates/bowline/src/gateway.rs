@@ -131,7 +131,7 @@ impl Gateway {
         let edge = Edge::new(
             door,
             sessions,
-            host,
+            (host, None),
             about,
             no_file,
             Telemetry::off().traced(),

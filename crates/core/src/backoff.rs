@@ -38,6 +38,37 @@ impl Backoff {
     }
 }
 
+/// The waits of something that is started again whenever it ends, well or not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Restarts {
+    backoff: Backoff,
+    steady: Duration,
+    /// Runs in a row that did not last.
+    short: u32,
+}
+
+impl Restarts {
+    /// Returns the waits of a thing that did not run yet. A run that lasts `steady` is a good one.
+    #[must_use]
+    pub const fn new(backoff: Backoff, steady: Duration) -> Self {
+        Self {
+            backoff,
+            steady,
+            short: 0,
+        }
+    }
+
+    /// Returns the wait after a run that lasted so long: twice the one before, and the shortest
+    /// again after a good run. `jitter` is as for [`Backoff::wait`].
+    pub fn wait(&mut self, lasted: Duration, jitter: u64) -> Duration {
+        if lasted >= self.steady {
+            self.short = 0;
+        }
+        self.short = self.short.saturating_add(1);
+        self.backoff.wait(self.short, jitter)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -56,5 +87,26 @@ mod tests {
             let wait = backoff.wait(3, jitter).as_millis();
             assert!((300..=400).contains(&wait), "{wait}");
         }
+    }
+
+    #[test]
+    fn waits_between_runs_double_and_begin_anew_after_a_good_run() {
+        let backoff = Backoff {
+            base: Duration::from_millis(500),
+            cap: Duration::from_secs(30),
+        };
+        let mut restarts = Restarts::new(backoff, Duration::from_secs(10));
+        let mut wait = |lasted_ms| {
+            let lasted = Duration::from_millis(lasted_ms);
+            restarts.wait(lasted, 0).as_millis()
+        };
+        let short: Vec<_> = (0..9).map(|_| wait(9_999)).collect();
+        assert_eq!(
+            short,
+            [
+                500, 1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000, 30_000
+            ]
+        );
+        assert_eq!([wait(10_000), wait(0), wait(0)], [500, 1_000, 2_000]);
     }
 }

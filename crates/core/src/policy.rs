@@ -285,6 +285,12 @@ impl Policy {
         self.roles.contains_key(name)
     }
 
+    /// Whether any role is defined.
+    #[must_use]
+    pub fn has_roles(&self) -> bool {
+        !self.roles.is_empty()
+    }
+
     /// Returns the names of all roles, sorted.
     #[must_use]
     pub fn roles(&self) -> Vec<Arc<str>> {

@@ -105,6 +105,16 @@ pub enum What {
         #[serde(skip_serializing_if = "Option::is_none")]
         reason: Option<Arc<str>>,
     },
+    /// A peer of the broker came, went, lost its place to another, or was refused something.
+    Peer {
+        /// Its mailbox.
+        mailbox: Arc<str>,
+        /// What happened: `joined`, `left`, `fenced` or `refused`.
+        state: &'static str,
+        /// Why, where it was refused something.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reason: Option<Arc<str>>,
+    },
     /// A changed configuration was refused, and nothing of it is in force.
     ConfigRefused {
         /// Why.
@@ -124,6 +134,7 @@ impl What {
             Self::Config { .. } => "config",
             Self::Denied { .. } => "denied",
             Self::Outbox { .. } => "outbox",
+            Self::Peer { .. } => "peer",
             Self::ConfigRefused { .. } => "config_refused",
         }
     }

@@ -39,6 +39,7 @@ struct Status {
     broken: Vec<Broken>,
     journal: Journal,
     outbox: Option<Outbox>,
+    broker: Option<Broker>,
     audit: Audit,
 }
 
@@ -57,6 +58,14 @@ struct Outbox {
     queued: u64,
     dead: u64,
     oldest_age_ms: Option<u64>,
+}
+
+/// Peers of the broker.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Broker {
+    peers: u64,
+    offered: u64,
 }
 
 /// The trail of calls.
@@ -124,6 +133,7 @@ fn screen(status: &Status) -> String {
     }
     lines.extend(journal(&status.journal));
     lines.extend(status.outbox.as_ref().and_then(outbox));
+    lines.extend(status.broker.as_ref().and_then(broker));
     let head = [
         "SERVER", "STATE", "TOOLS", "CALLS", "ERR%", "P50", "P99", "RESTARTS", "MEM", "NOTE",
     ];
@@ -163,6 +173,20 @@ fn outbox(outbox: &Outbox) -> Option<String> {
         0 => text,
         _ => text.yellow().to_string(),
     })
+}
+
+/// Says who is connected, where anybody is.
+fn broker(broker: &Broker) -> Option<String> {
+    let Broker { peers, offered } = broker;
+    if *peers == 0 {
+        return None;
+    }
+    let offers = match offered {
+        0 => String::new(),
+        offered => format!(", {} of theirs", count(*offered, "server")),
+    };
+    let workers = count(*peers, "worker");
+    Some(format!("{workers} connected{offers} · see: bowline worker ls"))
 }
 
 fn row(server: &Server) -> [String; 10] {

@@ -1,6 +1,7 @@
 //! `/api/v1`: what the command line asks the running gateway. For the owner only.
 
 mod audit;
+mod broker;
 mod call;
 mod discover;
 pub(super) mod events;
@@ -130,6 +131,13 @@ pub(super) fn router(edge: Weak<Edge>) -> Router {
             get(outbox::one).delete(outbox::drop_one),
         )
         .route("/api/v1/outbox/{id}/retry", post(outbox::retry))
+        .route("/api/v1/broker", get(broker::all))
+        .route("/api/v1/broker/dead", get(broker::dead))
+        .route(
+            "/api/v1/broker/dead/{id}",
+            get(broker::one).delete(broker::drop_one),
+        )
+        .route("/api/v1/broker/dead/{id}/retry", post(broker::retry))
         .fallback(nothing)
         .with_state(edge)
 }

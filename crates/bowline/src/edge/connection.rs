@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::task::Poll;
 use std::time::Duration;
 
+use bytes::Bytes;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
@@ -22,6 +23,7 @@ use tokio::time::MissedTickBehavior;
 
 use super::Edge;
 use super::body::{Answer, EdgeBody};
+use super::broker::{self, Upgrade};
 use super::door::Local;
 use super::guard::{Guarded, Pulse};
 use super::hold::Hold;
@@ -82,25 +84,30 @@ impl Guard for Open {}
 /// Serves a connection to its end, or to that of the token it was proved with.
 pub async fn keep(edge: Arc<Edge>, stream: TcpStream, stop: watch::Receiver<bool>) {
     let held = edge.holds.begin();
-    tokio::select! {
+    let hold = held.hold();
+    let after = tokio::select! {
         // First, so that streams whose session was ended are ended in order.
         biased;
-        () = attend(&edge, held.hold(), stream, stop) => {}
-        () = held.hold().closed() => {}
+        after = attend(&edge, hold, stream, stop) => after,
+        () = hold.closed() => None,
+    };
+    if let Some((upgrade, io)) = after {
+        broker::keep(&edge, hold, io, *upgrade).await;
     }
 }
+
+/// A connection that is no longer one of HTTP: what it is, its stream, and what was read of it.
+type Upgraded = (Box<Upgrade>, (TcpStream, Bytes));
 
 async fn attend(
     edge: &Arc<Edge>,
     hold: &Arc<Hold>,
     stream: TcpStream,
     mut stop: watch::Receiver<bool>,
-) {
+) -> Option<Upgraded> {
     // Without it small answers wait for acknowledgements.
     let _ = stream.set_nodelay(true);
-    let Ok(local) = stream.local_addr() else {
-        return;
-    };
+    let local = stream.local_addr().ok()?;
     let mut stream = Guarded::new(Unread::new(stream));
     let pulse = stream.pulse();
     let keeper = Keeper {
@@ -116,8 +123,9 @@ async fn attend(
     while fruitless < FRUITLESS_MAX && keeper.wait(&stream, patience, &mut stop).await {
         // Boxed, so that a quiet connection does not keep room for a busy one.
         match Box::pin(keeper.serve(stream, &mut stop)).await {
-            Some(back) => stream = back,
-            None => return,
+            After::Quiet(back) => stream = back,
+            After::Upgraded(upgraded) => return Some(upgraded),
+            After::Over => return None,
         }
         let so_far = keeper.work.asked.load(Relaxed);
         if so_far == asked {
@@ -129,6 +137,17 @@ async fn attend(
             patience = IDLE_MAX;
         }
     }
+    None
+}
+
+/// What a connection is after it was busy.
+enum After {
+    /// Quiet, and one of HTTP still.
+    Quiet(Stream),
+    /// Something else.
+    Upgraded(Upgraded),
+    /// Nothing.
+    Over,
 }
 
 /// Waits until it is time to stop; whoever could say so being gone means the same.
@@ -174,9 +193,8 @@ impl Keeper {
         }
     }
 
-    /// Serves requests until none is under way, and gives the stream back; nothing when the
-    /// connection is over.
-    async fn serve(&self, stream: Stream, stop: &mut watch::Receiver<bool>) -> Option<Stream> {
+    /// Serves requests until none is under way, and gives the stream back.
+    async fn serve(&self, stream: Stream, stop: &mut watch::Receiver<bool>) -> After {
         let service = service_fn(|request| {
             let (edge, local) = (Arc::clone(&self.edge), Arc::clone(&self.local));
             let hold = Arc::clone(&self.hold);
@@ -213,9 +231,9 @@ impl Keeper {
                 () = told(stop), if !stopping => Next::Stop,
             };
             match next {
-                Next::Ended => return None,
+                Next::Ended => return self.ended(serving.into_parts()),
                 Next::Quiet => break,
-                Next::Look if watch.is_slow(&self.pulse) => return None,
+                Next::Look if watch.is_slow(&self.pulse) => return After::Over,
                 Next::Look if !stopping && watch.is_unused(&self.pulse) && self.is_quiet() => break,
                 Next::Look => {}
                 Next::Stop => {
@@ -224,7 +242,18 @@ impl Keeper {
                 }
             }
         }
-        Some(serving.into_parts().io.into_inner())
+        After::Quiet(serving.into_parts().io.into_inner())
+    }
+
+    /// A connection that HTTP is done with may go on as something else.
+    fn ended<S>(&self, parts: http1::Parts<TokioIo<Stream>, S>) -> After {
+        let Some(upgrade) = self.hold.upgrade() else {
+            return After::Over;
+        };
+        match parts.io.into_inner().into_inner() {
+            Some(stream) => After::Upgraded((upgrade, (stream.into_inner(), parts.read_buf))),
+            None => After::Over,
+        }
     }
 
     /// Whether every request that came was answered, and nothing else has begun to arrive.

@@ -189,26 +189,34 @@ impl Door {
 
     /// Says who makes a request for `place`. What a request says of itself counts for nothing.
     pub fn identify(&self, parts: &Parts, place: &Place) -> Result<Proven, Refused> {
-        if parts.uri.query().is_some_and(holds_credential) {
-            return Err(Refused::Query);
-        }
-        if parts.headers.contains_key(header::AUTHORIZATION) {
-            // A wrong credential never falls back to another identity.
-            return only(&parts.headers, header::AUTHORIZATION)
-                .and_then(bearer)
-                .and_then(|token| self.holder(token))
-                .ok_or(Refused::Unauthorized);
+        if let Some(proven) = self.introduced(parts)? {
+            return Ok(proven);
         }
         match (place, self.auth) {
             (Place::Mcp(_) | Place::Sse(_) | Place::Messages(_), Auth::NotForMcp)
             | (Place::Livez | Place::Readyz, _) => Ok(Proven::by_itself(&self.anonymous)),
             (Place::Mcp(_) | Place::Sse(_) | Place::Messages(_), Auth::Required)
-            | (Place::Api | Place::Metrics, _) => Err(Refused::Unauthorized),
+            | (Place::Api | Place::Metrics | Place::Broker, _) => Err(Refused::Unauthorized),
         }
     }
 
+    /// Says who makes a request by its header, where it has one.
+    pub fn introduced(&self, parts: &Parts) -> Result<Option<Proven>, Refused> {
+        if parts.uri.query().is_some_and(holds_credential) {
+            return Err(Refused::Query);
+        }
+        if !parts.headers.contains_key(header::AUTHORIZATION) {
+            return Ok(None);
+        }
+        // A wrong credential never falls back to another identity.
+        let proven = only(&parts.headers, header::AUTHORIZATION)
+            .and_then(bearer)
+            .and_then(|token| self.holder(token));
+        proven.map(Some).ok_or(Refused::Unauthorized)
+    }
+
     /// Returns whom a token was given to.
-    fn holder(&self, token: &str) -> Option<Proven> {
+    pub fn holder(&self, token: &str) -> Option<Proven> {
         if self.token.is(token.as_bytes()) {
             return Some(Proven::by_itself(&self.owner));
         }

@@ -111,6 +111,11 @@ impl<S> Guarded<S> {
         Arc::clone(&self.pulse)
     }
 
+    /// Gives the stream back; nothing where what was read of it was refused, and so spoiled.
+    pub fn into_inner(self) -> Option<S> {
+        self.framing.refusal().is_none().then_some(self.stream)
+    }
+
     /// The stream behind the guard, to be waited on but not read.
     pub const fn get_ref(&self) -> &S {
         &self.stream

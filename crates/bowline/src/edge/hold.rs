@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use bowline_core::sync::lock;
 use tokio::sync::Notify;
 
+use super::broker::Upgrade;
 use super::door::Refused;
 use crate::tokens::Issued;
 
@@ -24,6 +25,8 @@ pub struct Hold {
     key: u64,
     token: Mutex<Option<Arc<Issued>>>,
     closed: Notify,
+    /// What it is once the answer under way is written, where it is something else then.
+    upgrade: Mutex<Option<Box<Upgrade>>>,
 }
 
 /// Keeps a connection known for as long as it lives.
@@ -52,6 +55,7 @@ impl Holds {
             key: self.next.fetch_add(1, Ordering::Relaxed),
             token: Mutex::default(),
             closed: Notify::new(),
+            upgrade: Mutex::default(),
         });
         Held { holds: self, hold }
     }
@@ -100,5 +104,15 @@ impl Hold {
     /// Returns once the connection must end.
     pub(super) async fn closed(&self) {
         self.closed.notified().await;
+    }
+
+    /// Says what the connection is once the answer under way is written.
+    pub(super) fn becomes(&self, upgrade: Upgrade) {
+        *lock(&self.upgrade) = Some(Box::new(upgrade));
+    }
+
+    /// Returns what it is from now on, where it is something else.
+    pub(super) fn upgrade(&self) -> Option<Box<Upgrade>> {
+        lock(&self.upgrade).take()
     }
 }

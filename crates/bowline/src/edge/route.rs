@@ -14,6 +14,8 @@ pub enum Place {
     Sse(Scope),
     /// Where they post.
     Messages(Scope),
+    /// Where peers of the broker come in.
+    Broker,
     /// The API.
     Api,
     /// What is counted, for whoever watches many machines.
@@ -28,6 +30,7 @@ pub enum Place {
 #[must_use]
 pub fn place(path: &str) -> Option<Place> {
     match path {
+        "/broker" => Some(Place::Broker),
         "/livez" => Some(Place::Livez),
         "/metrics" => Some(Place::Metrics),
         "/readyz" => Some(Place::Readyz),
@@ -73,6 +76,7 @@ mod tests {
             Some(Place::Mcp(Scope::Server("files".into())))
         );
         assert_eq!(place("/api/v1/servers"), Some(Place::Api));
+        assert_eq!(place("/broker"), Some(Place::Broker));
         assert_eq!(place("/metrics"), Some(Place::Metrics));
         assert_eq!(place("/sse"), Some(Place::Sse(Scope::All)));
         assert_eq!(
@@ -101,6 +105,9 @@ mod tests {
             "/servers/%2e%2e/mcp",
             "/api/v1",
             "/metrics/",
+            "/broker/",
+            "/broker/day",
+            "/servers/files/broker",
             "/.well-known/mcp",
             "*",
         ] {

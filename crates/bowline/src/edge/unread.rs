@@ -36,6 +36,11 @@ impl<S> Unread<S> {
         &self.stream
     }
 
+    /// Gives the stream back.
+    pub fn into_inner(self) -> S {
+        self.stream
+    }
+
     /// Passes on what a write came to, or gives up.
     fn judge(
         &mut self,

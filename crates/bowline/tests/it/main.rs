@@ -13,6 +13,7 @@ mod agents;
 mod asks;
 mod audit;
 mod batches;
+mod broker;
 mod budgets;
 mod cache;
 mod canaries;

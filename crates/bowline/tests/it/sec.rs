@@ -1,6 +1,7 @@
 //! Attacks on the front door, by their numbers; every one over a socket, against the binary.
 
 mod address;
+mod broker;
 mod claims;
 mod credentials;
 mod crossing;

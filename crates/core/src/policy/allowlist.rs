@@ -76,6 +76,17 @@ impl RoleAllowlist {
         self
     }
 
+    /// Returns the same list with only those entries that `keep` wants. A role that is left with
+    /// none may use nothing.
+    #[must_use]
+    pub fn only(&self, keep: impl Fn(&Pattern) -> bool) -> Self {
+        let mut list = self.clone();
+        for entries in list.roles.values_mut() {
+            entries.retain(&keep);
+        }
+        list
+    }
+
     /// Returns what was left out or replaced, one clause each.
     #[must_use]
     pub fn warnings(&self) -> &[String] {

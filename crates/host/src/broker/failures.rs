@@ -152,3 +152,12 @@ pub(super) fn too_large() -> Failure {
     let whence = (Retry::Never, Origin::Broker);
     of(what, whence, "answer_too_large", reason)
 }
+
+/// Too many requests are in hand.
+#[must_use]
+pub(super) fn too_many(limit: usize) -> Failure {
+    let what = (Class::Throttled, Execution::NotStarted);
+    let reason = format!("{limit} requests are in hand already");
+    let whence = (Retry::Safe, Origin::Gateway);
+    of(what, whence, "throttled", reason)
+}

@@ -1,15 +1,16 @@
 //! Brings the servers of a peer into a host, and takes them out again when it is gone for long.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bowline_core::sync::lock;
 use bowline_core::time::Now;
 use tokio::sync::{broadcast, watch};
 use tokio::time::sleep_until;
 
-use super::Remote;
 use super::link::menu::server_of;
+use super::{Remote, Wares};
 use crate::events::{Event, What};
 use crate::host::{AdoptError, Host};
 use crate::spec::Side;
@@ -23,25 +24,40 @@ pub struct Federation {
     pub side: Side,
     /// How long servers stay, as last known, when their peer is away; for good where absent.
     pub keep: Option<Duration>,
+    /// What we offer to the peer: when it comes back from there, it is ours and nothing new.
+    pub own: Option<Wares>,
 }
 
 /// A peer whose servers are in a host; they go with this.
 #[derive(Debug)]
 pub struct Following {
+    ties: Arc<Ties>,
     stop: watch::Sender<bool>,
-    refused: watch::Receiver<Vec<AdoptError>>,
 }
 
 impl Following {
+    /// Whether it is this very peer that is followed.
+    #[must_use]
+    pub fn is_of(&self, remote: &Arc<dyn Remote>) -> bool {
+        Arc::ptr_eq(&self.ties.remote, remote)
+    }
+
+    /// Takes in what the peer offers now, and says what of that is not taken.
+    pub fn look(&self) -> Vec<AdoptError> {
+        self.ties.look();
+        self.ties.refused.borrow().clone()
+    }
+
     /// Sees which servers of the peer are not taken in, and why.
     #[must_use]
     pub fn refused(&self) -> watch::Receiver<Vec<AdoptError>> {
-        self.refused.clone()
+        self.ties.refused.subscribe()
     }
 
-    /// Takes the servers out, in a moment.
-    pub fn stop(&self) {
-        self.stop.send_replace(true);
+    /// Whether the peer was gone for so long that its servers went.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.stop.receiver_count() == 0
     }
 }
 
@@ -51,79 +67,91 @@ impl Federation {
     #[must_use]
     pub fn follow(self, remote: Arc<dyn Remote>) -> Following {
         let (stop, stopped) = watch::channel(false);
-        let (refusals, refused) = watch::channel(Vec::new());
-        let mut follower = Follower {
-            changes: remote.changes(),
-            events: self.host.events().watch(),
-            remote,
+        let (changes, events) = (remote.changes(), self.host.events().watch());
+        let tasks = self.host.tasks().clone();
+        let ties = Arc::new(Ties {
             federation: self,
-            refusals,
-            lost: None,
-        };
-        follower.look();
-        let tasks = follower.federation.host.tasks().clone();
-        tasks.spawn("federation", follower.run(stopped));
-        Following { stop, refused }
+            remote,
+            refused: watch::Sender::default(),
+            lost: Mutex::default(),
+        });
+        ties.look();
+        tasks.spawn(
+            "federation",
+            run(Arc::clone(&ties), stopped, changes, events),
+        );
+        Following { ties, stop }
     }
 }
 
-/// The task behind it.
-struct Follower {
+/// What ties a peer to a host.
+#[derive(Debug)]
+struct Ties {
     federation: Federation,
     remote: Arc<dyn Remote>,
-    changes: watch::Receiver<u64>,
-    events: broadcast::Receiver<Event>,
-    refusals: watch::Sender<Vec<AdoptError>>,
+    refused: watch::Sender<Vec<AdoptError>>,
     /// Since when the peer is away.
-    lost: Option<Now>,
+    lost: Mutex<Option<Now>>,
 }
 
-impl Follower {
-    async fn run(mut self, mut stopped: watch::Receiver<bool>) {
-        let host = self.federation.host.clone();
-        let mut closing = host.events().ended();
-        loop {
-            let until = self.lost.zip(self.federation.keep);
-            let until = until.map(|(lost, keep)| host.clock().instant(lost.plus(keep)));
-            let late = async {
-                match until {
-                    Some(until) => sleep_until(until).await,
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                biased;
-                // Dropped is stopped.
-                _ = stopped.wait_for(|stopped| *stopped) => break,
-                _ = closing.wait_for(|closing| *closing) => return,
-                changed = self.changes.changed() => if changed.is_err() { break },
-                () = late => {
-                    tracing::info!(peer = %self.remote.name(), "gone for long; its servers go");
-                    self.adopt(&[]);
-                    self.lost = Some(Now(u64::MAX));
-                    continue;
-                }
-                () = reconfigured(&mut self.events) => {}
+async fn run(
+    ties: Arc<Ties>,
+    mut stopped: watch::Receiver<bool>,
+    mut changes: watch::Receiver<u64>,
+    mut events: broadcast::Receiver<Event>,
+) {
+    let host = &ties.federation.host;
+    let mut closing = host.events().ended();
+    loop {
+        let lost = *lock(&ties.lost);
+        let until = lost.zip(ties.federation.keep);
+        let until = until.map(|(lost, keep)| host.clock().instant(lost.plus(keep)));
+        let late = async {
+            match until {
+                Some(until) => sleep_until(until).await,
+                None => std::future::pending().await,
             }
-            if self.look() {
-                host.greet(&self.remote).await;
+        };
+        tokio::select! {
+            biased;
+            _ = closing.wait_for(|closing| *closing) => return,
+            // Dropped is stopped.
+            _ = stopped.wait_for(|stopped| *stopped) => break,
+            changed = changes.changed() => if changed.is_err() { break },
+            () = late => {
+                tracing::info!(peer = %ties.remote.name(), "gone for long; its servers go");
+                break;
             }
+            () = reconfigured(&mut events) => {}
         }
-        self.adopt(&[]);
+        if ties.look() {
+            host.greet(&ties.remote).await;
+        }
     }
+    // Before they go: who looks whether this is over must not find it so too late.
+    drop(stopped);
+    ties.adopt(&[]);
+}
 
+impl Ties {
     /// Takes in what the peer offers, where it is there; `true` where it is there again.
-    fn look(&mut self) -> bool {
+    fn look(&self) -> bool {
+        let mut lost = lock(&self.lost);
         if !self.remote.is_connected() {
             let now = self.federation.host.clock().now();
-            self.lost.get_or_insert(now);
+            lost.get_or_insert(now);
             return false;
         }
         let manifest = self.remote.manifest();
         let servers: BTreeSet<&str> = manifest.items.iter().map(server_of).collect();
-        let servers: Vec<Arc<str>> = servers.into_iter().map(Arc::from).collect();
+        let own = |server: &&str| {
+            let own = self.federation.own.as_ref();
+            own.is_some_and(|own| own.has(server))
+        };
+        let servers = servers.into_iter().filter(|server| !own(server));
+        let servers: Vec<Arc<str>> = servers.map(Arc::from).collect();
         self.adopt(&servers);
-        self.lost.take().is_some()
+        lost.take().is_some()
     }
 
     fn adopt(&self, servers: &[Arc<str>]) {
@@ -134,7 +162,7 @@ impl Follower {
             let (added, removed) = (adopted.added.len(), adopted.removed.len());
             tracing::info!(%peer, added, removed, "the servers of a peer changed");
         }
-        self.refusals.send_if_modified(|known| {
+        self.refused.send_if_modified(|known| {
             let is_news = *known != adopted.refused;
             for refusal in adopted.refused.iter().filter(|one| !known.contains(one)) {
                 let refusal = refusal as &dyn std::error::Error;

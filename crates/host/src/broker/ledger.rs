@@ -7,7 +7,9 @@ use std::time::Duration;
 use bowline_core::sync::lock;
 use bowline_core::time::millis;
 use bowline_journal::engine::DONE_KEPT;
-use bowline_journal::{At, Draft, Journal, JournalError, Known, Lane, Order, Published, Receipt};
+use bowline_journal::{
+    At, Draft, Journal, JournalError, Known, Lane, Memory, Order, Published, Receipt,
+};
 use bytes::Bytes;
 use tokio::sync::OnceCell;
 
@@ -65,6 +67,14 @@ impl Ledger {
             taken_over: OnceCell::new(),
             held: Mutex::default(),
         })))
+    }
+
+    /// Keeps it in memory: it forgets with the process.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    pub fn in_memory(mailbox: &str) -> Result<Self, JournalError> {
+        Self::new(Arc::new(Memory::default()), mailbox)
     }
 
     /// Returns where it is kept.

@@ -1,21 +1,199 @@
 //! Serves tools over a hub for as long as it is wanted, whatever becomes of the connection.
 
-use std::future::Future;
-use std::sync::Arc;
+mod attending;
 
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bowline_core::backoff::{Backoff, Restarts};
 use bowline_core::policy::RoleAllowlist;
 
-use crate::broker::Credential;
+use super::client::Reconnect;
+use super::{
+    Client, ClientOptions, ConnectError, Credential, ExecutorBackend, Ledger, Remote as _,
+    ServeLimits, Served, Serving,
+};
 use crate::executor::ToolExecutor;
 
+pub use attending::Attending;
+
+/// Connections are made by the supervisor: a client that lost one does not try by itself.
+const NEVER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
+/// How tools are served.
+#[derive(Clone, Debug)]
+pub struct ServeOptions {
+    /// Which mailbox is served, and the bounds of its connection. How it reconnects is said here.
+    pub client: ClientOptions,
+    /// How much runs at once.
+    pub limits: ServeLimits,
+    /// Remembers what ran: in memory where absent, so that a restart of the program forgets it.
+    pub ledger: Option<Ledger>,
+    /// The wait before the next connection.
+    pub backoff: Backoff,
+    /// A connection that lasted so long was a good one: the wait is the shortest again.
+    pub steady: Duration,
+    /// How long requests may go on when it ends.
+    pub drain: Duration,
+}
+
+impl Default for ServeOptions {
+    fn default() -> Self {
+        Self {
+            client: ClientOptions::default(),
+            limits: ServeLimits::default(),
+            ledger: None,
+            backoff: Backoff {
+                base: Duration::from_millis(500),
+                cap: Duration::from_secs(30),
+            },
+            steady: Duration::from_secs(10),
+            drain: Duration::from_secs(1),
+        }
+    }
+}
+
 /// Serves the tools of `executor` in the mailbox of `credential` until `shutdown` ends.
+///
+/// A connection that ends, well or not, is made anew after a wait that doubles from 500 ms to 30 s
+/// and is the shortest again after 10 s of service. A request runs once: what comes again is
+/// answered by what came of it.
+///
+/// # Errors
+/// The address cannot be used, or another peer took our place, which ends it: two that come back
+/// again and again would serve nobody.
 pub async fn serve_supervised(
     endpoint: &str,
     credential: Credential,
     executor: Arc<dyn ToolExecutor>,
     allowlist: RoleAllowlist,
     shutdown: impl Future<Output = ()> + Send,
-) {
-    let _ = (endpoint, credential, executor, allowlist);
-    shutdown.await;
+) -> Result<(), ConnectError> {
+    let options = ServeOptions::default();
+    let tools = (executor, allowlist);
+    serve_with(endpoint, credential, tools, options, shutdown).await
+}
+
+/// The same, with everything said.
+///
+/// # Errors
+/// As for [`serve_supervised`].
+pub async fn serve_with(
+    endpoint: &str,
+    credential: Credential,
+    (executor, allowlist): (Arc<dyn ToolExecutor>, RoleAllowlist),
+    options: ServeOptions,
+    shutdown: impl Future<Output = ()> + Send,
+) -> Result<(), ConnectError> {
+    let clock = Arc::clone(&options.client.clock);
+    for warning in allowlist.warnings() {
+        tracing::warn!(warning, "the allowlist of roles");
+    }
+    let ledger = match options.ledger {
+        Some(ledger) => ledger,
+        // A name of ours fits.
+        None => Ledger::in_memory("served").map_err(|_| ConnectError::Closed)?,
+    };
+    let backend = ExecutorBackend::new(executor, &allowlist, Arc::clone(&clock));
+    let backend = Arc::new(backend);
+    let serving = Serving::new(backend, ledger, options.limits, Arc::clone(&clock));
+    let serving = Ending(Arc::new(serving));
+    let mut restarts = Restarts::new(options.backoff, options.steady);
+    let mut shutdown = pin!(shutdown);
+    loop {
+        let began = clock.now();
+        let client = connect(endpoint, &credential, &options.client, &serving.0)?;
+        let ended = tokio::select! {
+            biased;
+            () = &mut shutdown => {
+                serving.0.close(options.drain).await;
+                client.close();
+                return Ok(());
+            }
+            ended = over(&client, options.client.connect_timeout) => ended,
+        };
+        match ended {
+            Err(fenced @ ConnectError::Fenced(_)) => return Err(fenced),
+            Err(error) => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "serving ended");
+            }
+            Ok(()) => {}
+        }
+        drop(client);
+        let wait = restarts.wait(began.until(clock.now()), jitter());
+        tokio::select! {
+            biased;
+            () = &mut shutdown => {
+                serving.0.close(options.drain).await;
+                return Ok(());
+            }
+            () = tokio::time::sleep(wait) => {}
+        }
+    }
+}
+
+/// Starts a client that makes one connection.
+fn connect(
+    endpoint: &str,
+    credential: &Credential,
+    options: &ClientOptions,
+    serving: &Arc<Serving>,
+) -> Result<Client, ConnectError> {
+    let never = Backoff {
+        base: NEVER,
+        cap: NEVER,
+    };
+    let options = ClientOptions {
+        reconnect: Reconnect {
+            attempts_max: 1,
+            backoff: never,
+            rest: never,
+            steady: NEVER,
+        },
+        wants_manifest: false,
+        ..options.clone()
+    };
+    let (clock, tasks) = (Arc::clone(&options.clock), options.tasks.clone());
+    let attending = Attending::new(Arc::clone(serving), clock, tasks);
+    let attending = Some(Arc::new(attending) as Arc<dyn Served>);
+    Client::start(endpoint, credential.clone(), options, attending)
+}
+
+/// Waits until a client is not connected any more, or cannot be.
+async fn over(client: &Client, connect_timeout: Duration) -> Result<(), ConnectError> {
+    // Its own limit comes first; this one is for what that does not cover.
+    let deadline = client.clock().now().plus(connect_timeout * 2);
+    client.ready(deadline).await?;
+    let mut changes = client.changes();
+    loop {
+        changes.mark_unchanged();
+        if let Some(error) = client.ended() {
+            return Err(error);
+        }
+        if client.generation().is_none() {
+            return Ok(());
+        }
+        if changes.changed().await.is_err() {
+            return Ok(());
+        }
+    }
+}
+
+fn jitter() -> u64 {
+    let mut random = [0; 8];
+    // Without a random number the wait is the whole one.
+    let _unlikely = getrandom::fill(&mut random);
+    u64::from_be_bytes(random)
+}
+
+/// Takes back what runs when nobody serves any more, however that came.
+#[derive(Debug)]
+struct Ending(Arc<Serving>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.abandon();
+    }
 }

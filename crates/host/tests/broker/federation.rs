@@ -24,6 +24,7 @@ fn follow(host: &Host, peer: &Arc<Peer>, keep: Option<Duration>) -> Following {
         host: host.clone(),
         side: Side::Worker,
         keep,
+        own: None,
     };
     federation.follow(peer.remote())
 }
@@ -118,7 +119,8 @@ async fn a_name_that_one_peer_brought_is_refused_to_another() {
 async fn servers_of_a_peer_that_is_gone_stay_as_last_known_for_a_while_and_come_back_at_once() {
     let host = world().host(Vec::new(), HostLimits::default());
     let peer = Peer::new("p", &[("a", "x"), ("b", "x")]);
-    let _following = follow(&host, &peer, Some(Duration::from_secs(60)));
+    let keep = Some(Duration::from_secs(60));
+    let following = follow(&host, &peer, keep);
     for server in ["a", "b"] {
         assert!(reaches(&host, server, "ready").await);
     }
@@ -126,11 +128,13 @@ async fn servers_of_a_peer_that_is_gone_stay_as_last_known_for_a_while_and_come_
     tokio::time::sleep(Duration::from_secs(59)).await;
     assert_eq!(host.servers(), names(&["a", "b"]));
     assert!(host.status().iter().all(|server| server.stale));
+    assert!(!following.is_over());
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(host.servers(), names(&[]));
     assert_eq!(host.catalog().offers().count(), 0);
+    assert!(following.is_over());
     peer.connect(true);
-    moment().await;
+    let _following = follow(&host, &peer, keep);
     assert_eq!(host.servers(), names(&["a", "b"]));
     host.call(call("a__x", "{}")).await.unwrap();
 }

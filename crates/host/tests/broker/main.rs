@@ -8,10 +8,16 @@
 )]
 
 mod client;
-mod hub;
-mod policy;
-mod remote;
-mod script;
 mod federation;
+mod hub;
+mod ledger;
 mod peer;
 mod peer_link;
+mod policy;
+mod post;
+mod remote;
+mod script;
+mod serve;
+mod serve_limits;
+mod serve_roles;
+mod wares;

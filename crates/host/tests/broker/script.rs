@@ -207,6 +207,27 @@ impl Peer {
         self.say(&Frame::Message(letter.stamped(&from))).await;
     }
 
+    /// Sends a message of some kind.
+    pub(crate) async fn message(&self, id: &str, kind: &str) {
+        let letter = Letter::new(&Draft {
+            id,
+            kind,
+            body: b"{}",
+            correlation_id: None,
+            ttl_ms: None,
+            created_at_ms: 0,
+        });
+        self.say(&Frame::Message(letter)).await;
+    }
+
+    /// Sees a message become a dead letter, which is no acknowledgement.
+    pub(crate) async fn buries(&mut self, message: &str) {
+        let Frame::Nak { id, dead, .. } = self.next().await else {
+            panic!("{message} was not buried")
+        };
+        assert_eq!((&*id, dead.is_some()), (message, true));
+    }
+
     /// Gives the receipt of a request and its answer, and waits for the acknowledgement.
     pub(crate) async fn serve(&mut self, letter: &Letter, answer: &Answer) {
         self.receipt(letter).await;

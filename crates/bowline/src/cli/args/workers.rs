@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 pub enum WorkerCommand {
     /// List peers that are connected, and mailboxes in which something waits
     Ls,
-    /// Look at messages in mailboxes, deliver dead letters anew or drop them
+    /// Look at dead letters, deliver them anew or drop them
     Mail {
         /// What to do with them
         #[command(subcommand)]
@@ -15,17 +15,17 @@ pub enum WorkerCommand {
     },
 }
 
-/// What to do with messages in mailboxes.
+/// What to do with messages that could not be delivered.
 #[derive(Clone, Debug, Subcommand)]
 pub enum MailCommand {
-    /// List messages that wait, and dead letters, the oldest first
+    /// List dead letters, the oldest first
     Ls(MailFilter),
     /// Show one of them, with what it says
     Show {
         /// Its ID
         id: String,
     },
-    /// Deliver a dead letter anew
+    /// Put one of them back into its mailbox, to be delivered anew
     Retry {
         /// Its ID
         id: String,
@@ -40,10 +40,7 @@ pub enum MailCommand {
 /// Options of `worker mail ls`.
 #[derive(Args, Clone, Debug, Default)]
 pub struct MailFilter {
-    /// Only messages of this mailbox
+    /// Only those of this mailbox
     #[arg(long, value_name = "NAME")]
     pub mailbox: Option<String>,
-    /// Only dead letters
-    #[arg(long)]
-    pub dead: bool,
 }

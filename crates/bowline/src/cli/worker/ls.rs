@@ -27,8 +27,7 @@ struct Peer {
     since_ms: u64,
     subscribed: bool,
     offers: Vec<String>,
-    in_flight: u64,
-    heard_ms: Option<u64>,
+    unacked: u64,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -59,8 +58,7 @@ pub(super) fn run(context: &mut Context) -> Result<Exit, Failure> {
             "ROLE",
             "SINCE",
             "TAKES",
-            "IN FLIGHT",
-            "HEARD",
+            "UNACKED",
             "OFFERS",
         ];
         out.line(&table(head, &rows))?;
@@ -70,20 +68,19 @@ pub(super) fn run(context: &mut Context) -> Result<Exit, Failure> {
         out.line(&table(["MAILBOX", "WAITING", "DEAD", "OLDEST"], &rows))?;
     }
     if listed.mailboxes.iter().any(|one| one.dead > 0) {
-        out.note("dead letters are kept and not delivered: bowline worker mail ls --dead");
+        out.note("dead letters are kept and not delivered: bowline worker mail ls");
     }
     Ok(Exit::Ok)
 }
 
-fn peer(one: &Peer, ago: &impl Fn(u64) -> String) -> [String; 7] {
+fn peer(one: &Peer, ago: &impl Fn(u64) -> String) -> [String; 6] {
     let dash = || "-".to_owned();
     [
         one.mailbox.clone(),
         one.role.clone().unwrap_or_else(dash),
         ago(one.since_ms),
         if one.subscribed { "messages" } else { "-" }.to_owned(),
-        one.in_flight.to_string(),
-        one.heard_ms.map_or_else(dash, ago),
+        one.unacked.to_string(),
         match one.offers.as_slice() {
             [] => dash(),
             offers => offers.join(", "),

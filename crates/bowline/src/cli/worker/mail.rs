@@ -1,4 +1,4 @@
-//! `worker mail`: looks at messages of mailboxes, delivers dead letters anew, or drops them.
+//! `worker mail`: looks at dead letters of mailboxes, delivers them anew, or drops them.
 
 use bytes::Bytes;
 use serde::Deserialize;
@@ -13,24 +13,29 @@ use crate::cli::pretty::pretty;
 use crate::cli::table::{duration, size, table};
 use crate::cli::{Context, clean};
 
-const PATH: &str = "/api/v1/broker/mail";
+const PATH: &str = "/api/v1/broker/dead";
 
-/// One message, as the gateway tells it.
+/// One dead letter, as the gateway tells it.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Letter {
     id: String,
     message: String,
     mailbox: String,
-    from: Option<String>,
-    kind: Option<String>,
-    state: String,
-    reason: Option<String>,
+    from: String,
+    kind: String,
+    reason: String,
     attempts: u64,
     stored_ms: u64,
-    expires_ms: Option<u64>,
     bytes: u64,
-    body: Option<Box<RawValue>>,
+    letter: Option<Box<RawValue>>,
+}
+
+/// The whole message, as far as people want to see it.
+#[derive(Default, Deserialize)]
+struct Said<'a> {
+    #[serde(borrow)]
+    body: Option<&'a RawValue>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -61,52 +66,43 @@ pub(super) fn run(command: &MailCommand, context: &mut Context) -> Result<Exit, 
 }
 
 fn list(client: &Client, filter: &MailFilter, out: &mut Out) -> Result<(), Failure> {
-    let mailbox = filter.mailbox.as_ref();
-    let mailbox = mailbox.map(|mailbox| format!("mailbox={}", encode(mailbox)));
-    let dead = filter.dead.then(|| "dead=true".to_owned());
-    let query: Vec<_> = mailbox.into_iter().chain(dead).collect();
-    let path = match query.as_slice() {
-        [] => PATH.to_owned(),
-        query => format!("{PATH}?{}", query.join("&")),
+    let path = match &filter.mailbox {
+        Some(mailbox) => format!("{PATH}?mailbox={}", encode(mailbox)),
+        None => PATH.to_owned(),
     };
     let body = client.get(&path, QUICK)?;
     if out.format() == Format::Json {
         return Ok(out.raw(&body)?);
     }
     let listed: Listed = api::read(&body)?;
-    if listed.letters.is_empty() {
-        out.note("nothing waits");
+    let Some(first) = listed.letters.first() else {
+        out.note("no letter is dead");
         return Ok(());
-    }
+    };
     let rows = listed.letters.iter().map(|one| row(one, listed.now_ms));
     let rows: Vec<_> = rows.collect();
-    let head = [
-        "ID", "STATE", "MAILBOX", "FROM", "KIND", "AGE", "TRIES", "NOTE",
-    ];
+    let head = ["ID", "MAILBOX", "FROM", "KIND", "AGE", "TRIES", "REASON"];
     out.line(&table(head, &rows))?;
     if listed.next.is_some() {
-        out.note("there are more; narrow it by --mailbox or --dead");
+        out.note("there are more; narrow it by --mailbox");
     }
-    if let Some(dead) = listed.letters.iter().find(|one| one.state == "dead") {
-        let id = clean::line(&dead.id);
-        out.note(&format!(
-            "dead letters are kept and not delivered: bowline worker mail retry {id}, or drop {id}"
-        ));
-    }
+    let id = clean::line(&first.id);
+    out.note(&format!(
+        "dead letters are kept and not delivered: bowline worker mail retry {id}, or drop {id}"
+    ));
     Ok(())
 }
 
-fn row(one: &Letter, now_ms: u64) -> [String; 8] {
-    let known = |value: &Option<String>| value.clone().unwrap_or_else(|| "-".to_owned());
+fn row(one: &Letter, now_ms: u64) -> [String; 7] {
+    let known = |value: &str| if value.is_empty() { "-" } else { value }.to_owned();
     [
         one.id.clone(),
-        one.state.clone(),
         one.mailbox.clone(),
         known(&one.from),
         known(&one.kind),
         duration(now_ms.saturating_sub(one.stored_ms)),
         one.attempts.to_string(),
-        one.reason.clone().unwrap_or_default(),
+        one.reason.clone(),
     ]
     .map(|cell| clean::line(&cell).into_owned())
 }
@@ -120,34 +116,30 @@ fn show(client: &Client, id: &str, out: &mut Out) -> Result<(), Failure> {
     Ok(out.line(&text(&letter, now_ms))?)
 }
 
-/// All that is known of a message, one thing to a line.
+/// All that is known of a letter, one thing to a line.
 fn text(one: &Letter, now_ms: u64) -> String {
-    let expires = one.expires_ms.map(|end| match end.checked_sub(now_ms) {
-        None | Some(0) => "passed".to_owned(),
-        Some(left) => format!("in {}", duration(left)),
-    });
     let stored = duration(now_ms.saturating_sub(one.stored_ms));
     let known = [
-        ("id", Some(one.id.clone())),
-        ("state", Some(one.state.clone())),
-        ("mailbox", Some(one.mailbox.clone())),
+        ("id", one.id.clone()),
+        ("mailbox", one.mailbox.clone()),
         ("from", one.from.clone()),
         ("kind", one.kind.clone()),
-        ("message", Some(one.message.clone())),
-        ("stored", Some(format!("{stored} ago"))),
-        (
-            "tries",
-            (one.attempts > 0).then(|| one.attempts.to_string()),
-        ),
-        ("expires", expires),
-        ("size", Some(size(one.bytes))),
+        ("message", one.message.clone()),
+        ("stored", format!("{stored} ago")),
+        ("tries", one.attempts.to_string()),
+        ("size", size(one.bytes)),
         ("reason", one.reason.clone()),
     ];
-    let known = known.into_iter().filter_map(|(what, text)| {
-        let line = format!("{what:<10} {}", text?);
-        Some(clean::line(&line).into_owned())
+    let known = known.into_iter().filter(|(_, text)| !text.is_empty());
+    let known = known.map(|(what, text)| {
+        let line = format!("{what:<10} {text}");
+        clean::line(&line).into_owned()
     });
-    let body = one.body.as_deref().map(|body| {
+    let said = one.letter.as_deref().map(RawValue::get);
+    let said: Said<'_> = said
+        .and_then(|said| serde_json::from_str(said).ok())
+        .unwrap_or_default();
+    let body = said.body.map(|body| {
         let json = pretty(body.get());
         format!("{:<10} {}", "body", clean::text(&json))
     });
@@ -165,7 +157,7 @@ fn retry(client: &Client, id: &str, out: &mut Out) -> Result<(), Failure> {
     Ok(out.line(&clean::line(&line))?)
 }
 
-/// Drops a message for good, and says all that it was.
+/// Drops a letter for good, and says all that it was.
 fn drop_one(client: &Client, id: &str, out: &mut Out) -> Result<(), Failure> {
     let body = client.delete(&path(id), QUICK)?;
     if out.format() == Format::Json {

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::{Failure, Shared, alive, outbox};
+use super::{Failure, Shared, alive, broker, outbox};
 use crate::edge::Edge;
 use crate::edge::door::Auth;
 
@@ -38,6 +38,7 @@ pub(super) async fn status(State(edge): Shared) -> Result<Json<Value>, Failure> 
         "config_error": edge.reloader.error(),
         "journal": outbox::journal(&edge),
         "outbox": outbox::counts(&edge).await,
+        "broker": broker::counts(&edge),
         "audit": edge.about.audit.status(),
     })))
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bowline_core::call::{Kind, Principal, Role, Scope};
 use bowline_core::error::{Execution, Failure};
-use bowline_core::policy::{Policy, RoleAllowlist, Ruling, Thing};
+use bowline_core::policy::{Policy, RoleAllowlist, Thing};
 use bowline_core::{hex::hex, name};
 use bowline_link::BoxFuture;
 use bowline_wire::broker::{Answer, Ask, From, Item};
@@ -25,7 +25,10 @@ use crate::ports::Clock;
 #[derive(Debug)]
 pub struct ExecutorBackend {
     executor: Arc<dyn ToolExecutor>,
-    policy: Policy,
+    /// Made of the entries that are whole names.
+    whole: Policy,
+    /// Made of those that are a server and its tool.
+    parts: Policy,
     clock: Arc<dyn Clock>,
 }
 
@@ -39,7 +42,8 @@ impl ExecutorBackend {
     ) -> Self {
         Self {
             executor,
-            policy: Policy::from(allowlist),
+            whole: Policy::from(&allowlist.only(|entry| !entry.as_str().contains('.'))),
+            parts: Policy::from(&allowlist.only(|entry| entry.as_str().contains('.'))),
             clock,
         }
     }
@@ -56,23 +60,19 @@ impl ExecutorBackend {
     fn may(&self, from: &From, tool: &str) -> bool {
         let role = from.role.clone().map_or(Role::None, Role::Named);
         let who = Principal::new(&from.session_id, role);
-        let rule = |server, name, by: fn(&Ruling<'_>) -> bool| {
-            let kind = Kind::Tool;
+        let allows = |policy: &Policy, server, name| {
             let thing = Thing {
-                kind,
+                kind: Kind::Tool,
                 server,
                 name,
                 arguments: None,
             };
-            let ruling = self.policy.decide(&who, &Scope::All, thing);
-            ruling.allows() && by(&ruling)
+            policy.decide(&who, &Scope::All, thing).allows()
         };
-        if rule(tool, tool, |_| true) {
-            return true;
-        }
-        let split = tool.split_once(name::SEPARATOR);
-        let split = split.or_else(|| tool.split_once('.'));
-        split.is_some_and(|(server, own)| rule(server, own, names_a_part))
+        let parts = tool.split_once(name::SEPARATOR);
+        let parts = parts.or_else(|| tool.split_once('.'));
+        allows(&self.whole, tool, tool)
+            || parts.is_some_and(|(server, own)| allows(&self.parts, server, own))
     }
 
     async fn execute(&self, job: &Job) -> Answer {
@@ -108,14 +108,6 @@ impl ExecutorBackend {
                 Answer::Failed(failures::tool_failed(reason, Execution::Unknown))
             }
         }
-    }
-}
-
-/// Whether the rule that decided is about a tool of a server, and not about a whole name.
-fn names_a_part(ruling: &Ruling<'_>) -> bool {
-    match ruling {
-        Ruling::Allowed { pattern, .. } => pattern.as_str().contains('.'),
-        _ => false,
     }
 }
 

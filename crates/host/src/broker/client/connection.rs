@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::caller::CallerEnd;
+use bowline_core::error::Execution;
 use bowline_core::pending::{Pending, Sent};
 use bowline_core::sync::lock;
 use bowline_link::websocket::{Ended, Outgoing};
@@ -138,16 +139,11 @@ impl Connection {
         deadline: Deadline,
         sink: Option<Arc<dyn CallerEnd>>,
     ) -> Result<Bytes, ErrandError> {
-        let not_started = ErrandError::Timeout(bowline_core::error::Execution::NotStarted);
-        let unknown = ErrandError::Timeout(bowline_core::error::Execution::Unknown);
-        let place = tokio::select! {
-            place = timeout_at(deadline.at, self.places.acquire()) => place,
-            ended = self.outgoing.over() => return Err(not_sent(&ended)),
-        };
-        let _place = match place {
+        // Whoever waits for a place is told of the end as well: the places are closed then.
+        let _place = match timeout_at(deadline.at, self.places.acquire()).await {
             Ok(Ok(place)) => place,
-            Ok(Err(_)) => return Err(ErrandError::NotSent("the connection is over".into())),
-            Err(_) => return Err(not_started),
+            Ok(Err(_)) => return Err(ErrandError::NotSent(self.why())),
+            Err(_) => return Err(ErrandError::Timeout(Execution::NotStarted)),
         };
         let (waiting, answer) = self.wait(sink)?;
         let frame = Frame::Request(Request {
@@ -161,13 +157,13 @@ impl Connection {
         match timeout_at(deadline.at, self.outgoing.send(frame.to_bytes())).await {
             Ok(Ok(())) => {}
             Ok(Err(ended)) => return Err(not_sent(&ended)),
-            Err(_) => return Err(not_started),
+            Err(_) => return Err(ErrandError::Timeout(Execution::NotStarted)),
         }
         match timeout_at(deadline.at, answer).await {
             Ok(Ok(Ok(body))) => Ok(body),
             Ok(Ok(Err(reason))) => Err(ErrandError::Lost(reason)),
             Ok(Err(_)) => Err(ErrandError::Lost("the connection is over".into())),
-            Err(_) => Err(unknown),
+            Err(_) => Err(ErrandError::Timeout(Execution::Unknown)),
         }
     }
 

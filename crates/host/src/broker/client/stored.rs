@@ -142,40 +142,47 @@ impl Shared {
         Ok((waiting, answered))
     }
 
-    /// Takes a message: the reply of somebody who waits, or what others deal with.
+    /// Takes a message: the reply of somebody who waits, or what others deal with. What is nobody's
+    /// becomes a dead letter, so that it is neither lost nor in the way of the next.
     pub(super) fn letter(&self, letter: Letter, line: &Line) {
-        if *letter.kind != *REPLY {
-            if let Some(served) = &self.served {
-                served.message(letter, line);
+        if *letter.kind == *REPLY {
+            match self.reply(&letter) {
+                Ok(()) => {
+                    let id = Arc::clone(&letter.id);
+                    // One that does not get through comes again after the next connect.
+                    let _ = line.try_send(&Frame::Ack { id });
+                }
+                Err(reason) => bury(&letter, reason, line),
             }
-            return;
+        } else if let Some(served) = &self.served {
+            served.message(letter, line);
+        } else {
+            bury(&letter, "nobody here takes such messages", line);
         }
+    }
+
+    /// Gives a reply to whoever waits for it, or says why it is not one.
+    fn reply(&self, letter: &Letter) -> Result<(), &'static str> {
         let id = letter.correlation_id.clone().unwrap_or_default();
-        let from = letter.from.as_ref().map(|from| &from.session_id);
-        let expected = lock(&self.stored)
+        let from = letter.from.as_ref().map(|from| &*from.session_id);
+        let asked = lock(&self.stored)
             .get(&id)
             .map(|waiter| Arc::clone(&waiter.to));
-        match expected {
-            Some(to) if from != Some(&to) => {
-                tracing::warn!(message = %letter.id, "a reply of somebody who was not asked");
-            }
-            // Read before it is acknowledged: what cannot be read stays where it is.
+        match asked {
+            Some(to) if from != Some(&*to) => Err("a reply of somebody who was not asked"),
+            // Read before it is acknowledged.
             Some(_) => match Answer::read(&letter.body) {
                 Ok(answer) => {
                     if let Some(waiter) = lock(&self.stored).remove(&id) {
                         let _ = waiter.answer.send(answer);
                     }
-                    acknowledge(&letter, line);
+                    Ok(())
                 }
-                Err(error) => {
-                    tracing::warn!(message = %letter.id, %error, "a reply that cannot be read");
-                }
+                Err(_) => Err("a reply that cannot be read"),
             },
             // Ours, of a request that was given up: waiters stand here before requests leave.
-            None if id.starts_with(NAMESPACE) && from.is_some_and(|from| **from == *HUB) => {
-                acknowledge(&letter, line);
-            }
-            None => tracing::debug!(message = %letter.id, "a reply to nothing that was asked"),
+            None if id.starts_with(NAMESPACE) && from == Some(HUB) => Ok(()),
+            None => Err("a reply to nothing that was asked"),
         }
     }
 
@@ -198,11 +205,14 @@ impl Shared {
     }
 }
 
-/// Lets the hub forget a reply. One that does not get through is given again after the next
-/// connect, and acknowledged then.
-fn acknowledge(letter: &Letter, line: &Line) {
-    let id = Arc::clone(&letter.id);
-    let _ = line.try_send(&Frame::Ack { id });
+/// Hands a message back for good.
+fn bury(letter: &Letter, reason: &'static str, line: &Line) {
+    tracing::warn!(message = %letter.id, kind = %letter.kind, reason, "a message is buried");
+    let _ = line.try_send(&Frame::Nak {
+        id: Arc::clone(&letter.id),
+        delay_ms: 0,
+        dead: Some(reason.into()),
+    });
 }
 
 fn answered(answer: Result<Answer, oneshot::error::RecvError>) -> Result<Answer, ErrandError> {

@@ -41,7 +41,7 @@ async fn many_callers_wait_for_one_new_connection() {
     let peer = broker.let_in(&[]).await;
     until(&client, Client::is_connected).await;
     peer.outgoing.close(1001, "going");
-    peer.end().await;
+    until(&client, |client| !client.is_connected()).await;
     let callers = async {
         let ask = || client.ask(errand("one", false));
         tokio::join!(ask(), ask(), ask(), ask(), ask(), ask(), ask(), ask())

@@ -1,12 +1,13 @@
 //! Live errands: one connection, one answer.
 
+use std::pin::pin;
 use std::sync::{Arc, Mutex};
 
 use bowline_core::caller::{Abilities, CallerEnd, Question, QuestionId, SessionKey};
 use bowline_core::error::{Class, Execution};
 use bowline_core::time::Now;
 use bowline_host::broker::{Client, ErrandError, Remote as _};
-use bowline_wire::broker::Frame;
+use bowline_wire::broker::{Ask, Frame};
 use bytes::Bytes;
 
 use super::{errand, until};
@@ -46,21 +47,37 @@ impl CallerEnd for Ear {
     }
 }
 
+fn tool(ask: &Ask) -> Arc<str> {
+    let Ask::Call { tool, .. } = ask else {
+        panic!("no call")
+    };
+    Arc::clone(tool)
+}
+
+/// Lets a future begin.
+async fn begin<T>(future: &mut std::pin::Pin<&mut impl Future<Output = T>>) {
+    std::future::poll_fn(|context| {
+        assert!(future.as_mut().poll(context).is_pending());
+        std::task::Poll::Ready(())
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn answers_find_their_own_questions_in_any_order() {
     let broker = Broker::start().await;
     let client = client(&broker, quick());
     let mut peer = broker.let_in(&[]).await;
     let serve = async {
-        let one = peer.request().await;
-        let two = peer.request().await;
-        assert_ne!(one.0, two.0);
-        peer.respond(&two.0, &output("two")).await;
+        let (first, asked) = peer.request().await;
+        let (second, then) = peer.request().await;
+        assert_ne!(first, second);
+        peer.respond(&second, &output(&tool(&then))).await;
         // Nobody waits for these.
         peer.respond(&"77".into(), &output("late")).await;
         peer.respond(&"x".into(), &output("never")).await;
-        peer.respond(&two.0, &output("again")).await;
-        peer.respond(&one.0, &output("one")).await;
+        peer.respond(&second, &output("again")).await;
+        peer.respond(&first, &output(&tool(&asked))).await;
     };
     let (one, two, ()) = tokio::join!(
         client.ask(errand("one", false)),
@@ -187,24 +204,28 @@ async fn callers_wait_for_a_place_where_too_many_are_in_flight() {
     peer.welcome(2).await;
     assert_eq!(peer.next().await, Frame::Subscribe);
     peer.list(&[], 1).await;
+    until(&client, Client::is_connected).await;
+    let mut one = pin!(client.ask(errand("one", false)));
+    let mut two = pin!(client.ask(errand("two", false)));
+    let mut three = pin!(client.ask(errand("three", false)));
+    let mut four = pin!(client.ask(errand("four", true)));
+    begin(&mut one).await;
+    begin(&mut two).await;
+    begin(&mut three).await;
+    begin(&mut four).await;
     let serve = async {
         let (one, _) = peer.request().await;
         let (two, _) = peer.request().await;
         // The third waits here, so what was asked after it comes before it.
         let letter = peer.delivery().await;
         peer.respond(&one, &output("one")).await;
-        let (three, _) = peer.request().await;
+        let (three, ask) = peer.request().await;
+        assert_eq!(&*tool(&ask), "three");
         peer.respond(&two, &output("two")).await;
         peer.respond(&three, &output("three")).await;
         peer.serve(&letter, &output("four")).await;
     };
-    let answers = tokio::join!(
-        client.ask(errand("one", false)),
-        client.ask(errand("two", false)),
-        client.ask(errand("three", false)),
-        client.ask(errand("four", true)),
-        serve
-    );
+    let answers = tokio::join!(one, two, three, four, serve);
     let want = ["one", "two", "three", "four"].map(|text| Ok(output(text)));
     assert_eq!([answers.0, answers.1, answers.2, answers.3], want);
 }

@@ -78,7 +78,10 @@ async fn a_forged_reply_neither_ends_a_wait_nor_is_acknowledged() {
         peer.reply("hub", "f2", "broker-mcp", &forged).await;
         peer.reply("eve", "f3", "broker-mcp-00", &forged).await;
         peer.respond(&letter.id, &output("forged")).await;
-        // Every acknowledgement would come before this one.
+        // They are kept as dead letters, so that they stand in nobody's way.
+        for id in ["f1", "f2", "f3"] {
+            peer.buries(id).await;
+        }
         peer.serve(&letter, &output("one")).await;
     };
     let (answer, ()) = tokio::join!(client.ask(errand("one", true)), serve);
@@ -86,7 +89,7 @@ async fn a_forged_reply_neither_ends_a_wait_nor_is_acknowledged() {
 }
 
 #[tokio::test]
-async fn a_reply_that_cannot_be_read_stays_in_its_mailbox() {
+async fn a_reply_that_cannot_be_read_is_kept() {
     let broker = Broker::start().await;
     let client = client(&broker, quick());
     let mut peer = broker.let_in(&[]).await;
@@ -96,6 +99,8 @@ async fn a_reply_that_cannot_be_read_stays_in_its_mailbox() {
             .await;
         peer.reply("hub", "worse", &letter.id, b"[]").await;
         // Neither acknowledged nor taken for the answer.
+        peer.buries("bad").await;
+        peer.buries("worse").await;
         peer.serve(&letter, &output("one")).await;
     };
     let (answer, ()) = tokio::join!(client.ask(errand("one", true)), serve);
@@ -112,6 +117,16 @@ async fn a_reply_to_a_request_that_was_given_up_is_acknowledged() {
     // Of an earlier run of the same program: its name space, and the hub that it asked.
     peer.reply("hub", "r", "broker-mcp-0123", &body).await;
     assert_eq!(peer.next().await, Frame::Ack { id: "r".into() });
+}
+
+#[tokio::test]
+async fn a_message_that_nobody_takes_is_kept() {
+    let broker = Broker::start().await;
+    let client = client(&broker, quick());
+    let mut peer = broker.let_in(&[]).await;
+    until(&client, Client::is_connected).await;
+    peer.message("m", "note").await;
+    peer.buries("m").await;
 }
 
 #[tokio::test]

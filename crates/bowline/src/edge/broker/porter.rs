@@ -1,0 +1,257 @@
+//! Says who a peer is: its credential decides, and what it claims must agree.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use bowline_core::call::{Principal, Role};
+use bowline_core::mailbox::{HUB, Mailbox};
+use bowline_core::policy::Pattern;
+use bowline_core::sync::lock;
+use bowline_host::audit::{Note, Target};
+use bowline_host::broker::{Admitted, Porter, Rights};
+use bowline_host::events::What;
+use bowline_journal::audit::Kind;
+use bowline_link::BoxFuture;
+use bowline_wire::broker::{Hello, Refusal};
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::Upgrade;
+use crate::config::PeerConfig;
+use crate::edge::Edge;
+use crate::edge::door::Proven;
+use crate::edge::hold::Hold;
+
+/// The role that is stamped on what the owner sends.
+const OWNER: &str = "owner";
+
+/// Everything, where a list of rights says so.
+const ANY: &str = "*";
+
+/// What a peer is told where it tried what it may not; the rest is want of room or a mistake.
+const DENIALS: [&str; 2] = ["not_allowed", "conflict"];
+
+/// Where one connection comes in.
+#[derive(Debug)]
+pub(super) struct Entrance {
+    edge: Arc<Edge>,
+    hold: Arc<Hold>,
+    /// Who it is, where a header said so.
+    proven: Option<Proven>,
+    /// Given back when it has said who it is.
+    place: Mutex<Option<OwnedSemaphorePermit>>,
+    /// Whether those who watch were told that it was refused something.
+    told: AtomicBool,
+}
+
+impl Entrance {
+    pub(super) fn new(edge: &Arc<Edge>, hold: &Arc<Hold>, upgrade: Upgrade) -> Self {
+        Self {
+            edge: Arc::clone(edge),
+            hold: Arc::clone(hold),
+            proven: upgrade.proven,
+            place: Mutex::new(Some(upgrade.place)),
+            told: AtomicBool::new(false),
+        }
+    }
+
+    /// Leaves a row of what somebody was denied.
+    fn note(&self, principal: &Arc<Principal>, what: &str, refusal: &Refusal) {
+        let host = &self.edge.host;
+        let mut note = Note::new(Kind::Denied, host.clock().unix_ms(), "failed");
+        note.principal = Some(Arc::clone(principal));
+        note.target = Target::Named {
+            server: None,
+            name: what.into(),
+        };
+        note.id.clone_from(&refusal.id);
+        note.reason = Some(Arc::clone(&refusal.reason));
+        host.audit().note(note);
+    }
+
+    /// Returns who a peer is. A header counts before what a frame says, and a frame that says
+    /// something else is refused.
+    fn prove(&self, hello: &Hello) -> Option<Proven> {
+        let told = match &hello.token {
+            Some(token) => Some(self.edge.door.holder(token)?),
+            None => None,
+        };
+        match (&self.proven, told) {
+            (Some(proven), Some(told)) => {
+                (proven.principal.name == told.principal.name).then(|| proven.clone())
+            }
+            (Some(proven), None) => Some(proven.clone()),
+            (None, told) => told,
+        }
+    }
+}
+
+impl Porter for Entrance {
+    fn admit(&self, hello: &Hello) -> Result<(Admitted, BoxFuture<'static, Refusal>), Refusal> {
+        let proven = self.prove(hello).ok_or_else(unproven)?;
+        let standing = Standing::of(&self.edge, &proven.principal);
+        let same_role = hello.role.is_none() || hello.role == standing.role;
+        let mailbox = mailbox(&proven.principal, &hello.session_id).filter(|_| same_role);
+        let Some(mailbox) = mailbox else {
+            let refusal = not_allowed();
+            self.note(&proven.principal, "broker.hello", &refusal);
+            return Err(refusal);
+        };
+        let held = self.edge.holds.prove(&self.hold, proven.token.as_ref());
+        held.map_err(|_revoked| unproven())?;
+        drop(lock(&self.place).take());
+        let admitted = Admitted {
+            principal: Arc::clone(&proven.principal),
+            mailbox,
+            role: standing.role.clone(),
+            rights: standing.rights(),
+        };
+        let over = over(
+            Arc::clone(&self.edge),
+            Arc::clone(&self.hold),
+            proven,
+            standing,
+        );
+        Ok((admitted, Box::pin(over)))
+    }
+
+    fn refused(&self, peer: Option<&Admitted>, refusal: &Refusal) {
+        let code = refusal.code.as_deref().unwrap_or_default();
+        tracing::debug!(peer = peer.map(|peer| &**peer.mailbox.as_str()), code, "refused");
+        let Some(peer) = peer.filter(|_| DENIALS.contains(&code)) else {
+            return;
+        };
+        self.note(&peer.principal, "broker.frame", refusal);
+        // Who sends many such frames is told of once.
+        if !self.told.swap(true, Ordering::Relaxed) {
+            self.edge.host.events().tell(What::Peer {
+                mailbox: Arc::clone(peer.mailbox.as_str()),
+                state: "refused",
+                reason: Some(Arc::clone(&refusal.reason)),
+            });
+        }
+    }
+}
+
+/// Ends when the credential does, or when what it proves is something else.
+async fn over(edge: Arc<Edge>, hold: Arc<Hold>, proven: Proven, standing: Standing) -> Refusal {
+    let mut rules = edge.host.policy_changes();
+    let changed = async {
+        // They may have changed before this was asked for.
+        while standing == Standing::of(&edge, &proven.principal) {
+            if rules.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    };
+    let reason = tokio::select! {
+        () = hold.closed() => "the token has expired or was revoked",
+        () = changed => "what this peer may do has changed; connect again",
+    };
+    refusal("expired", reason)
+}
+
+/// What the config says of a peer at the moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Standing {
+    role: Option<Arc<str>>,
+    /// Absent for the owner, who may do all.
+    peer: Option<PeerConfig>,
+}
+
+impl Standing {
+    fn of(edge: &Edge, principal: &Principal) -> Self {
+        if principal.role == Role::Owner {
+            return Self {
+                role: Some(OWNER.into()),
+                peer: None,
+            };
+        }
+        let peers = |name: &Arc<str>| {
+            edge.reloader
+                .rules(|policy, _| policy.peers.get(name).cloned())
+        };
+        Self {
+            role: edge.host.policy().role(principal).cloned(),
+            peer: Some(peers(&principal.name).unwrap_or_default()),
+        }
+    }
+
+    fn rights(&self) -> Rights {
+        match &self.peer {
+            Some(peer) => Rights {
+                to: peer.to.clone(),
+                kinds: peer.kinds.clone(),
+                offers: peer.offers.clone(),
+            },
+            None => Rights {
+                to: vec![ANY.into()],
+                kinds: vec![ANY.into()],
+                offers: Pattern::parse(ANY).into_iter().collect(),
+            },
+        }
+    }
+}
+
+/// Returns the mailbox that a principal may have by this name: its own, or a part of it.
+fn mailbox(principal: &Principal, claimed: &str) -> Option<Mailbox> {
+    // Programs that the owner runs speak MCP; the hub's own mailbox is nobody's.
+    let is_peer = matches!(principal.role, Role::Owner | Role::Named(_) | Role::None);
+    if !is_peer || *principal.name == *HUB {
+        return None;
+    }
+    let name = if claimed.is_empty() {
+        &principal.name
+    } else {
+        claimed
+    };
+    let mailbox = Mailbox::parse(name).ok()?;
+    (mailbox.principal() == &*principal.name).then_some(mailbox)
+}
+
+/// The same words for every credential that does not count.
+fn unproven() -> Refusal {
+    refusal("auth", "a valid token is required")
+}
+
+/// The same words for everything that was claimed and is not so.
+fn not_allowed() -> Refusal {
+    refusal("not_allowed", "the credential does not allow this")
+}
+
+fn refusal(code: &str, reason: &str) -> Refusal {
+    Refusal {
+        reason: reason.into(),
+        code: Some(code.into()),
+        id: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mailbox_is_ones_own_or_a_part_of_it() {
+        let worker = Principal::new("worker", Role::None);
+        for (claimed, expected) in [
+            ("", Some("worker")),
+            ("worker", Some("worker")),
+            ("worker#mcp", Some("worker#mcp")),
+            ("worker2", None),
+            ("other", None),
+            ("hub", None),
+            ("worker#", None),
+            ("worker#a#b", None),
+            ("../worker", None),
+            ("WORKER", None),
+        ] {
+            let found = mailbox(&worker, claimed).map(|found| found.to_string());
+            assert_eq!(found.as_deref(), expected, "{claimed}");
+        }
+        let is_peer = |name: &str, role| mailbox(&Principal::new(name, role), "").is_some();
+        assert!(is_peer("owner", Role::Owner));
+        assert!(!is_peer("hub", Role::None));
+        assert!(!is_peer("owner:shell", Role::OwnersAgent));
+        assert!(!is_peer("anonymous-local", Role::AnonymousLocal));
+    }
+}
