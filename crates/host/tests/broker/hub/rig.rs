@@ -294,7 +294,7 @@ impl Rig {
 
     /// The same, and takes messages.
     pub(crate) async fn subscribe(&self, mailbox: &str) -> Peer {
-        let mut peer = self.join(mailbox).await;
+        let peer = self.join(mailbox).await;
         peer.send(json!({"kind": "subscribe"})).await;
         self.seen(mailbox, |peer| peer.subscribed).await;
         peer
