@@ -1,5 +1,6 @@
 //! The only place where the rooms are joined: read it to know the product.
 
+pub(crate) mod broker;
 mod credentials;
 mod journal;
 
@@ -18,8 +19,8 @@ use bowline_host::ports::{Clock, SystemClock};
 use bowline_host::spec::{CHILD_ENV, ChildSpec, Reach, RemoteSpec, ServerSpec};
 use bowline_host::tasks::Tasks;
 use bowline_host::{Host, HostLimits, Ports};
-use bowline_journal::Journal;
 use bowline_journal::sqlite::OpenError;
+use bowline_journal::{Journal, JournalError};
 use bowline_link::http::HttpLimits;
 use bowline_link::http::hyper_client::{ClientLimits, HyperClient};
 use bowline_link::{ClientInfo, StdioLimits};
@@ -69,6 +70,9 @@ pub enum AssembleError {
     /// What remembers queued calls cannot be opened.
     #[error(transparent)]
     Journal(#[from] OpenError),
+    /// The broker cannot be started.
+    #[error("cannot start the broker")]
+    Broker(#[source] JournalError),
     /// Our own binary cannot be found, which children are started with.
     #[error("cannot find the path of this program")]
     OwnPath(#[source] std::io::Error),
@@ -135,6 +139,7 @@ impl Gateway {
         };
         let host = start_host(specs, config.limits, &state, doors)?;
         host.set_policy(config.policy.policy());
+        let hub = broker::start(&host, &config.broker).map_err(AssembleError::Broker)?;
         let about = About {
             url,
             config: config.path.as_ref().map(|path| path.display().to_string()),
@@ -147,7 +152,7 @@ impl Gateway {
         let edge = Edge::new(
             door,
             sessions,
-            (host, None),
+            (host, hub),
             about,
             reloader,
             telemetry.traced(),
@@ -183,6 +188,8 @@ impl Gateway {
     pub async fn stop(self) {
         self.stop.send_replace(true);
         self.edge.sessions.close_streams();
+        // Peers are told while what they asked for can still end.
+        self.edge.hub.close().await;
         self.edge.host.shutdown().await;
         self.edge.about.audit.close(&self.edge.host).await;
         self.exporting.finish().await;

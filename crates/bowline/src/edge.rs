@@ -76,8 +76,8 @@ pub struct Edge {
     runs: Mutex<Runs>,
     /// What is done.
     pub host: Host,
-    /// The broker; absent where the host has nothing that remembers.
-    pub hub: Option<Hub>,
+    /// The broker, where peers meet.
+    pub hub: Hub,
     /// The places of connections that have not yet said who they are.
     lobby: Arc<Semaphore>,
     /// What the gateway says of itself.
@@ -98,7 +98,7 @@ impl Edge {
     pub fn new(
         door: Door,
         sessions: Arc<Sessions>,
-        (host, hub): (Host, Option<Hub>),
+        (host, hub): (Host, Hub),
         about: About,
         reloader: Reloader,
         traces: Traced,

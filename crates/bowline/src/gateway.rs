@@ -7,14 +7,15 @@ use std::sync::Arc;
 use bowline_core::call::Contexts;
 use bowline_host::Host;
 use bowline_host::audience::{Attached, Occupied};
+use bowline_journal::JournalError;
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 
-use crate::assemble::Gateway;
+use crate::assemble::{Gateway, broker};
 use crate::audit::Auditing;
-use crate::config::{Config, Env};
+use crate::config::{BrokerConfig, Config, Env};
 use crate::edge::door::{Auth, Door};
 use crate::edge::session::{NarrowError, Sessions};
 use crate::edge::{About, Edge, announce, listen};
@@ -41,6 +42,9 @@ pub enum BindError {
     /// There is no randomness to make a token of.
     #[error(transparent)]
     Random(state::Error),
+    /// The broker cannot be started.
+    #[error("cannot start the broker")]
+    Broker(#[source] JournalError),
     /// Another gateway serves it.
     #[error(transparent)]
     Occupied(#[from] Occupied),
@@ -128,10 +132,11 @@ impl Gateway {
             &Env::default(),
             Box::new(|_| Vec::new()),
         );
+        let hub = broker::start(&host, &BrokerConfig::default()).map_err(BindError::Broker)?;
         let edge = Edge::new(
             door,
             sessions,
-            (host, None),
+            (host, hub),
             about,
             no_file,
             Telemetry::off().traced(),
@@ -233,6 +238,7 @@ impl Bound {
     pub async fn stop(self) {
         self.stop.send_replace(true);
         self.edge.sessions.close_streams();
+        self.edge.hub.close().await;
         // Told when the address is free again; never, where the runtime is gone.
         let _ = self.closed.await;
     }

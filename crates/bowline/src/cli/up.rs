@@ -296,6 +296,9 @@ impl From<AssembleError> for Failure {
             AssembleError::Tls(ref source) => {
                 Self::unexpected(error.to_string()).hint(format!("cause: {source}"))
             }
+            AssembleError::Broker(ref source) => {
+                Self::unexpected(error.to_string()).hint(format!("cause: {source}"))
+            }
             AssembleError::OwnPath(ref source) => {
                 Self::unexpected(error.to_string()).hint(format!("cause: {source}"))
             }

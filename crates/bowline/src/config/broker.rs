@@ -29,7 +29,7 @@ impl Default for BrokerConfig {
             deliver_rate: 500,
             deliver_burst: 1_000,
             requests: 256,
-            attempts: 16,
+            attempts: 20,
             ttl: Duration::from_secs(24 * 60 * 60),
         }
     }

@@ -40,9 +40,6 @@ pub(super) fn answer(edge: &Edge, parts: &Parts, hold: &Hold) -> Answer {
         Ok(accept) => accept,
         Err(fault) => return fault.answer(),
     };
-    if edge.hub.is_none() {
-        return body::text(StatusCode::NOT_FOUND, "there is nothing here\n");
-    }
     let Ok(place) = Arc::clone(&edge.lobby).try_acquire_owned() else {
         let message = "too many connections have not said who they are; try again\n";
         return body::text(StatusCode::SERVICE_UNAVAILABLE, message);
@@ -58,11 +55,8 @@ pub(super) async fn keep(
     (stream, read): (TcpStream, Bytes),
     upgrade: Upgrade,
 ) {
-    let Some(hub) = &edge.hub else {
-        return;
-    };
     let limits = SocketLimits::default();
     let io = websocket::join(stream, Side::Server, read, limits, edge.host.tasks());
     let entrance = Entrance::new(edge, hold, upgrade);
-    hub.attend(io, &entrance).await;
+    edge.hub.attend(io, &entrance).await;
 }

@@ -7,7 +7,9 @@ use std::time::Duration;
 use bowline_core::call::{Principal, Role};
 use bowline_core::caller::SessionKey;
 use bowline_core::sync::lock;
-use bowline_journal::{Entry, Filter, Health, JournalError, Lane, MessageId, Order, Standing};
+use bowline_journal::{
+    Entry, Filter, Health, Journal, JournalError, Lane, MessageId, Order, Standing,
+};
 use thiserror::Error;
 
 use super::answer::URI;
@@ -66,6 +68,12 @@ impl Host {
 impl OutboxHandle {
     fn shared(&self) -> &Arc<Shared> {
         self.host.outbox_shared()
+    }
+
+    /// Returns what remembers them, and all that this host is to remember.
+    #[must_use]
+    pub fn journal(&self) -> &Arc<dyn Journal> {
+        &self.shared().journal
     }
 
     /// Returns what the journal can do at the moment.

@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
-use bowline_host::broker::{Hub, HubError, LetterView, MailboxView, PeerView};
+use bowline_host::broker::{HubError, LetterView, MailboxView, PeerView};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -92,7 +92,7 @@ pub(super) struct One {
 /// `GET /api/v1/broker`
 pub(super) async fn all(State(edge): Shared) -> Result<Json<Value>, Failure> {
     let edge = alive(&edge)?;
-    let hub = hub(&edge)?;
+    let hub = &edge.hub;
     let peers: Vec<_> = hub.peers().iter().map(peer).collect();
     let mailboxes = hub.mailboxes().await.map_err(|error| failure(&error))?;
     let mailboxes: Vec<_> = mailboxes.iter().map(mailbox).collect();
@@ -105,10 +105,10 @@ pub(super) async fn all(State(edge): Shared) -> Result<Json<Value>, Failure> {
 }
 
 /// What status says of the broker.
-pub(super) fn counts(edge: &Edge) -> Option<Value> {
-    let peers = edge.hub.as_ref()?.peers();
+pub(super) fn counts(edge: &Edge) -> Value {
+    let peers = edge.hub.peers();
     let offered: usize = peers.iter().map(|peer| peer.offers.len()).sum();
-    Some(json!({"peers": peers.len(), "offered": offered}))
+    json!({"peers": peers.len(), "offered": offered})
 }
 
 fn peer(view: &PeerView) -> Value {
@@ -139,7 +139,7 @@ pub(super) async fn dead(
     Query(asked): Query<Asked>,
 ) -> Result<Json<Listed>, Failure> {
     let edge = alive(&edge)?;
-    let hub = hub(&edge)?;
+    let hub = &edge.hub;
     let limit = asked.limit.unwrap_or(SHOWN).clamp(1, SHOWN_MAX);
     let wanted = |view: &LetterView| {
         let name = asked.mailbox.as_deref();
@@ -184,7 +184,7 @@ pub(super) async fn retry(
 ) -> Result<Json<One>, Failure> {
     let edge = alive(&edge)?;
     let view = find(&edge, &id).await?;
-    let revived = hub(&edge)?.revive(view.number).await;
+    let revived = edge.hub.revive(view.number).await;
     revived.map_err(|error| failure(&error))?;
     Ok(told(&edge, &view))
 }
@@ -196,22 +196,15 @@ pub(super) async fn drop_one(
 ) -> Result<Json<One>, Failure> {
     let edge = alive(&edge)?;
     let view = find(&edge, &id).await?;
-    let dropped = hub(&edge)?.discard(view.number).await;
+    let dropped = edge.hub.discard(view.number).await;
     dropped.map_err(|error| failure(&error))?;
     tracing::info!(id, mailbox = %view.mailbox, from = %view.from, "a dead letter was dropped");
     Ok(told(&edge, &view))
 }
 
-fn hub(edge: &Edge) -> Result<&Hub, Failure> {
-    edge.hub.as_ref().ok_or_else(|| {
-        let message = "this gateway has no broker: its host was built without a journal";
-        Failure::plain(StatusCode::NOT_FOUND, "no_broker", message)
-    })
-}
-
 async fn find(edge: &Edge, id: &str) -> Result<LetterView, Failure> {
     let number = id.parse().map_err(|_error| failure(&HubError::Unknown))?;
-    let found = hub(edge)?.letter(number).await;
+    let found = edge.hub.letter(number).await;
     found.map_err(|error| failure(&error))
 }
 

@@ -1,0 +1,45 @@
+//! Starts the broker: the hub that peers meet, and the engine that answers what they ask of it.
+
+use std::sync::Arc;
+
+use bowline_core::mailbox::HUB;
+use bowline_host::Host;
+use bowline_host::broker::{HostBackend, Hub, HubLimits, Ledger, ServeLimits, Serving};
+use bowline_journal::JournalError;
+
+use crate::config::BrokerConfig;
+
+/// Starts the hub of a host, in the journal of that host.
+pub(crate) fn start(host: &Host, config: &BrokerConfig) -> Result<Hub, JournalError> {
+    let journal = Arc::clone(host.outbox().journal());
+    let serving = Serving::new(
+        Arc::new(HostBackend::new(host.clone())),
+        Ledger::new(Arc::clone(&journal), HUB)?,
+        ServeLimits::default(),
+        Arc::clone(host.clock()),
+    );
+    Ok(Hub::start(host, journal, limits(config), Arc::new(serving)))
+}
+
+fn limits(config: &BrokerConfig) -> HubLimits {
+    HubLimits {
+        peers_max: config.peers as usize,
+        deliver_per_second: config.deliver_rate,
+        deliver_burst: config.deliver_burst,
+        requests_max: config.requests as usize,
+        deliveries_max: config.attempts,
+        ttl: config.ttl,
+        ..HubLimits::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_file_leaves_out_is_what_a_hub_does_by_itself() {
+        let (own, ours) = (HubLimits::default(), limits(&BrokerConfig::default()));
+        assert_eq!(format!("{own:?}"), format!("{ours:?}"));
+    }
+}
