@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bowline_core::policy::Pattern;
 use bowline_host::broker::{
-    Client, ClientOptions, ConnectError, Credential, Federation, Following, HostBackend, Ledger,
-    ServeLimits, Serving, Wares,
+    Attending, Client, ClientOptions, ConnectError, Credential, Federation, Following, HostBackend,
+    Ledger, ServeLimits, Served, Serving, Wares,
 };
 use bowline_host::spec::Side;
 use bytes::Bytes;
@@ -16,6 +16,9 @@ use tokio::sync::watch;
 
 use crate::assemble::Gateway;
 use crate::state;
+
+/// What the hub's requests are remembered by that were begun here.
+const LANE: &str = "worker";
 
 /// How long requests of the hub that run may take to end when the worker stops.
 const END_WAIT: Duration = Duration::from_secs(2);
@@ -52,19 +55,21 @@ impl Worker {
         let host = gateway.host().clone();
         let wares = Wares::new(&host, joining.offers.clone());
         let backend = HostBackend::with_guests(host.clone(), Arc::new(wares.clone()));
-        let serving = Arc::new(Serving::new(
-            Arc::new(backend),
-            Ledger::new(Arc::clone(gateway.journal())),
-            ServeLimits::default(),
-            Arc::clone(host.clock()),
-        ));
+        let ledger = match Ledger::new(Arc::clone(gateway.journal()), LANE) {
+            Ok(ledger) => ledger,
+            Err(_unlikely) => return Err((gateway, ConnectError::Closed)),
+        };
+        let (limits, clock) = (ServeLimits::default(), Arc::clone(host.clock()));
+        let serving = Arc::new(Serving::new(Arc::new(backend), ledger, limits, clock));
         let options = ClientOptions {
             clock: Arc::clone(host.clock()),
             tasks: host.tasks().clone(),
             ..ClientOptions::default()
         };
         let credential = reading(&joining.token_file);
-        let served = None;
+        let (clock, tasks) = (Arc::clone(host.clock()), host.tasks().clone());
+        let attending = Attending::new(Arc::clone(&serving), clock, tasks);
+        let served: Option<Arc<dyn Served>> = Some(Arc::new(attending));
         let client = match Client::start(&joining.hub, credential, options, served) {
             Ok(client) => client,
             Err(error) => return Err((gateway, error)),

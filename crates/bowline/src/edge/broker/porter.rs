@@ -116,7 +116,11 @@ impl Porter for Entrance {
 
     fn refused(&self, peer: Option<&Admitted>, refusal: &Refusal) {
         let code = refusal.code.as_deref().unwrap_or_default();
-        tracing::debug!(peer = peer.map(|peer| &**peer.mailbox.as_str()), code, "refused");
+        tracing::debug!(
+            peer = peer.map(|peer| &**peer.mailbox.as_str()),
+            code,
+            "refused"
+        );
         let Some(peer) = peer.filter(|_| DENIALS.contains(&code)) else {
             return;
         };
