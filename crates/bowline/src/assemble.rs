@@ -178,6 +178,12 @@ impl Gateway {
         &self.edge.host
     }
 
+    /// Returns what remembers, for what else serves beside it.
+    #[must_use]
+    pub fn journal(&self) -> &Arc<dyn Journal> {
+        &self.journal
+    }
+
     /// Returns what brings a changed config file into force.
     #[must_use]
     pub fn reloader(&self) -> &Reloader {

@@ -17,6 +17,7 @@ pub mod state;
 pub mod telemetry;
 pub mod tokens;
 mod trial;
+pub mod worker;
 
 pub use assemble::Gateway;
 pub use gateway::{BindError, Bound, Whom};

@@ -33,7 +33,7 @@ pub use client::{
     Client, ClientOptions, ConnectError, Credential, DeliverError, Line, Reconnect, Served,
 };
 pub use failures::{BAD_REQUEST, EXPIRED, OUTCOME_UNKNOWN, TOOL_FAILED, expired, outcome_unknown};
-pub use federation::{Federation, Following};
+pub use federation::{Federation, Following, Takes, WORKER_KEEP};
 pub use hub::{
     Admitted, BROKE_PROTOCOL, CREDENTIAL_OVER, FENCED, GOING_DOWN, Hub, HubError, HubLimits,
     LetterView, MailboxView, NOT_ADMITTED, Offers, PeerView, Porter, Rights, Untaken,

@@ -14,7 +14,7 @@ use clap::{Args, Parser, Subcommand};
 
 pub(super) use self::agents::{Connect, RunClient};
 pub(super) use self::nouns::{OutboxCommand, OutboxFilter, Pin, SecretCommand};
-pub(super) use self::workers::{MailCommand, MailFilter, WorkerCommand};
+pub(super) use self::workers::{Join, MailCommand, MailFilter, WorkerCommand};
 use crate::config::duration;
 
 /// Commands by what one wants to do; the order people meet them in.
@@ -43,7 +43,7 @@ Share
   role      say what a role may do, and by which rule
   token     make, list and revoke tokens of principals
   secret    keep the credentials of servers: set, ls, rm
-  worker    list peers of the broker, and what waits in mailboxes
+  worker    join a hub, list peers, and look at mailboxes
 Dev
   fixture   a test MCP server
   version   print the version";

@@ -6,7 +6,7 @@ use http::Uri;
 
 use super::Context;
 use super::failure::{Exit, Failure};
-use crate::state::{self, Token};
+use crate::state::{self, Run, Token};
 
 /// A gateway that can be asked.
 #[derive(Clone, Debug)]
@@ -56,6 +56,16 @@ impl Finder {
             token_file,
             state: state::locate(global.state.as_deref(), &context.env).ok(),
             up,
+        }
+    }
+
+    /// Finds this very gateway and no other.
+    pub(crate) fn only(run: &Run) -> Self {
+        Self {
+            url: Some(run.url.clone()),
+            token_file: Some(run.token_file.clone()),
+            state: None,
+            up: "bowline worker join".to_owned(),
         }
     }
 
@@ -155,7 +165,7 @@ mod tests {
     use super::*;
     use crate::cli::{Format, Global, out};
     use crate::config::Env;
-    use crate::state::{Run, State};
+    use crate::state::State;
 
     fn finder(global: Global, env: Env) -> Finder {
         let (out, ..) = out::captured::out(Format::Human);

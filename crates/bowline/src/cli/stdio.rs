@@ -27,6 +27,7 @@ use super::Context;
 use super::client::{self, encode};
 use super::daemon::Finder;
 use super::failure::{Exit, Failure};
+use crate::state::Run;
 
 /// Requests that are at the gateway at once.
 const REQUESTS_MAX: usize = 64;
@@ -60,6 +61,16 @@ pub(super) fn run(server: Option<&str>, context: &mut Context) -> Result<Exit, F
     // A read of stdin cannot be given up; the process must not wait for it.
     runtime.shutdown_background();
     outcome
+}
+
+/// Serves a client on stdin and stdout by a gateway of this process, until it has said all.
+pub(super) async fn beside(run: &Run, starter: Starter) -> Result<(), Failure> {
+    let finder = Finder::only(run);
+    let daemon = finder.find()?;
+    let shim = Arc::new(Shim::new(finder, starter, "/mcp".to_owned(), daemon));
+    serve(shim.clone(), tokio::io::stdin(), tokio::io::stdout()).await;
+    shim.close().await;
+    Ok(())
 }
 
 /// Carries lines both ways until the client has said all, or reads no more.

@@ -75,15 +75,15 @@ async fn serve(up: &Up, context: &mut Context) -> Result<(), Failure> {
 }
 
 /// The signals that mean something to a gateway.
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
+pub(super) struct Signals {
+    pub(super) terminate: Signal,
+    pub(super) interrupt: Signal,
     /// Asks for the config file to be applied.
-    hangup: Signal,
+    pub(super) hangup: Signal,
 }
 
 impl Signals {
-    fn watch() -> io::Result<Self> {
+    pub(super) fn watch() -> io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
@@ -91,7 +91,7 @@ impl Signals {
         })
     }
 
-    async fn stop(&mut self) {
+    pub(super) async fn stop(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
@@ -212,7 +212,7 @@ async fn attend(gateway: &Gateway, signals: &mut Signals, out: &mut Out) {
     }
 }
 
-fn tell(outcome: &Outcome, out: &mut Out) {
+pub(super) fn tell(outcome: &Outcome, out: &mut Out) {
     match outcome {
         Outcome::Applied(report) => {
             for warning in &report.warnings {
@@ -233,7 +233,7 @@ fn tell(outcome: &Outcome, out: &mut Out) {
     }
 }
 
-fn left_out(broken: &Broken) -> String {
+pub(super) fn left_out(broken: &Broken) -> String {
     format!("server `{}` is left out: {}", broken.name, broken.reason)
 }
 
@@ -307,13 +307,13 @@ impl From<AssembleError> for Failure {
 }
 
 /// What the gateway does is told on stderr; `BOWLINE_LOG` says how much of it.
-fn telemetry(env: &Env, traces: &config::Telemetry) -> Telemetry {
+pub(super) fn telemetry(env: &Env, traces: &config::Telemetry) -> Telemetry {
     let format = telemetry::Format::named(env.text("BOWLINE_LOG_FORMAT"));
     Telemetry::start(env.text("BOWLINE_LOG"), format, traces)
 }
 
 /// Many sessions need many descriptors, and the usual soft limit is far below the hard one.
-fn raise_descriptor_limit() {
+pub(super) fn raise_descriptor_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;

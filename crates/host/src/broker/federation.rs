@@ -1,5 +1,7 @@
 //! Brings the servers of a peer into a host, and takes them out again when it is gone for long.
 
+mod takes;
+
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -14,6 +16,8 @@ use super::{Remote, Wares};
 use crate::events::{Event, What};
 use crate::host::{AdoptError, Host};
 use crate::spec::Side;
+
+pub use takes::{Takes, WORKER_KEEP};
 
 /// How the servers of one peer are taken in.
 #[derive(Clone, Debug)]

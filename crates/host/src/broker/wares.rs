@@ -44,6 +44,12 @@ impl Wares {
         }
     }
 
+    /// Returns the host whose servers they are.
+    #[must_use]
+    pub const fn host(&self) -> &Host {
+        &self.host
+    }
+
     /// Whether a server is ours and offered.
     #[must_use]
     pub fn has(&self, server: &str) -> bool {

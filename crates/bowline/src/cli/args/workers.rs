@@ -1,10 +1,14 @@
 //! Commands about peers of the broker.
 
+use std::net::SocketAddr;
+
 use clap::{Args, Subcommand};
 
 /// What to do with workers.
 #[derive(Clone, Debug, Subcommand)]
 pub enum WorkerCommand {
+    /// Join a hub: serve its tools here as if they were local, and offer servers of ours there
+    Join(Join),
     /// List peers that are connected, and mailboxes in which something waits
     Ls,
     /// Look at dead letters, deliver them anew or drop them
@@ -13,6 +17,24 @@ pub enum WorkerCommand {
         #[command(subcommand)]
         command: MailCommand,
     },
+}
+
+/// Options of `worker join`.
+///
+/// `--token-file` names the file with the token that the hub gave out.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Join {
+    /// Address of the hub: http(s)://HOST:PORT or ws(s)://HOST:PORT
+    pub hub: String,
+    /// Address to listen on for local agents; a free port of this machine where absent
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub listen: Vec<SocketAddr>,
+    /// Speak MCP over stdin and stdout as well, for a client that starts programs
+    #[arg(long)]
+    pub stdio: bool,
+    /// Offer servers whose names fit to the hub
+    #[arg(long, value_name = "GLOB")]
+    pub offer: Vec<String>,
 }
 
 /// What to do with messages that could not be delivered.
