@@ -3,6 +3,7 @@
 //! A mailbox is a lane of the journal, `mbx/NAME`. What goes to the hub itself waits in one lane
 //! for each sender, `mbx/hub/NAME`, so that nobody can fill it or keep it busy for others.
 
+mod desk;
 mod greet;
 mod intake;
 mod live;
@@ -33,7 +34,7 @@ use bowline_link::websocket::{Incoming, Outgoing};
 use bowline_wire::broker::{Hello, Refusal};
 use tokio::sync::{Notify, OnceCell, Semaphore, watch};
 
-use self::own::Desk;
+use self::desk::Desk;
 use self::peers::Peers;
 use self::remote::Waiting;
 use crate::broker::{Remote, Serving};
