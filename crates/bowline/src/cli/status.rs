@@ -186,7 +186,9 @@ fn broker(broker: &Broker) -> Option<String> {
         offered => format!(", {} of theirs", count(*offered, "server")),
     };
     let workers = count(*peers, "worker");
-    Some(format!("{workers} connected{offers} · see: bowline worker ls"))
+    Some(format!(
+        "{workers} connected{offers} · see: bowline worker ls"
+    ))
 }
 
 fn row(server: &Server) -> [String; 10] {

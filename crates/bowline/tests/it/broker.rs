@@ -108,7 +108,8 @@ fn eight_requests_of_one_peer_run_side_by_side_and_none_is_crossed() {
 fn the_first_frame_is_hello_and_a_wrong_token_is_told_and_closed() {
     let gateway = up("");
     let ann = token(&gateway, "ann", "writer");
-    let hello = |token: &Value| json!({"kind": "hello", "agent": {"session_id": "ann"}, "token": token});
+    let hello =
+        |token: &Value| json!({"kind": "hello", "agent": {"session_id": "ann"}, "token": token});
     for (first, code) in [
         (json!({"kind": "subscribe"}), "bad_frame"),
         (json!({"kind": "nonsense"}), "bad_frame"),
@@ -165,13 +166,19 @@ fn a_message_that_was_pushed_and_not_acknowledged_comes_again_on_the_next_subscr
     let mut last = Plain::subscribed(gateway.address, "ann", &ann);
     last.deliver("m-2", &json!({"op": "manifest"}));
     let third = last.wait_for("message");
-    assert_eq!(third["message"]["correlation_id"], "m-2", "the first is done");
+    assert_eq!(
+        third["message"]["correlation_id"], "m-2",
+        "the first is done"
+    );
 }
 
 #[test]
 fn peers_send_each_other_what_the_config_lets_them() {
     let gateway = up("");
-    let (ann, bob) = (token(&gateway, "ann", "writer"), token(&gateway, "bob", "reader"));
+    let (ann, bob) = (
+        token(&gateway, "ann", "writer"),
+        token(&gateway, "bob", "reader"),
+    );
     let mut ann = Plain::subscribed(gateway.address, "ann", &ann);
     let mut bob = Plain::subscribed(gateway.address, "bob", &bob);
     let mut message = ann.letter("n-1", &json!({"text": "hello"}));
@@ -181,14 +188,20 @@ fn peers_send_each_other_what_the_config_lets_them() {
     let note = bob.wait_for("message");
     assert_eq!(note["message"]["body"], json!({"text": "hello"}));
     let from = &note["message"]["from"];
-    assert_eq!((&from["session_id"], &from["role"]), (&json!("ann"), &json!("writer")));
+    assert_eq!(
+        (&from["session_id"], &from["role"]),
+        (&json!("ann"), &json!("writer"))
+    );
     bob.say(&json!({"kind": "ack", "id": "n-1"}));
     // Bob may not send notes, and nobody may send to a third.
     let mut note = bob.letter("n-2", &json!({}));
     note["kind"] = "note".into();
     bob.say(&json!({"kind": "deliver", "to": "ann", "message": note}));
     let refused = bob.frame();
-    assert_eq!((&refused["id"], &refused["code"]), (&json!("n-2"), &json!("not_allowed")));
+    assert_eq!(
+        (&refused["id"], &refused["code"]),
+        (&json!("n-2"), &json!("not_allowed"))
+    );
     let letter = bob.letter("n-3", &json!({}));
     bob.say(&json!({"kind": "deliver", "to": "carl", "message": letter}));
     assert_eq!(bob.frame()["code"], "not_allowed");

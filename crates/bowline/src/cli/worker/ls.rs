@@ -53,14 +53,7 @@ pub(super) fn run(context: &mut Context) -> Result<Exit, Failure> {
         out.note("nobody is connected: bowline worker join --help");
     } else {
         let rows: Vec<_> = listed.peers.iter().map(|one| peer(one, &ago)).collect();
-        let head = [
-            "MAILBOX",
-            "ROLE",
-            "SINCE",
-            "TAKES",
-            "UNACKED",
-            "OFFERS",
-        ];
+        let head = ["MAILBOX", "ROLE", "SINCE", "TAKES", "UNACKED", "OFFERS"];
         out.line(&table(head, &rows))?;
     }
     if !listed.mailboxes.is_empty() {

@@ -116,7 +116,11 @@ impl Porter for Entrance {
 
     fn refused(&self, peer: Option<&Admitted>, refusal: &Refusal) {
         let code = refusal.code.as_deref().unwrap_or_default();
-        tracing::debug!(peer = peer.map(|peer| &**peer.mailbox.as_str()), code, "refused");
+        tracing::debug!(
+            peer = peer.map(|peer| &**peer.mailbox.as_str()),
+            code,
+            "refused"
+        );
         let Some(peer) = peer.filter(|_| DENIALS.contains(&code)) else {
             return;
         };
@@ -199,13 +203,7 @@ fn mailbox(principal: &Principal, claimed: &str) -> Option<Mailbox> {
     if !is_peer || *principal.name == *HUB {
         return None;
     }
-    let name = if claimed.is_empty() {
-        &principal.name
-    } else {
-        claimed
-    };
-    let mailbox = Mailbox::parse(name).ok()?;
-    (mailbox.principal() == &*principal.name).then_some(mailbox)
+    Mailbox::claimed(&principal.name, claimed)
 }
 
 /// The same words for every credential that does not count.

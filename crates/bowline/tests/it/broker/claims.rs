@@ -14,7 +14,10 @@ fn refused_hello(gateway: &Gateway, agent: &Value, token: &str) {
     assert_eq!(closed, 4003, "{agent}");
     // What was claimed is not repeated.
     let reason = error["reason"].as_str().unwrap();
-    assert!(!reason.contains("bob") && !reason.contains("owner"), "{reason}");
+    assert!(
+        !reason.contains("bob") && !reason.contains("owner"),
+        "{reason}"
+    );
 }
 
 #[test]
@@ -69,7 +72,11 @@ fn a_forged_sender_role_or_caller_is_refused_and_an_absent_one_is_stamped() {
         message["from"] = from.clone();
         peer.say(&json!({"kind": "deliver", "to": "hub", "message": message}));
         let error = peer.frame();
-        assert_eq!((&error["kind"], &error["id"]), (&json!("error"), &json!(id)), "{from}");
+        assert_eq!(
+            (&error["kind"], &error["id"]),
+            (&json!("error"), &json!(id)),
+            "{from}"
+        );
         assert_eq!(error["code"], "not_allowed", "{from}");
     }
     let mut message = peer.letter("absent", &json!({"op": "manifest"}));
@@ -83,13 +90,19 @@ fn a_forged_sender_role_or_caller_is_refused_and_an_absent_one_is_stamped() {
 #[test]
 fn a_reply_that_nobody_asked_for_reaches_nobodys_request() {
     let gateway = up("");
-    let (ann, bob) = (token(&gateway, "ann", "writer"), token(&gateway, "bob", "writer"));
+    let (ann, bob) = (
+        token(&gateway, "ann", "writer"),
+        token(&gateway, "bob", "writer"),
+    );
     let mut ann = Plain::subscribed(gateway.address, "ann", &ann);
     let mut bob = Plain::join(gateway.address, "bob", &bob);
     let slow = json!({"ms": 300, "message": "true"});
     ann.deliver("c-1", &super::call_of("one__slow", &slow));
     // Bob may write to Ann, but what he writes says that it is his.
-    let mut reply = bob.letter("r-1", &json!({"result": {"success": true, "result": "false"}}));
+    let mut reply = bob.letter(
+        "r-1",
+        &json!({"result": {"success": true, "result": "false"}}),
+    );
     reply["kind"] = "mcp_reply".into();
     reply["correlation_id"] = "c-1".into();
     bob.say(&json!({"kind": "deliver", "to": "ann", "message": reply}));
@@ -136,7 +149,10 @@ fn names_that_lead_elsewhere_are_refused_and_nothing_is_written() {
 #[test]
 fn a_peer_whose_rights_change_is_told_and_comes_back_with_those_of_now() {
     let gateway = up("");
-    let (ann, bob) = (token(&gateway, "ann", "writer"), token(&gateway, "bob", "writer"));
+    let (ann, bob) = (
+        token(&gateway, "ann", "writer"),
+        token(&gateway, "bob", "writer"),
+    );
     let mut peer = Plain::join(gateway.address, "ann", &ann);
     let mut other = Plain::subscribed(gateway.address, "bob", &bob);
     let letter = peer.letter("n-1", &json!({}));

@@ -41,7 +41,11 @@ fn only_a_whole_handshake_is_answered_with_a_connection() {
     ] {
         let mut other = HANDSHAKE;
         other[at].1 = value;
-        assert_eq!(status(&gateway, "GET", "/broker", &other), expected, "{value}");
+        assert_eq!(
+            status(&gateway, "GET", "/broker", &other),
+            expected,
+            "{value}"
+        );
     }
     for path in ["/broker/", "/Broker", "/broker/x", "//broker"] {
         assert_eq!(status(&gateway, "GET", path, &HANDSHAKE), 404, "{path}");
@@ -60,7 +64,12 @@ fn sec_5_web_pages_and_other_names_of_the_gateway_get_no_connection() {
         headers.push((name, value));
         status(&gateway, "GET", "/broker", &headers)
     };
-    for origin in ["http://evil.example", "https://localhost", "null", "file://"] {
+    for origin in [
+        "http://evil.example",
+        "https://localhost",
+        "null",
+        "file://",
+    ] {
         assert_eq!(with("Origin", origin), 403, "{origin}");
     }
     assert_eq!(with("Host", "evil.example"), 403);
@@ -72,11 +81,19 @@ fn sec_5_web_pages_and_other_names_of_the_gateway_get_no_connection() {
 fn a_credential_comes_in_a_header_or_in_hello_and_never_in_the_query() {
     let gateway = up("");
     let ann = token(&gateway, "ann", "writer");
-    for path in ["/broker?token=x", "/broker?a=1&access_token=y", "/broker?Api_Key="] {
+    for path in [
+        "/broker?token=x",
+        "/broker?a=1&access_token=y",
+        "/broker?Api_Key=",
+    ] {
         let refused = dial(gateway.address, path, &[]).unwrap_err();
         assert_eq!(refused, 400, "{path}");
     }
-    let wrong = dial(gateway.address, "/broker", &[("authorization", "Bearer no")]);
+    let wrong = dial(
+        gateway.address,
+        "/broker",
+        &[("authorization", "Bearer no")],
+    );
     assert_eq!(wrong.unwrap_err(), 401);
     let bearer = format!("Bearer {ann}");
     let joined = |headers: &[(&'static str, &str)], hello: serde_json::Value| {
@@ -127,7 +144,9 @@ fn connections_that_say_nothing_are_few_and_end_soon() {
     let gateway = up("");
     let ann = token(&gateway, "ann", "writer");
     let began = Instant::now();
-    let silent: Vec<_> = (0..LOBBY).map(|_| Plain::connect(gateway.address)).collect();
+    let silent: Vec<_> = (0..LOBBY)
+        .map(|_| Plain::connect(gateway.address))
+        .collect();
     assert_eq!(dial(gateway.address, "/broker", &[]).unwrap_err(), 503);
     for mut peer in silent {
         let (error, closed) = peer.ended();

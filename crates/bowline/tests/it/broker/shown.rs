@@ -37,7 +37,10 @@ fn peers_and_mailboxes_are_listed_while_they_are_there() {
     let gateway = up("");
     let ann = token(&gateway, "ann", "writer");
     let bob = token(&gateway, "bob", "reader");
-    assert_eq!(json_of(&gateway, &["worker", "ls", "--json"])["peers"], json!([]));
+    assert_eq!(
+        json_of(&gateway, &["worker", "ls", "--json"])["peers"],
+        json!([])
+    );
     let mut peer = Plain::subscribed(gateway.address, "ann", &ann);
     assert!(!peer.tools("m").is_empty());
     let letter = peer.letter("n-1", &json!({"text": "wait"}));
@@ -52,8 +55,14 @@ fn peers_and_mailboxes_are_listed_while_they_are_there() {
     assert_eq!(one["offers"], json!([]));
     assert!(one["since_ms"].as_u64().unwrap() > 0, "{one}");
     let mailboxes = listed["mailboxes"].as_array().unwrap();
-    let waiting = mailboxes.iter().find(|one| one["mailbox"] == "bob").unwrap();
-    assert_eq!((&waiting["waiting"], &waiting["dead"]), (&json!(1), &json!(0)));
+    let waiting = mailboxes
+        .iter()
+        .find(|one| one["mailbox"] == "bob")
+        .unwrap();
+    assert_eq!(
+        (&waiting["waiting"], &waiting["dead"]),
+        (&json!(1), &json!(0))
+    );
     let text = text_of(&gateway, &["worker", "ls"]);
     assert!(text.contains("ann") && text.contains("bob"), "{text}");
     assert!(text_of(&gateway, &["status"]).contains("1 worker"));
@@ -71,7 +80,10 @@ fn peers_and_mailboxes_are_listed_while_they_are_there() {
 #[test]
 fn a_dead_letter_is_listed_shown_delivered_anew_and_dropped() {
     let gateway = up("");
-    let (ann, bob) = (token(&gateway, "ann", "writer"), token(&gateway, "bob", "reader"));
+    let (ann, bob) = (
+        token(&gateway, "ann", "writer"),
+        token(&gateway, "bob", "reader"),
+    );
     let mut ann = Plain::join(gateway.address, "ann", &ann);
     let mut bob = Plain::subscribed(gateway.address, "bob", &bob);
     let mut letter = ann.letter("n-1", &json!({"text": "poison"}));
@@ -92,7 +104,10 @@ fn a_dead_letter_is_listed_shown_delivered_anew_and_dropped() {
     assert_eq!(letter["reason"], "cannot read it");
     let id = letter["id"].as_str().unwrap();
     let shown = text_of(&gateway, &["worker", "mail", "show", id]);
-    assert!(shown.contains("poison") && shown.contains("cannot read it"), "{shown}");
+    assert!(
+        shown.contains("poison") && shown.contains("cannot read it"),
+        "{shown}"
+    );
     text_of(&gateway, &["worker", "mail", "retry", id]);
     let again = bob.wait_for("message");
     assert_eq!(again["message"]["id"], "n-1");

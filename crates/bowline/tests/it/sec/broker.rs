@@ -35,7 +35,9 @@ fn sec_46_a_tool_outside_the_role_is_denied_over_the_broker_and_leaves_a_row() {
     eventually("both have a row", || {
         let denied = rows(&gateway, "denied");
         let ours = denied.iter().filter(|row| row["principal"] == "ann");
-        ours.filter(|row| row.to_string().contains("effect")).count() == 2
+        ours.filter(|row| row.to_string().contains("effect"))
+            .count()
+            == 2
     });
 }
 
@@ -74,7 +76,9 @@ fn sec_46_a_frame_that_is_refused_leaves_a_row() {
     eventually("both have a row", || {
         let denied = rows(&gateway, "denied");
         let ours = denied.iter().filter(|row| row["principal"] == "ann");
-        ours.filter(|row| row.to_string().contains("broker")).count() == 2
+        ours.filter(|row| row.to_string().contains("broker"))
+            .count()
+            == 2
     });
 }
 
@@ -84,7 +88,10 @@ fn sec_48_a_captured_frame_runs_nothing_again_and_is_worth_nothing_to_another() 
     let ledger = dir.path().join("ledger");
     let gateway = Gateway::up(&counted(&ledger));
     gateway.wait_for("one", "ready");
-    let (ann, bob) = (token(&gateway, "ann", "writer"), token(&gateway, "bob", "writer"));
+    let (ann, bob) = (
+        token(&gateway, "ann", "writer"),
+        token(&gateway, "bob", "writer"),
+    );
     let mut peer = Plain::subscribed(gateway.address, "ann", &ann);
     let captured = json!({
         "kind": "deliver", "to": "hub",
@@ -110,7 +117,10 @@ fn sec_48_a_captured_frame_runs_nothing_again_and_is_worth_nothing_to_another() 
             other => panic!("{other:?}"),
         }
     };
-    assert_eq!((&error["code"], &error["id"]), (&json!("conflict"), &json!("e-1")));
+    assert_eq!(
+        (&error["code"], &error["id"]),
+        (&json!("conflict"), &json!("e-1"))
+    );
     // Of another principal it is a forgery.
     let mut other = Plain::subscribed(gateway.address, "bob", &bob);
     other.say(&captured);
@@ -135,7 +145,11 @@ fn sec_48_a_token_that_expires_or_is_revoked_cuts_the_open_connection_and_says_w
     assert_eq!(answer.status, 200);
     for peer in [&mut revoked, &mut expiring] {
         let (error, closed) = peer.ended();
-        assert_eq!((&error["code"], closed), (&json!("expired"), 4002), "{error}");
+        assert_eq!(
+            (&error["code"], closed),
+            (&json!("expired"), 4002),
+            "{error}"
+        );
     }
     assert!(began.elapsed() < CUT_MAX, "{:?}", began.elapsed());
     assert!(!kept.tools("m").is_empty());
