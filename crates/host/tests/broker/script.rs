@@ -73,7 +73,22 @@ impl Broker {
 
     /// Takes the next connection and shakes hands.
     pub(crate) async fn peer(&self) -> Peer {
-        let mut stream = self.stream().await;
+        let (outgoing, incoming, head) = self.shake(self.stream().await).await;
+        Peer {
+            outgoing,
+            incoming,
+            head,
+        }
+    }
+
+    /// Takes the next connection, however long that takes, and shakes hands.
+    pub(crate) async fn accept(&self) -> (Outgoing, Incoming) {
+        let (stream, _) = self.listener.accept().await.unwrap();
+        let (outgoing, incoming, _) = self.shake(stream).await;
+        (outgoing, incoming)
+    }
+
+    async fn shake(&self, mut stream: TcpStream) -> (Outgoing, Incoming, String) {
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
             head.push(stream.read_u8().await.unwrap());
@@ -87,13 +102,9 @@ impl Broker {
              sec-websocket-accept: {accept}\r\n\r\n"
         );
         stream.write_all(answer.as_bytes()).await.unwrap();
-        let (outgoing, incoming) =
-            join(stream, Side::Server, Bytes::new(), self.limits, &self.tasks);
-        Peer {
-            outgoing,
-            incoming,
-            head: head.to_ascii_lowercase(),
-        }
+        let (side, limits) = (Side::Server, self.limits);
+        let (outgoing, incoming) = join(stream, side, Bytes::new(), limits, &self.tasks);
+        (outgoing, incoming, head.to_ascii_lowercase())
     }
 
     /// Takes the next connection, lets it in, and says what there is.
