@@ -1,5 +1,6 @@
 //! `cargo xtask bench`: measures the gateway beside its floors, in one run, in interleaved pairs.
 
+mod broker;
 mod gates;
 mod goals;
 mod http;
@@ -39,6 +40,7 @@ const PARTS: &[&str] = &[
     "sessions",
     "first",
     "reload",
+    "broker",
     "flat-tools",
     "flat-sessions",
 ];
@@ -149,6 +151,7 @@ fn measure_part(tools: &Tools, plan: &Plan, part: &str, report: &mut Report) -> 
         "sessions" => sessions(tools, plan, report),
         "first" => first(tools, plan, report),
         "reload" => reload::reload(tools, plan, report),
+        "broker" => broker::broker(tools, plan, report),
         "flat-tools" => flat_tools(tools, plan, report),
         "flat-sessions" => flat_sessions(tools, plan, report),
         other => bail!("`{other}` cannot be measured"),

@@ -1,6 +1,7 @@
 //! Running other programs, and the few things only the operating system knows.
 
 use std::{
+    fs,
     io::{BufRead, BufReader},
     net::TcpListener,
     path::Path,
@@ -91,6 +92,34 @@ pub(crate) fn free_port() -> Result<u16> {
         .context("no free port")?
         .local_addr()?
         .port())
+}
+
+/// Processor time of all threads of a process.
+pub(crate) fn cpu_us(pid: u32) -> u64 {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return 0;
+    };
+    let spent = threads.flatten().filter_map(|thread| {
+        let text = fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        text.split_whitespace().next()?.parse::<u64>().ok()
+    });
+    spent.sum::<u64>() / 1_000
+}
+
+/// Resident memory of a process.
+pub(crate) fn rss_kib(pid: u32) -> Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let rss = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let rss = rss.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
+    rss.context("no VmRSS")
+}
+
+/// Lets this process have as many open files as the machine allows.
+pub(crate) fn raise_descriptor_limit() -> Result<()> {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    setrlimit(Resource::Nofile, limit).context("no more open files are allowed")
 }
 
 /// The one place of this tool that reads a clock.

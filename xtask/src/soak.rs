@@ -7,19 +7,28 @@ use std::{
 
 use anyhow::Result;
 
-use crate::{chaos, ordeal, process, sim, writes};
+use crate::{chaos, fleet, ordeal, process, sim, writes};
 
 /// Worlds of the simulator.
 const SEEDS: u64 = 20_000;
 
-/// Tests that have a long form, which the environment asks for: the test, the variable, its value.
-const LONG: &[(&str, &str, &str)] = &[
+/// Tests that have a long form, which the environment asks for: package and program, the test, the
+/// variable, its value.
+const LONG: &[([&str; 2], &str, &str, &str)] = &[
     (
+        ["bowline-host", "broker"],
+        "policy::nothing_runs_is_listed_or_is_answered_over_a_broker_that_the_rules_deny",
+        "BOWLINE_BROKER_CASES",
+        "100000",
+    ),
+    (
+        ["bowline", "it"],
         "storm::servers_that_exit_at_once_are_started_within_their_budget",
         "BOWLINE_STORM_SERVERS",
         "1000",
     ),
     (
+        ["bowline", "it"],
         "freeze::calls_of_a_frozen_server_end_at_their_deadline",
         "BOWLINE_FREEZE_SECONDS",
         "60",
@@ -34,10 +43,10 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode> {
         sim::broken(&figures) == 0,
         sim::sentence(&figures),
     ));
-    for (test, variable, value) in LONG {
+    for ([package, program], test, variable, value) in LONG {
         let start = process::now();
         let mut cargo = Command::new("cargo");
-        cargo.args(["test", "--quiet", "--package", "bowline", "--test", "it"]);
+        cargo.args(["test", "--quiet", "--package", package, "--test", program]);
         cargo.args(["--", "--exact", "--nocapture", test]);
         cargo.env(variable, value).current_dir(root);
         let well = process::show(&mut cargo).is_ok();
@@ -49,6 +58,8 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode> {
     rows.push(("ordeal".to_owned(), kept, "see above".to_owned()));
     let once = writes::run(root, &[])? == ExitCode::SUCCESS;
     rows.push(("writes".to_owned(), once, "see above".to_owned()));
+    let fleet = fleet::carry_out(root, &fleet::Plan::full())?;
+    rows.push(("fleet".to_owned(), fleet, "see above".to_owned()));
     let report = chaos::measure(root, &chaos::Plan::full())?;
     print!("{}", report.table());
     let missed = report.missed();

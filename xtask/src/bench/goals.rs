@@ -180,6 +180,24 @@ pub(super) const GOALS: &[Goal] = &[
         "ms",
     ),
     goal(
+        "broker_live_c64",
+        "broker: a live call through a worker, 64 callers",
+        AtLeast(20_000.0),
+        "/s",
+    ),
+    goal(
+        "broker_live_ratio",
+        "broker: local calls/s by those through a worker, 64",
+        AtMost(3.0),
+        "x",
+    ),
+    goal(
+        "broker_peer_kib",
+        "broker: memory per idle peer, 5,000 of them",
+        AtMost(20.0),
+        "KiB",
+    ),
+    goal(
         "flat_tools",
         "CPU per call with 1,000 tools against 10",
         AtMost(1.1),

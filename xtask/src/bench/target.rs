@@ -3,6 +3,7 @@
 use std::{
     fs,
     io::{Read, Write},
+    net::SocketAddr,
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -39,6 +40,14 @@ pub(super) struct Target {
 impl Target {
     pub(super) fn pid(&self) -> String {
         self.child.id().to_string()
+    }
+
+    /// Where it listens, and what its owner proves it by.
+    pub(super) fn address(&self) -> Result<(SocketAddr, &str)> {
+        let at = self.url.trim_start_matches("http://");
+        let at = at.trim_end_matches("/mcp").parse()?;
+        let header = self.header.as_deref().unwrap_or_default();
+        Ok((at, header.rsplit(' ').next().unwrap_or_default()))
     }
 
     /// Where its files are.
@@ -173,7 +182,32 @@ fn started(
     behind: Option<Box<Target>>,
 ) -> Result<Target> {
     let prepared = prepare(tools, name, config)?;
-    let mut command = under_limits(&prepared.command(tools));
+    let command = prepared.command(tools);
+    run(tools, name, prepared, &command, behind)
+}
+
+/// The product as a worker of `hub`, which knows it by this token; its tools are those of the hub.
+pub(super) fn worker(tools: &Tools, hub: &Target, token: &str) -> Result<Target> {
+    let prepared = prepare(tools, "worker", "")?;
+    let file = prepared.folder.join("hub-token");
+    private(&file, token)?;
+    let mut command = Command::new(&tools.bowline);
+    command.args(["worker", "join", hub.url.trim_end_matches("/mcp"), "--json"]);
+    command.arg("--token-file").arg(file);
+    command.args(["--listen", &format!("127.0.0.1:{}", prepared.port)]);
+    command.arg("--state").arg(prepared.folder.join("state"));
+    run(tools, "through a worker", prepared, &command, None)
+}
+
+/// Starts a gateway and waits for its first right call.
+fn run(
+    tools: &Tools,
+    name: &'static str,
+    prepared: Prepared,
+    command: &Command,
+    behind: Option<Box<Target>>,
+) -> Result<Target> {
+    let mut command = under_limits(command);
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     command.stderr(fs::File::create(prepared.folder.join("stderr"))?);
     let mut child = command.spawn().context("could not start bowline")?;
@@ -227,17 +261,19 @@ pub(super) fn prepare(tools: &Tools, name: &str, config: &str) -> Result<Prepare
     fs::create_dir(&state)?;
     fs::set_permissions(&state, std::os::unix::fs::PermissionsExt::from_mode(0o700))?;
     let token = random_hex()?;
-    let mut file = fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(state.join("token"))?;
-    writeln!(file, "{token}")?;
+    private(&state.join("token"), &token)?;
     Ok(Prepared {
         folder,
         port: process::free_port()?,
         header: bearer(&token),
     })
+}
+
+/// Writes a file that is nobody else's.
+fn private(path: &Path, text: &str) -> Result<()> {
+    let mut options = fs::OpenOptions::new();
+    options.write(true).create_new(true).mode(0o600);
+    Ok(writeln!(options.open(path)?, "{text}")?)
 }
 
 impl Prepared {

@@ -195,22 +195,19 @@ impl Gateway {
         let pids = self.pids()?;
         let healthy = self.healthy.iter().filter_map(|name| pids.get(*name));
         Ok(Cpu {
-            gateway_us: cpu_us(self.child.id()),
-            healthy_us: healthy.map(|pid| cpu_us(*pid)).sum(),
+            gateway_us: process::cpu_us(self.child.id()),
+            healthy_us: healthy.map(|pid| process::cpu_us(*pid)).sum(),
         })
     }
 
     pub(super) fn vitals(&self) -> Result<Vitals> {
         let pid = self.child.id();
         let fds = fs::read_dir(format!("/proc/{pid}/fd"))?.count();
-        let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-        let rss = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let rss = rss.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
         let descendants = descendants(pid);
         let zombies = descendants.iter().filter(|(_, zombie)| *zombie).count();
         Ok(Vitals {
             fds,
-            rss_kib: rss.context("no VmRSS")?,
+            rss_kib: process::rss_kib(pid)?,
             zombies,
             processes: descendants.len(),
         })
@@ -252,18 +249,6 @@ fn everything(root: &Path) -> Option<(String, String)> {
     let node = peers.get("node")?.as_str()?.to_owned();
     let script = peers.pointer("/servers/everything")?.as_str()?.to_owned();
     Some((node, script))
-}
-
-/// Processor time of all threads of a process.
-fn cpu_us(pid: u32) -> u64 {
-    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
-        return 0;
-    };
-    let spent = threads.flatten().filter_map(|thread| {
-        let text = fs::read_to_string(thread.path().join("schedstat")).ok()?;
-        text.split_whitespace().next()?.parse::<u64>().ok()
-    });
-    spent.sum::<u64>() / 1_000
 }
 
 /// All processes below one, each with whether it is a zombie.

@@ -320,12 +320,7 @@ fn worker(
         .open(&file)?;
     std::io::Write::write_all(&mut made, token.as_bytes())?;
     let mut command = network.afar(binary);
-    command.args([
-        "worker",
-        "join",
-        &format!("ws://{}/broker", at.afar),
-        "--json",
-    ]);
+    command.args(["worker", "join", &format!("http://{}", at.afar), "--json"]);
     command
         .arg("--token-file")
         .arg(file)
