@@ -82,10 +82,11 @@ impl fmt::Display for Mailbox {
 /// Refuses what cannot be the id of a message.
 ///
 /// # Errors
-/// It is empty, too long, or holds anything but `[A-Za-z0-9_.:-]`.
+/// It is empty, too long, `.`, `..`, or holds anything but `[A-Za-z0-9_.:-]`.
 pub fn check_id(id: &str) -> Result<(), BadName> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | ':' | '-');
-    match (1..=ID_CHARS_MAX).contains(&id.len()) && id.chars().all(plain) {
+    let fits = (1..=ID_CHARS_MAX).contains(&id.len()) && !matches!(id, "." | "..");
+    match fits && id.chars().all(plain) {
         true => Ok(()),
         false => Err(BadName::Message),
     }
@@ -127,6 +128,8 @@ mod tests {
         }
         for id in [
             "",
+            ".",
+            "..",
             "a/b",
             "a\\b",
             "a b",

@@ -28,15 +28,15 @@ use bowline_core::time::Now;
 use bowline_link::BoxFuture;
 use bowline_wire::broker::{Answer, Ask, From, Item};
 
-pub use backend::{AsStamped, Backend, ExecutorBackend, Guests, HostBackend, Job};
+pub use backend::{Backend, ExecutorBackend, Guests, HostBackend, Job};
 pub use client::{
     Client, ClientOptions, ConnectError, Credential, DeliverError, Line, Reconnect, Served,
 };
 pub use failures::{BAD_REQUEST, EXPIRED, OUTCOME_UNKNOWN, TOOL_FAILED, expired, outcome_unknown};
 pub use federation::{Federation, Following, Takes, WORKER_KEEP};
 pub use hub::{
-    Admitted, BROKE_PROTOCOL, CREDENTIAL_OVER, FENCED, GOING_DOWN, Hub, HubError, HubLimits,
-    LetterView, MailboxView, NOT_ADMITTED, Offers, PeerView, Porter, Rights, Untaken,
+    Admitted, BROKE_PROTOCOL, CREDENTIAL_OVER, FENCED, GOING_DOWN, Hub, HubCounts, HubError,
+    HubLimits, LetterView, MailboxView, NOT_ADMITTED, Offers, PeerView, Porter, Rights, Untaken,
 };
 pub use ledger::Ledger;
 pub(crate) use link::{PeerLink, away};

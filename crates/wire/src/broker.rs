@@ -11,6 +11,7 @@ mod members;
 mod read;
 mod write;
 
+use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -163,8 +164,8 @@ pub enum Frame {
     },
 }
 
-/// The first frame of a peer.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// The first frame of a peer. What it shows of itself leaves the credential out.
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Hello {
     /// The mailbox it claims; the credential decides.
     pub session_id: Arc<str>,
@@ -174,6 +175,17 @@ pub struct Hello {
     pub token: Option<Arc<str>>,
     /// Tells two starts of one program apart.
     pub instance: Option<Arc<str>>,
+}
+
+impl fmt::Debug for Hello {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hello")
+            .field("session_id", &self.session_id)
+            .field("role", &self.role)
+            .field("token", &self.token.as_ref().map(|_| ".."))
+            .field("instance", &self.instance)
+            .finish()
+    }
 }
 
 /// What a peer is told that was let in.

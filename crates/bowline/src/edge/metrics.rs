@@ -1,5 +1,6 @@
 //! `/metrics`: what is counted anyway, written down when somebody asks. For the owner only.
 
+mod broker;
 mod outbox;
 mod own;
 
@@ -17,6 +18,7 @@ use prometheus_client::encoding::{
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
+use self::broker::Broker;
 use self::outbox::Waiting;
 use self::own::Own;
 use super::Edge;
@@ -59,6 +61,11 @@ mod name {
     pub(super) const OUTBOX_QUEUED: &str = "bowline_outbox_queued";
     pub(super) const OUTBOX_DEAD: &str = "bowline_outbox_dead";
     pub(super) const OUTBOX_OLDEST: &str = "bowline_outbox_oldest_seconds";
+    pub(super) const BROKER_PEERS: &str = "bowline_broker_peers";
+    pub(super) const BROKER_WAITING: &str = "bowline_broker_waiting";
+    pub(super) const BROKER_DEEPEST: &str = "bowline_broker_mailbox_waiting_max";
+    pub(super) const BROKER_DEAD: &str = "bowline_broker_dead";
+    pub(super) const BROKER_EVENTS: &str = "bowline_broker_messages";
     pub(super) const SPANS: &str = "bowline_spans";
     pub(super) const DENIED: &str = "bowline_denied";
 }
@@ -109,6 +116,7 @@ struct Scrape {
     own: Own,
     servers: Vec<Seen>,
     waiting: Waiting,
+    broker: Broker,
     /// How often each sort of rule denied somebody something.
     denials: Vec<(&'static str, u64)>,
     /// Spans that a collector took, and that were lost; absent where they go nowhere.
@@ -125,6 +133,7 @@ impl Scrape {
             own: Own::read(),
             servers: seen(edge).await,
             waiting: Waiting::of(edge).await,
+            broker: Broker::of(edge).await,
             denials: edge.host.denials(),
             spans: edge
                 .traces
@@ -258,6 +267,7 @@ impl Collector for Scrape {
         self.calls(&mut out)?;
         self.cache(&mut out)?;
         self.waiting.write(&mut out, &self.servers)?;
+        self.broker.write(&mut out)?;
         out.denied(&self.denials)?;
         match self.spans {
             Some((sent, dropped)) => out.spans(sent, dropped),

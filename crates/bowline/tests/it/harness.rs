@@ -163,14 +163,19 @@ fn start(dir: &Path, more: impl FnOnce(&mut Command)) -> (Child, SocketAddr, Str
         .unwrap();
     let ready: Value =
         serde_json::from_str(&line).unwrap_or_else(|_| panic!("no ready line: {line:?}"));
+    let (address, token) = address_of(&ready);
+    (child, address, token)
+}
+
+/// Where a gateway serves, and the token of its owner, by what it says when it does.
+fn address_of(ready: &Value) -> (SocketAddr, String) {
     let address = ready["mcp"].as_str().unwrap();
     let address = address
         .strip_prefix("http://")
         .and_then(|rest| rest.strip_suffix("/mcp"))
         .unwrap();
     let token = std::fs::read_to_string(ready["token_file"].as_str().unwrap()).unwrap();
-    let token = token.trim().to_owned();
-    (child, address.parse().unwrap(), token)
+    (address.parse().unwrap(), token.trim().to_owned())
 }
 
 impl Drop for Gateway {
@@ -483,6 +488,7 @@ mod more;
 pub(crate) mod network;
 mod process;
 pub(crate) mod served;
+pub(crate) mod worker;
 
 pub(crate) use process::{lives, memory};
 

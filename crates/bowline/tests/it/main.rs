@@ -56,4 +56,5 @@ mod streams;
 mod telemetry;
 mod tokens;
 mod too_much;
+mod worker;
 mod writes;

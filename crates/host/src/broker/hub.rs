@@ -3,6 +3,7 @@
 //! A mailbox is a lane of the journal, `mbx/NAME`. What goes to the hub itself waits in one lane
 //! for each sender, `mbx/hub/NAME`, so that nobody can fill it or keep it busy for others.
 
+mod counts;
 mod greet;
 mod intake;
 mod live;
@@ -33,14 +34,17 @@ use bowline_link::websocket::{Incoming, Outgoing};
 use bowline_wire::broker::{Hello, Refusal};
 use tokio::sync::{Notify, OnceCell, Semaphore, watch};
 
+use self::counts::Counts;
 use self::own::Desk;
-use self::peers::Peers;
+use self::peers::{Peer, Peers};
 use self::remote::Waiting;
 use crate::broker::{Remote, Serving};
+use crate::events::What;
 use crate::host::Host;
 use crate::ports::Clock;
 use crate::tasks::Tasks;
 
+pub use counts::HubCounts;
 pub use offer::{Offers, Untaken};
 pub use views::{HubError, LetterView, MailboxView, PeerView};
 
@@ -188,6 +192,7 @@ struct Shared {
     greetings: Semaphore,
     /// Numbers connections, and requests that the hub passes on.
     numbers: AtomicU64,
+    counts: Counts,
     /// Set once, when the hub goes down.
     closing: watch::Sender<bool>,
 }
@@ -227,6 +232,7 @@ impl Hub {
             identity: OnceCell::new(),
             greetings: Semaphore::new(GREETINGS_MAX),
             numbers: AtomicU64::new(1),
+            counts: Counts::default(),
             closing: watch::Sender::new(false),
         });
         let tasks = host.tasks();
@@ -272,6 +278,15 @@ impl Hub {
 }
 
 impl Shared {
+    /// Tells those who watch what a peer does.
+    fn tell(&self, peer: &Peer, state: &'static str) {
+        self.host.events().tell(What::Peer {
+            mailbox: Arc::clone(peer.mailbox().as_str()),
+            state,
+            reason: None,
+        });
+    }
+
     fn clock(&self) -> &Arc<dyn Clock> {
         self.host.clock()
     }

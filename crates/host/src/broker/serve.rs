@@ -29,7 +29,7 @@ pub use courier::{Courier, ReplyError, reply_id};
 const PUT_BACK: Duration = Duration::from_secs(1);
 
 /// How long requests that are taken back at the end may take to tell so.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// The bounds of serving.
 #[derive(Clone, Copy, Debug)]

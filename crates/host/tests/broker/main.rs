@@ -18,6 +18,8 @@ mod post;
 mod remote;
 mod script;
 mod serve;
+mod serve_host;
 mod serve_limits;
 mod serve_roles;
+mod supervise;
 mod wares;

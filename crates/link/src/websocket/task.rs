@@ -1,12 +1,13 @@
 //! The task of a connection: it writes what is queued, pings, and closes.
 
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{sleep, timeout};
 
 use super::frame::Encoder;
 use super::shared::{Shared, Work};
@@ -22,6 +23,9 @@ const COPY_BYTES_MAX: usize = 16 * 1024;
 
 /// What the writing half holds while nothing is said, in bytes.
 const REST_BYTES: usize = 2 * 1024;
+
+/// Pings are never closer together than this.
+const PING_EVERY_MIN: Duration = Duration::from_millis(1);
 
 /// How long the other side may take to say that it read our farewell, or the reader to find out
 /// why nothing can be written.
@@ -49,23 +53,25 @@ struct Batch {
     weight: usize,
 }
 
-/// Says that it is over when the task goes away, however it does.
-#[derive(Debug)]
-struct Over(Arc<Shared>);
-
-impl Drop for Over {
+/// It is over when the task goes away, however it does.
+impl<W> Drop for Task<W> {
     fn drop(&mut self) {
-        self.0.end(Ended::Local);
+        self.shared.end(Ended::Local);
     }
 }
 
 impl<W: AsyncWrite + Unpin> Task<W> {
     pub(super) async fn run(mut self) {
-        let _over = Over(Arc::clone(&self.shared));
-        let mut ping_at = clock::after(self.limits.ping_every);
+        let mut ping = pin!(sleep(self.limits.ping_every));
         let mut batch = Batch::default();
         loop {
-            let next = self.gather(&mut batch, &mut ping_at);
+            let now = clock::now();
+            if now >= ping.deadline() {
+                self.encoder.ping(&mut batch.out);
+                let every = self.limits.ping_every.max(PING_EVERY_MIN);
+                ping.as_mut().reset(now + every);
+            }
+            let next = self.gather(&mut batch);
             if !batch.out.is_empty() {
                 if let Err(cause) = self.write(&batch).await {
                     return self.give_up(cause).await;
@@ -78,7 +84,7 @@ impl<W: AsyncWrite + Unpin> Task<W> {
                 Work::Wait => {
                     tokio::select! {
                         () = self.shared.woken() => {}
-                        () = sleep_until(ping_at) => {}
+                        () = ping.as_mut() => {}
                     }
                 }
                 Work::Close(code, reason) => {
@@ -96,12 +102,7 @@ impl<W: AsyncWrite + Unpin> Task<W> {
     }
 
     /// Takes what is to be written, as long as it is small.
-    fn gather(&mut self, batch: &mut Batch, ping_at: &mut Instant) -> Work {
-        let now = clock::now();
-        if now >= *ping_at {
-            self.encoder.ping(&mut batch.out);
-            *ping_at = now + self.limits.ping_every;
-        }
+    fn gather(&mut self, batch: &mut Batch) -> Work {
         loop {
             match self.shared.work() {
                 Work::Pong(said) => self.encoder.pong(&said, &mut batch.out),

@@ -21,7 +21,12 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+mod dialling;
+mod ends;
+mod invalid;
+mod limits;
 mod talk;
+mod tls;
 
 /// No wait of a test takes longer; a test that does has failed.
 const LONG: Duration = Duration::from_secs(20);
@@ -62,7 +67,7 @@ async fn listen() -> (TcpListener, Endpoint) {
 }
 
 /// Reads the head of a request.
-async fn head(stream: &mut TcpStream) -> String {
+async fn head(stream: &mut (impl AsyncReadExt + Unpin)) -> String {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         head.push(stream.read_u8().await.unwrap());
@@ -70,19 +75,24 @@ async fn head(stream: &mut TcpStream) -> String {
     String::from_utf8(head).unwrap()
 }
 
-/// Takes one caller in; returns what it asked for, and the stream behind the handshake.
-async fn accept(listener: &TcpListener) -> (String, TcpStream) {
-    let (mut stream, _) = listener.accept().await.unwrap();
-    let head = head(&mut stream).await;
+/// What lets a caller in.
+fn answer_to(head: &str) -> String {
     let key = head
         .lines()
         .find_map(|line| line.strip_prefix("Sec-WebSocket-Key: "))
         .unwrap();
     let accept = accept_key(key.as_bytes());
-    let answer = format!(
+    format!(
         "HTTP/1.1 101 Switching Protocols\r\nupgrade: WebSocket\r\nConnection: keep-alive, \
          Upgrade\r\nSec-WebSocket-Accept: {accept}\r\n\r\n"
-    );
+    )
+}
+
+/// Takes one caller in; returns what it asked for, and the stream behind the handshake.
+async fn accept(listener: &TcpListener) -> (String, TcpStream) {
+    let (mut stream, _) = listener.accept().await.unwrap();
+    let head = head(&mut stream).await;
+    let answer = answer_to(&head);
     stream.write_all(answer.as_bytes()).await.unwrap();
     (head, stream)
 }
@@ -119,30 +129,61 @@ async fn end(incoming: &mut Incoming) -> Ended {
     }
 }
 
-#[tokio::test]
-async fn the_upgrade_is_asked_for_with_the_token_and_a_refusal_says_its_status() {
-    let (listener, endpoint) = listen().await;
-    let spawner = Tokio::default();
-    let limits = SocketLimits::default();
-    let (dialled, (head, _stream)) = tokio::join!(
-        dial(&endpoint, Some("s3cret\n"), soon(), limits, &spawner),
-        accept(&listener)
-    );
-    drop(dialled.unwrap());
-    assert!(head.starts_with("GET /broker HTTP/1.1\r\n"), "{head}");
-    assert!(
-        head.contains("\r\nAuthorization: Bearer s3cret\r\n"),
-        "{head}"
-    );
-    for status in [401, 404, 200, 101] {
-        let refuse = async {
-            let (mut stream, _) = listener.accept().await.unwrap();
-            self::head(&mut stream).await;
-            let answer = format!("HTTP/1.1 {status} No\r\nContent-Length: 0\r\n\r\n");
-            stream.write_all(answer.as_bytes()).await.unwrap();
-        };
-        let dialling = dial(&endpoint, None, soon(), limits, &spawner);
-        let (dialled, ()) = tokio::join!(dialling, refuse);
-        assert_eq!(dialled.err(), Some(DialError::Refused { status }));
+/// One frame as the other side of the wire writes it.
+fn frame(first: u8, mask: Option<[u8; 4]>, payload: &[u8]) -> Vec<u8> {
+    let masked = if mask.is_some() { 0x80 } else { 0 };
+    let mut out = vec![first];
+    match payload.len() {
+        len @ 0..=125 => out.push(masked | u8::try_from(len).unwrap()),
+        len @ 126..=0xffff => {
+            out.push(masked | 126);
+            out.extend_from_slice(&u16::try_from(len).unwrap().to_be_bytes());
+        }
+        len => {
+            out.push(masked | 127);
+            out.extend_from_slice(&u64::try_from(len).unwrap().to_be_bytes());
+        }
+    }
+    let mask = mask.inspect(|mask| out.extend_from_slice(mask));
+    let key = mask.unwrap_or_default();
+    let masked = payload.iter().zip(key.iter().cycle());
+    out.extend(masked.map(|(byte, key)| byte ^ key));
+    out
+}
+
+const TEXT: u8 = 0x81;
+const BINARY: u8 = 0x82;
+const CLOSE: u8 = 0x88;
+const PING: u8 = 0x89;
+const PONG: u8 = 0x8a;
+
+/// Reads one frame of a client: its first byte and what it says.
+async fn read_frame(stream: &mut TcpStream) -> std::io::Result<(u8, Vec<u8>)> {
+    let first = stream.read_u8().await?;
+    let second = stream.read_u8().await?;
+    assert_eq!(second & 0x80, 0x80, "a client masks");
+    let len = match second & 0x7f {
+        126 => u64::from(stream.read_u16().await?),
+        127 => stream.read_u64().await?,
+        len => u64::from(len),
+    };
+    let mut mask = [0; 4];
+    stream.read_exact(&mut mask).await?;
+    let mut payload = vec![0; usize::try_from(len).unwrap()];
+    stream.read_exact(&mut payload).await?;
+    for (byte, key) in payload.iter_mut().zip(mask.iter().cycle()) {
+        *byte ^= key;
+    }
+    Ok((first, payload))
+}
+
+/// The next frame of a client that is no ping.
+async fn read_said(stream: &mut TcpStream) -> (u8, Vec<u8>) {
+    loop {
+        let read = tokio::time::timeout(LONG, read_frame(stream)).await;
+        let (first, said) = read.unwrap().unwrap();
+        if first != PING {
+            return (first, said);
+        }
     }
 }

@@ -1,5 +1,7 @@
 //! What is said arrives, in order and whole.
 
+use futures_util::FutureExt;
+
 use super::*;
 
 #[tokio::test]
@@ -33,4 +35,98 @@ async fn messages_arrive_in_order_and_whole_both_ways() {
     assert_eq!(client.send(Bytes::new()).await, Err(want));
     drop((from_server, from_client));
     spawner.idle().await;
+}
+
+#[tokio::test]
+async fn a_message_in_pieces_arrives_whole_with_pings_in_between() {
+    let spawner = Tokio::default();
+    let (_outgoing, mut incoming, mut stream) = raw_server(SocketLimits::default(), &spawner).await;
+    let text = "é".repeat(300);
+    // Between the two bytes of a letter, too.
+    let (first, rest) = text.as_bytes().split_at(101);
+    let mut bytes = frame(0x01, None, first);
+    bytes.extend(frame(PING, None, b"there?"));
+    bytes.extend(frame(0x00, None, b""));
+    bytes.extend(frame(PONG, None, b"nobody asked"));
+    bytes.extend(frame(0x80, None, rest));
+    let write = async {
+        for byte in bytes {
+            stream.write_u8(byte).await.unwrap();
+            stream.flush().await.unwrap();
+        }
+    };
+    let (next, ()) = tokio::join!(incoming.next(), write);
+    assert_eq!(next.unwrap(), text);
+    assert_eq!(read_said(&mut stream).await, (PONG, b"there?".to_vec()));
+}
+
+#[tokio::test]
+async fn what_is_no_text_is_skipped() {
+    let spawner = Tokio::default();
+    let (_outgoing, mut incoming, mut stream) = raw_server(SocketLimits::default(), &spawner).await;
+    let mut bytes = frame(BINARY, None, b"\xff\xfe");
+    bytes.extend(frame(0x02, None, b"\xff"));
+    bytes.extend(frame(0x80, None, b"more"));
+    bytes.extend(frame(TEXT, None, b"text"));
+    stream.write_all(&bytes).await.unwrap();
+    assert_eq!(incoming.next().await.unwrap(), "text");
+}
+
+#[tokio::test]
+async fn a_dropped_wait_for_the_next_message_loses_nothing() {
+    let spawner = Tokio::default();
+    let (_outgoing, mut incoming, mut stream) = raw_server(SocketLimits::default(), &spawner).await;
+    let said: Vec<String> = (0..50).map(|number| "m".repeat(number * 20)).collect();
+    let write = async {
+        for text in &said {
+            for chunk in frame(TEXT, None, text.as_bytes()).chunks(7) {
+                stream.write_all(chunk).await.unwrap();
+                tokio::task::yield_now().await;
+            }
+        }
+    };
+    let read = async {
+        let mut heard = Vec::new();
+        while heard.len() < said.len() {
+            // Each wait is asked once and thrown away.
+            match incoming.next().now_or_never() {
+                Some(next) => heard.push(String::from_utf8(next.unwrap().to_vec()).unwrap()),
+                None => tokio::task::yield_now().await,
+            }
+        }
+        heard
+    };
+    let ((), heard) = tokio::join!(write, read);
+    assert_eq!(heard, said);
+}
+
+#[tokio::test]
+async fn a_dropped_send_leaves_nothing_or_the_whole_message() {
+    let spawner = Tokio::default();
+    let limits = SocketLimits {
+        queue_max: 2,
+        ..SocketLimits::default()
+    };
+    let ((client, _from_server), (server, mut from_client)) = pair(limits, limits, &spawner).await;
+    let mut sent = Vec::new();
+    for number in 0..200 {
+        let text = format!("{number}");
+        if client.send(text.clone().into()).now_or_never().is_some() {
+            sent.push(text);
+        }
+        if number % 5 == 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+    client.send("end".into()).await.unwrap();
+    let mut heard = Vec::new();
+    loop {
+        match from_client.next().await.unwrap() {
+            text if text == "end" => break,
+            text => heard.push(String::from_utf8(text.to_vec()).unwrap()),
+        }
+    }
+    assert_eq!(heard, sent);
+    assert!(sent.len() < 200, "the queue never was full");
+    drop(server);
 }

@@ -268,6 +268,16 @@ fn what_a_server_may_nest_fits_into_a_frame_and_no_more() {
 }
 
 #[test]
+fn a_hello_shows_no_credential() {
+    let hello = Hello {
+        token: Some("s3cret".into()),
+        ..Hello::default()
+    };
+    let shown = format!("{:?}", Frame::Hello(hello));
+    assert!(!shown.contains("s3cret"), "{shown}");
+}
+
+#[test]
 fn a_payload_is_a_piece_of_the_frame_and_no_copy() {
     let bytes = Frame::Response {
         id: "1".into(),

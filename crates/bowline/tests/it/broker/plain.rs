@@ -1,6 +1,7 @@
 //! A peer that knows nothing of us: it speaks only the first frames of the protocol, as JSON text
 //! that stands here as it is, over a WebSocket library.
 
+use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
@@ -15,6 +16,8 @@ use crate::harness::PATIENCE;
 #[derive(Debug)]
 pub(crate) struct Plain {
     socket: WebSocket<TcpStream>,
+    /// Frames that came while others were waited for.
+    kept: VecDeque<Value>,
     /// Who it says it is.
     pub(crate) name: String,
 }
@@ -65,8 +68,11 @@ impl Plain {
 
     /// Speaks over a connection that was made already.
     pub(crate) fn over(socket: WebSocket<TcpStream>) -> Self {
-        let name = String::new();
-        Self { socket, name }
+        Self {
+            socket,
+            kept: VecDeque::new(),
+            name: String::new(),
+        }
     }
 
     /// Connects and says who it is.
@@ -111,6 +117,13 @@ impl Plain {
 
     /// Returns what comes next.
     pub(crate) fn next(&mut self) -> Came {
+        match self.kept.pop_front() {
+            Some(frame) => Came::Frame(frame),
+            None => self.read(),
+        }
+    }
+
+    fn read(&mut self) -> Came {
         loop {
             return match self.socket.read() {
                 Ok(Message::Text(text)) => Came::Frame(serde_json::from_str(&text).unwrap()),
@@ -147,13 +160,17 @@ impl Plain {
         }
     }
 
-    /// Returns the next frame of a kind.
+    /// Returns the next frame of a kind; others wait until they are asked for.
     pub(crate) fn wait_for(&mut self, kind: &str) -> Value {
+        let at = self.kept.iter().position(|frame| frame["kind"] == kind);
+        if let Some(frame) = at.and_then(|at| self.kept.remove(at)) {
+            return frame;
+        }
         loop {
-            match self.next() {
+            match self.read() {
                 Came::Frame(frame) if frame["kind"] == kind => return frame,
                 Came::Frame(frame) if frame["kind"] == "error" => panic!("refused: {frame}"),
-                Came::Frame(_) => {}
+                Came::Frame(frame) => self.kept.push_back(frame),
                 other => panic!("no {kind}: {other:?}"),
             }
         }

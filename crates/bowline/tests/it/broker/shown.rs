@@ -67,7 +67,7 @@ fn peers_and_mailboxes_are_listed_while_they_are_there() {
     assert!(text.contains("ann") && text.contains("bob"), "{text}");
     assert!(text_of(&gateway, &["status"]).contains("1 worker"));
     assert_eq!(series(&gateway, "bowline_broker_peers "), 1.0);
-    assert_eq!(series(&gateway, "bowline_broker_mailbox_waiting "), 1.0);
+    assert_eq!(series(&gateway, "bowline_broker_waiting "), 1.0);
     drop(peer);
     eventually("it is gone", || {
         gateway.api("/api/v1/broker")["peers"] == json!([])

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use bowline_core::call::{Body, Call, Principal, Reply, Role, Route, Scope, Subject};
+use bowline_core::call::{Body, Call, Principal, Reply, Route, Scope, Subject};
 use bowline_core::error::Failure;
 use bowline_link::BoxFuture;
 use bowline_wire::broker::{Answer, Ask, From, Item};
@@ -26,25 +26,6 @@ pub trait Guests: fmt::Debug + Send + Sync {
 
     /// Whether a server is there for others at all.
     fn serves(&self, server: &str) -> bool;
-}
-
-/// Takes the role that the hub stamped as a role of ours, and offers every server: what the role
-/// may do, and what those without one may, is for the policy to say.
-#[derive(Clone, Debug)]
-pub struct AsStamped {
-    /// The name under which the hub is known here.
-    pub hub: Arc<str>,
-}
-
-impl Guests for AsStamped {
-    fn principal(&self, from: &From) -> Option<Arc<Principal>> {
-        let role = from.role.clone().map_or(Role::None, Role::Named);
-        Some(Arc::new(Principal::new(&format!("hub:{}", self.hub), role)))
-    }
-
-    fn serves(&self, _server: &str) -> bool {
-        true
-    }
 }
 
 /// The tools of a host.

@@ -3,6 +3,7 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
+use bowline_core::mailbox::Mailbox;
 use bowline_core::sync::lock;
 use bowline_core::time::millis;
 use bowline_link::BoxFuture;
@@ -10,11 +11,13 @@ use bowline_link::websocket::{Incoming, Outgoing};
 use bowline_wire::broker::{Frame, Refusal, Welcome};
 use tokio::sync::{Notify, Semaphore};
 
+use super::counts::one;
 use super::intake::{self, Intake};
 use super::peers::{Books, Peer};
 use super::rights::{not_allowed, refusal};
 use super::{
-    Admitted, BROKE_PROTOCOL, CREDENTIAL_OVER, GOING_DOWN, NOT_ADMITTED, Porter, Shared, pump,
+    Admitted, BROKE_PROTOCOL, CREDENTIAL_OVER, GOING_DOWN, NOT_ADMITTED, Porter, Shared, mailbox,
+    pump,
 };
 use crate::catalog::ListKind;
 use bowline_core::call::Scope;
@@ -32,6 +35,7 @@ pub(super) async fn attend(
     let (peer, credential) = match admitted.and_then(|admitted| seat(shared, &out, admitted)) {
         Ok(seated) => seated,
         Err(Some(refusal)) => {
+            one(&shared.counts.refused);
             porter.refused(None, &refusal);
             let reason = Arc::clone(&refusal.reason);
             let _ = out.try_send(Frame::Error(refusal).to_bytes());
@@ -49,6 +53,7 @@ pub(super) async fn attend(
     if !welcome(shared, &peer).await {
         return;
     }
+    shared.tell(&peer, "joined");
     let intake = Intake::new(shared, &peer, porter);
     tokio::select! {
         biased;
@@ -86,9 +91,16 @@ async fn greet(
         return Err(Some(refusal("bad_frame", "expected hello", None)));
     };
     let (admitted, credential) = porter.admit(&hello).map_err(Some)?;
-    match admitted.owns_up(&hello) {
-        true => Ok((admitted, credential)),
-        false => Err(Some(not_allowed(None))),
+    if !admitted.owns_up(&hello) {
+        return Err(Some(not_allowed(None)));
+    }
+    // What it sends to the hub has the longest of all names.
+    match mailbox::lane(&Mailbox::hub(), admitted.mailbox.as_str()) {
+        Ok(_) => Ok((admitted, credential)),
+        Err(_) => {
+            let reason = "the name of the mailbox is too long";
+            Err(Some(refusal("bad_name", reason, None)))
+        }
     }
 }
 
@@ -156,6 +168,7 @@ impl Drop for Seated {
         let (shared, peer) = (&self.shared, &self.peer);
         pump::stop(shared, peer);
         lock(&shared.peers).leave(peer);
+        shared.tell(peer, "left");
         super::remote::tell(shared, peer.mailbox());
         super::offer::gone(shared, peer);
     }

@@ -15,6 +15,7 @@ use bowline_link::websocket::Incoming;
 use bowline_wire::broker::{Frame, FrameError, Letter, REQUEST, Refusal};
 use tokio::task::{AbortHandle, JoinSet};
 
+use super::counts::one;
 use super::peers::Peer;
 use super::pump::{self, Outcome, Return};
 use super::rights::{not_allowed, refusal};
@@ -83,6 +84,8 @@ impl<'a> Intake<'a> {
     pub(super) async fn run(mut self, incoming: &mut Incoming) -> End {
         loop {
             let Ok(bytes) = incoming.next().await else {
+                // What it said last counts: an acknowledgement above all.
+                while self.work.join_next().await.is_some() {}
                 return End::Gone;
             };
             self.reap().await;
@@ -165,6 +168,7 @@ impl<'a> Intake<'a> {
 
     /// Tells the peer no, and the porter that it was told.
     pub(super) async fn refuse(&self, refusal: Refusal) {
+        one(&self.shared.counts.refused);
         self.porter.refused(Some(&self.peer.admitted), &refusal);
         self.peer.send(&Frame::Error(refusal)).await;
     }
@@ -193,7 +197,7 @@ impl<'a> Intake<'a> {
 
     async fn deliver(&mut self, to: &str, letter: Letter) {
         self.slow().await;
-        let (to, letter) = match self.vetted(to, letter) {
+        let (to, letter) = match self.vetted(to, &letter) {
             Ok(vetted) => vetted,
             Err(refusal) => return self.refuse(refusal).await,
         };
@@ -209,7 +213,7 @@ impl<'a> Intake<'a> {
     }
 
     /// Checks all that a message says, and stamps it.
-    fn vetted(&self, to: &str, letter: Letter) -> Result<(Mailbox, Letter), Refusal> {
+    fn vetted(&self, to: &str, letter: &Letter) -> Result<(Mailbox, Letter), Refusal> {
         let bad =
             |name: bowline_core::mailbox::BadName, id| refusal("bad_name", &name.to_string(), id);
         // A name that is none is not repeated.
@@ -285,7 +289,10 @@ async fn deliver(shared: &Arc<Shared>, peer: &Peer, to: &Mailbox, letter: Letter
     let stored = shared.store(to, &peer.admitted.principal, &letter).await;
     let id = Arc::clone(&letter.id);
     let said = match &stored {
-        Ok(_) => Frame::Delivered { id },
+        Ok(_) => {
+            one(&shared.counts.delivered);
+            Frame::Delivered { id }
+        }
         Err(error) => Frame::Error(unstored(error, &id)),
     };
     peer.send(&said).await;

@@ -56,8 +56,10 @@ pub(super) struct Desk {
     shares: HashMap<Arc<str>, usize>,
     /// When a sender's messages are due again that were put back.
     dues: BTreeSet<(Now, Arc<str>)>,
-    /// Requests that were taken back before they came up, oldest first: `SENDER/ID`.
-    cancelled: VecDeque<Arc<str>>,
+    /// Requests that were taken back before they came up: `SENDER/ID`.
+    cancelled: HashSet<Arc<str>>,
+    /// The same, oldest first; those that came up since are among them.
+    cancelled_order: VecDeque<Arc<str>>,
     count: watch::Sender<usize>,
 }
 
@@ -126,16 +128,19 @@ impl Desk {
     }
 
     fn take_back(&mut self, name: Arc<str>) {
-        if self.cancelled.len() >= CANCELLED_MAX {
-            self.cancelled.pop_front();
+        if self.cancelled_order.len() >= CANCELLED_MAX
+            && let Some(oldest) = self.cancelled_order.pop_front()
+        {
+            self.cancelled.remove(&oldest);
         }
-        self.cancelled.push_back(name);
+        if self.cancelled.insert(Arc::clone(&name)) {
+            self.cancelled_order.push_back(name);
+        }
     }
 
     /// Whether a request was taken back before it came up.
     fn was_taken_back(&mut self, name: &str) -> bool {
-        let at = self.cancelled.iter().position(|one| &**one == name);
-        at.and_then(|at| self.cancelled.remove(at)).is_some()
+        self.cancelled.remove(name)
     }
 
     /// Sees how many are in hand.

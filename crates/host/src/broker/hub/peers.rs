@@ -53,6 +53,8 @@ pub(super) struct Books {
     pub(super) asked: HashMap<Arc<str>, Waiter, RandomState>,
     /// What it last saw of the catalog.
     pub(super) seen: [u8; 32],
+    /// Whether somebody waits to tell it that this changed.
+    pub(super) telling: bool,
     /// Its servers in our catalog.
     pub(super) offers: Vec<Arc<str>>,
 }

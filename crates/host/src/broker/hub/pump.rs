@@ -8,6 +8,7 @@ use bowline_core::time::Now;
 use bowline_journal::{Delivery, Lane, Order, Receipt};
 use bowline_wire::broker::{Frame, Letter};
 
+use super::counts::one;
 use super::mailbox;
 use super::peers::{Peer, Pushed, Subscribed};
 use super::rights::refusal;
@@ -37,6 +38,8 @@ pub(super) fn subscribe(shared: &Arc<Shared>, peer: &Arc<Peer>) {
     };
     if let Some(old) = fenced {
         tracing::warn!(mailbox = %peer.mailbox(), "a newer connection takes over a mailbox");
+        one(&shared.counts.fenced);
+        shared.tell(&old, "fenced");
         stop(shared, &old);
         let reason = "a newer connection has subscribed to this mailbox";
         old.end(FENCED, refusal("fenced", reason, None));
@@ -155,7 +158,11 @@ async fn take(
     let count = batch.len();
     for delivery in batch {
         let receipt = delivery.receipt;
-        match sound(shared, delivery) {
+        one(&shared.counts.pushed);
+        if delivery.attempts > 1 {
+            one(&shared.counts.redelivered);
+        }
+        match sound(shared, &delivery) {
             Ok(letter) => push(shared, peer, Pushed { receipt, until }, letter, aside).await,
             Err(reason) => bury(shared, receipt, reason).await,
         }
@@ -164,8 +171,8 @@ async fn take(
 }
 
 /// Returns the letter of a delivery as it is pushed, or why it is none.
-fn sound(shared: &Shared, delivery: Delivery) -> Result<Letter, Arc<str>> {
-    if is_worn_out(shared, &delivery) {
+fn sound(shared: &Shared, delivery: &Delivery) -> Result<Letter, Arc<str>> {
+    if is_worn_out(shared, delivery) {
         let times = delivery.attempts.saturating_sub(1);
         return Err(format!("it was handed out {times} times and never acknowledged").into());
     }
@@ -186,6 +193,7 @@ pub(super) const fn is_worn_out(shared: &Shared, delivery: &Delivery) -> bool {
 
 /// Makes a dead letter of a message that is held.
 pub(super) async fn bury(shared: &Shared, receipt: Receipt, reason: Arc<str>) {
+    one(&shared.counts.dead);
     tracing::warn!(id = receipt.id.0, %reason, "a message becomes a dead letter");
     if let Err(error) = shared.journal.bury(receipt, reason, shared.at()).await {
         tracing::error!(id = receipt.id.0, %error, "a message cannot be made a dead letter");

@@ -9,6 +9,7 @@ use bowline_core::sync::lock;
 use bowline_journal::Entry;
 use bowline_wire::broker::{Answer, Frame, REQUEST, Said};
 
+use super::counts::one;
 use super::mailbox::{self, LANES};
 use super::peers::Peer;
 use super::{Shared, own};
@@ -39,6 +40,7 @@ async fn sweep(shared: &Shared) -> usize {
         }
     };
     for entry in &past {
+        one(&shared.counts.dead);
         answer(shared, entry).await;
     }
     past.len()
@@ -85,7 +87,7 @@ pub(super) async fn tell_changes(shared: Arc<Shared>) {
     }
 }
 
-async fn tell(shared: &Shared, peer: &Peer) {
+async fn tell(shared: &Shared, peer: &Arc<Peer>) {
     let principal = &peer.admitted.principal;
     let seen = shared.host.view(principal, &Scope::All, ListKind::Tools);
     let before = std::mem::replace(&mut lock(&peer.books).seen, seen.fingerprint);
@@ -93,8 +95,19 @@ async fn tell(shared: &Shared, peer: &Peer) {
         return;
     }
     let manifest = shared.serving.manifest(&peer.stamp, Some(principal)).await;
-    if let Ok(manifest) = manifest {
-        let revision = manifest.revision;
-        peer.try_send(&Frame::Changed { revision });
+    let Ok(manifest) = manifest else {
+        return;
+    };
+    let revision = manifest.revision;
+    let changed = Frame::Changed { revision };
+    if peer.try_send(&changed) || std::mem::replace(&mut lock(&peer.books).telling, true) {
+        return;
     }
+    // It does not read; whoever waits for that keeps nobody else waiting. What it is told may be
+    // older than what it then asks for.
+    let peer = Arc::clone(peer);
+    shared.tasks().spawn("peer change", async move {
+        peer.send(&changed).await;
+        lock(&peer.books).telling = false;
+    });
 }

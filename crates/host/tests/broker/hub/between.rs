@@ -30,7 +30,7 @@ async fn a_live_request_is_answered_over_its_connection_and_never_stored() {
         (&response["kind"], &response["id"]),
         (&json!("response"), &json!("q1"))
     );
-    let text = &response["body"]["result"]["output"]["content"][0]["text"];
+    let text = &response["body"]["output"]["content"][0]["text"];
     assert_eq!(text, r#"{"a":1}"#);
     assert!(rig.hub.mailboxes().await.unwrap().is_empty());
 }
@@ -62,7 +62,7 @@ async fn live_requests_run_side_by_side_and_one_too_many_is_told_so() {
     ann.next_of("response").await;
     ann.send(live("q3", &call("echo", &json!({})))).await;
     let response = ann.next_of("response").await;
-    assert!(response["body"]["result"].is_object(), "{response}");
+    assert!(response["body"]["output"].is_object(), "{response}");
 }
 
 #[tokio::test]
@@ -77,7 +77,7 @@ async fn a_cancelled_live_request_gives_no_answer_and_ends() {
     rig.gate.add_permits(1);
     ann.send(live("q1", &call("echo", &json!({})))).await;
     let response = ann.next_of("response").await;
-    assert!(response["body"]["result"].is_object(), "{response}");
+    assert!(response["body"]["output"].is_object(), "{response}");
     assert_eq!(rig.gate.available_permits(), 1, "nobody took it");
 }
 

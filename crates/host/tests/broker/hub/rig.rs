@@ -101,7 +101,8 @@ impl Porter for Doors {
             });
         };
         let known = self.rights.lock().unwrap().get(name).cloned();
-        let (role, rights) = known.unwrap_or((Role::Named("user".into()), Rights::default()));
+        let (role, rights) =
+            known.unwrap_or_else(|| (Role::Named("user".into()), Rights::default()));
         let part = hello.session_id.strip_prefix(&format!("{name}#"));
         let mailbox = part.map_or_else(|| name.to_owned(), |part| format!("{name}#{part}"));
         let admitted = Admitted {
@@ -448,7 +449,9 @@ pub(crate) fn request(id: &str, body: Value) -> Value {
 
 /// A message.
 pub(crate) fn letter(id: &str, kind: &str, body: Value) -> Value {
-    json!({"id": id, "kind": kind, "body": body, "created_at": "2026-01-01T00:00:00Z"})
+    let mut letter = json!({"id": id, "kind": kind, "created_at": "2026-01-01T00:00:00Z"});
+    letter["body"] = body;
+    letter
 }
 
 /// What a call asks for.

@@ -26,7 +26,7 @@ async fn a_peer_that_knows_only_the_first_frames_lists_and_calls_tools() {
         .iter()
         .map(|tool| tool["function"]["name"].as_str().unwrap())
         .collect();
-    assert_eq!(names, ["box__count", "box__echo", "box__wait"]);
+    assert_eq!(names, ["box__echo", "box__count", "box__wait"]);
     let reply = ann.ask("m2", call("echo", &json!({"a": [1, 2.50]}))).await;
     assert_eq!(reply["result"]["success"], true);
     assert_eq!(reply["result"]["result"], r#"{"a":[1,2.5]}"#);
