@@ -4,6 +4,7 @@
 //! for each sender, `mbx/hub/NAME`, so that nobody can fill it or keep it busy for others.
 
 mod counts;
+mod desk;
 mod greet;
 mod intake;
 mod live;
@@ -35,8 +36,8 @@ use bowline_wire::broker::{Hello, Refusal};
 use tokio::sync::{Notify, OnceCell, Semaphore, watch};
 
 use self::counts::Counts;
-use self::own::Desk;
 use self::peers::{Peer, Peers};
+use self::desk::Desk;
 use self::remote::Waiting;
 use crate::broker::{Remote, Serving};
 use crate::events::What;

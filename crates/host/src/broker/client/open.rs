@@ -155,9 +155,9 @@ impl Shared {
                     served.request(request, line);
                 }
             }
-            Frame::Cancel { correlation_id, .. } => {
+            Frame::Cancel { to, correlation_id } => {
                 if let Some(served) = &self.served {
-                    served.cancel(&correlation_id, line);
+                    served.cancel(to.as_ref(), &correlation_id, line);
                 }
             }
             Frame::Changed { revision } => {
