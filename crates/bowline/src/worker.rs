@@ -123,8 +123,8 @@ impl Worker {
     pub async fn stop(self) {
         self.stop.send_replace(true);
         self.serving.close(END_WAIT).await;
+        self.following.end();
         self.client.close();
-        drop(self.following);
         self.gateway.stop().await;
     }
 }
