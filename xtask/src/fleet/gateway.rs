@@ -93,7 +93,9 @@ fn spawn(name: &str, folder: &Path, words: &[OsString]) -> Result<(Child, Value)
         .create(true)
         .append(true)
         .open(&file)?;
-    let mut command = Command::new(program);
+    // Whatever becomes of us, it does not stay behind.
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "TERM", "--"]).arg(program);
     command
         .args(rest)
         .stdin(Stdio::null())
