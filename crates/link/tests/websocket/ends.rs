@@ -222,3 +222,50 @@ async fn a_long_reason_is_cut_between_two_letters() {
     };
     assert_eq!(end(&mut from_server).await, want);
 }
+
+#[tokio::test]
+async fn the_reason_of_a_close_is_found_after_a_write_has_failed() {
+    let spawner = Tokio::default();
+    let (outgoing, mut incoming, mut stream) = raw_server(hasty(), &spawner).await;
+    let mut said = frame(TEXT, None, b"last");
+    said.extend(frame(CLOSE, None, b"\x0f\xa1fenced"));
+    stream.write_all(&said).await.unwrap();
+    // What it has not read makes the kernel reset the connection.
+    let _ = read_frame(&mut stream).await;
+    outgoing.send("unread".into()).await.unwrap();
+    stream.readable().await.unwrap();
+    drop(stream);
+    while outgoing.send("x".into()).await.is_ok() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(incoming.next().await.unwrap(), "last");
+    let want = Ended::Closed {
+        code: 4001,
+        reason: "fenced".into(),
+    };
+    assert_eq!(end(&mut incoming).await, want);
+    assert_eq!(outgoing.ended(), Some(want));
+}
+
+#[tokio::test]
+async fn a_farewell_is_not_cut_off_by_what_was_not_read() {
+    let spawner = Tokio::default();
+    let (outgoing, incoming, mut stream) = raw_server(SocketLimits::default(), &spawner).await;
+    let unread = frame(TEXT, None, &[b'x'; 100_000]);
+    stream.write_all(&unread).await.unwrap();
+    outgoing.close(4002, "over");
+    drop((outgoing, incoming));
+    assert_eq!(
+        read_said(&mut stream).await,
+        (CLOSE, b"\x0f\xa2over".to_vec())
+    );
+    let mut rest = [0; 1];
+    assert_eq!(stream.read(&mut rest).await.unwrap(), 0);
+    // What is still on its way there is read, and not answered with a reset.
+    for _ in 0..2 {
+        stream.write_all(&unread).await.unwrap();
+        tokio::task::yield_now().await;
+    }
+    drop(stream);
+    spawner.idle().await;
+}
