@@ -5,9 +5,9 @@ use super::*;
 /// Limits under which a dead peer is found at once.
 fn hasty() -> SocketLimits {
     SocketLimits {
-        ping_every: Duration::from_millis(10),
-        silence_max: Duration::from_millis(150),
-        write_timeout: Duration::from_millis(150),
+        ping_every: Duration::from_millis(20),
+        silence_max: Duration::from_millis(800),
+        write_timeout: Duration::from_millis(800),
         ..SocketLimits::default()
     }
 }
@@ -48,7 +48,7 @@ async fn a_peer_that_we_are_too_slow_to_read_is_not_taken_for_dead() {
     let spawner = Tokio::default();
     let (_outgoing, mut incoming, mut stream) = raw_server(hasty(), &spawner).await;
     // Nobody reads meanwhile; our pings go on, so that the other side knows that we live.
-    for count in 0..40_u8 {
+    for count in 0..60_u8 {
         let (first, _) = read_frame(&mut stream).await.unwrap();
         assert_eq!(first, PING);
         stream
@@ -56,7 +56,7 @@ async fn a_peer_that_we_are_too_slow_to_read_is_not_taken_for_dead() {
             .await
             .unwrap();
     }
-    for count in 0..40_u8 {
+    for count in 0..60_u8 {
         assert_eq!(incoming.next().await.unwrap(), vec![b'a' + count % 26]);
     }
 }
@@ -72,7 +72,7 @@ async fn two_that_say_nothing_stay_connected() {
             said = from_client.next() => panic!("{said:?}"),
         }
     };
-    let long = hasty().silence_max * 4;
+    let long = hasty().silence_max * 2;
     assert!(tokio::time::timeout(long, quiet).await.is_err());
     assert_eq!((client.ended(), server.ended()), (None, None));
 }
