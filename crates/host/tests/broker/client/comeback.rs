@@ -161,7 +161,8 @@ async fn where_all_attempts_failed_a_later_call_starts_over() {
     let url = format!("http://{address}");
     let client = Client::start(&url, Credential::fixed("secret"), options, None).unwrap();
     for stored in [false, true] {
-        let error = client.ask(errand("one", stored)).await.unwrap_err();
+        let asked = timeout(LONG, client.ask(errand("one", stored)));
+        let error = asked.await.unwrap().unwrap_err();
         assert!(matches!(error, ErrandError::NotSent(_)), "{error:?}");
     }
     assert_eq!(client.ended(), None);
