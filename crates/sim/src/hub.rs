@@ -1,6 +1,7 @@
 //! A hub that can be dialled, without a gateway around it.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bowline_core::mailbox::Mailbox;
@@ -27,6 +28,7 @@ pub struct OpenHub {
     pub hub: Hub,
     /// The host whose tools it has.
     pub host: Host,
+    address: SocketAddr,
     url: String,
 }
 
@@ -53,7 +55,7 @@ impl OpenHub {
         );
         let hub = Hub::start(&host, journal, HubLimits::default(), Arc::new(serving));
         let listener = TcpListener::bind("127.0.0.1:0").await?;
-        let url = format!("http://{}", listener.local_addr()?);
+        let address = listener.local_addr()?;
         let (attending, tasks) = (hub.clone(), host.tasks().clone());
         host.tasks().spawn("hub door", async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -65,10 +67,21 @@ impl OpenHub {
                 });
             }
         });
-        Ok(Self { hub, host, url })
+        Ok(Self {
+            hub,
+            host,
+            address,
+            url: format!("http://{address}"),
+        })
     }
 
-    /// Returns where it is.
+    /// Returns where it listens.
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Returns the same as clients want it.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url

@@ -68,7 +68,7 @@ async fn a_half_open_connection_is_found_and_left() {
     options.socket.ping_every = Duration::from_millis(20);
     options.socket.silence_max = Duration::from_millis(120);
     // Frames go through a wire that can be cut without a word.
-    let wire = Wire::to(&broker).await;
+    let wire = Wire::to(broker.address()).await;
     let client = Client::start(&wire.url(), Credential::fixed("secret"), options, None).unwrap();
     let tasks = bowline_host::tasks::Tasks::default();
     let (cut, was_cut) = watch::channel(false);
