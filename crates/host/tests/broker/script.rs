@@ -73,22 +73,7 @@ impl Broker {
 
     /// Takes the next connection and shakes hands.
     pub(crate) async fn peer(&self) -> Peer {
-        let (outgoing, incoming, head) = self.shake(self.stream().await).await;
-        Peer {
-            outgoing,
-            incoming,
-            head,
-        }
-    }
-
-    /// Takes the next connection, however long that takes, and shakes hands.
-    pub(crate) async fn accept(&self) -> (Outgoing, Incoming) {
-        let (stream, _) = self.listener.accept().await.unwrap();
-        let (outgoing, incoming, _) = self.shake(stream).await;
-        (outgoing, incoming)
-    }
-
-    async fn shake(&self, mut stream: TcpStream) -> (Outgoing, Incoming, String) {
+        let mut stream = self.stream().await;
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
             head.push(stream.read_u8().await.unwrap());
@@ -104,7 +89,11 @@ impl Broker {
         stream.write_all(answer.as_bytes()).await.unwrap();
         let (side, limits) = (Side::Server, self.limits);
         let (outgoing, incoming) = join(stream, side, Bytes::new(), limits, &self.tasks);
-        (outgoing, incoming, head.to_ascii_lowercase())
+        Peer {
+            outgoing,
+            incoming,
+            head: head.to_ascii_lowercase(),
+        }
     }
 
     /// Takes the next connection, lets it in, and says what there is.
@@ -257,10 +246,10 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    pub(crate) async fn to(broker: &Broker) -> Self {
+    pub(crate) async fn to(broker: SocketAddr) -> Self {
         Self {
             listener: TcpListener::bind("127.0.0.1:0").await.unwrap(),
-            broker: broker.address(),
+            broker,
         }
     }
 

@@ -5,54 +5,28 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bowline_core::error::Execution;
-use bowline_core::mailbox::Mailbox;
-use bowline_core::policy::RoleAllowlist;
-use bowline_host::broker::{
-    Admitted, ClientOptions, ConnectError, Credential, HostBackend, Hub, HubLimits, Ledger, Porter,
-    Remote as _, RemoteTools, Rights, ServeLimits, Serving,
-};
+use bowline_host::broker::{ClientOptions, ConnectError, Credential, Remote as _, RemoteTools};
 use bowline_host::executor::{
     Arguments, ExecuteContext, ExecuteError, ToolExecutor as _, ToolSchema, Toolbox,
 };
 use bowline_host::tasks::Tasks;
-use bowline_host::{BoxFuture, Host, Principal, Role, Server, SpawnOptions, ToolOutput};
-use bowline_journal::{Journal, Memory};
-use bowline_wire::broker::{Hello, Refusal};
+use bowline_host::{Server, SpawnOptions, ToolOutput};
+use bowline_sim::OpenHub;
 use serde_json::json;
 use tokio::sync::{Barrier, Semaphore, watch};
 use tokio::time::timeout;
 
-use crate::script::{Broker, LONG, Wire, quick};
-
-/// Lets in whoever names itself: the token is the name.
-#[derive(Debug)]
-struct Anybody;
-
-impl Porter for Anybody {
-    fn admit(&self, hello: &Hello) -> Result<(Admitted, BoxFuture<'static, Refusal>), Refusal> {
-        let name = hello.token.as_deref().unwrap_or_default();
-        let role: Arc<str> = "user".into();
-        let admitted = Admitted {
-            principal: Arc::new(Principal::new(name, Role::Named(Arc::clone(&role)))),
-            mailbox: Mailbox::claimed(name, &hello.session_id).unwrap(),
-            role: Some(role),
-            rights: Rights::default(),
-        };
-        Ok((admitted, Box::pin(std::future::pending())))
-    }
-}
+use crate::script::{LONG, Wire, quick};
 
 /// A hub that can be dialled.
 struct World {
-    broker: Arc<Broker>,
-    host: Host,
+    hub: OpenHub,
     /// How often `put` ran.
     ran: Arc<AtomicUsize>,
     /// How many of `put` stand in it.
     inside: watch::Receiver<usize>,
     /// Lets `put` end.
     gate: Arc<Semaphore>,
-    _hub: Hub,
 }
 
 /// Counts itself for as long as it lives.
@@ -111,42 +85,16 @@ impl World {
                     }
                 })
         };
-        let host = Host::builder()
-            .policy(&RoleAllowlist::unrestricted())
-            .build()
-            .unwrap();
-        let server = Server::in_process("box", tools);
-        host.spawn(server, SpawnOptions::default()).await.unwrap();
-        let journal: Arc<dyn Journal> = Arc::new(Memory::default());
-        let serving = Serving::new(
-            Arc::new(HostBackend::new(host.clone())),
-            Ledger::new(Arc::clone(&journal), "hub").unwrap(),
-            ServeLimits::default(),
-            Arc::clone(host.clock()),
-        );
-        let hub = Hub::start(&host, journal, HubLimits::default(), Arc::new(serving));
-        let broker = Arc::new(Broker::start().await);
-        let (taking, tasks, attending) = (Arc::clone(&broker), Tasks::default(), hub.clone());
-        let spawner = tasks.clone();
-        tasks.spawn("accept", async move {
-            loop {
-                let io = taking.accept().await;
-                let hub = attending.clone();
-                spawner.spawn("attend", async move { hub.attend(io, &Anybody).await });
-            }
-        });
         Self {
-            broker,
-            host,
+            hub: OpenHub::with(tools).await.unwrap(),
             ran,
             inside,
             gate,
-            _hub: hub,
         }
     }
 
     async fn tools(&self) -> RemoteTools {
-        connect(&self.broker.url(), quick()).await
+        connect(self.hub.url(), quick()).await
     }
 
     /// Waits until so many stand inside `put`.
@@ -228,7 +176,7 @@ async fn eight_calls_of_a_real_hub_run_at_once_and_each_gets_its_own_answer() {
 #[tokio::test]
 async fn a_call_whose_link_is_cut_without_a_word_runs_once_and_is_answered() {
     let world = World::start().await;
-    let wire = Wire::to(&world.broker).await;
+    let wire = Wire::to(world.hub.address()).await;
     let mut options = quick();
     options.socket.ping_every = Duration::from_millis(20);
     options.socket.silence_max = Duration::from_millis(150);
@@ -290,6 +238,7 @@ async fn a_server_that_comes_later_is_listed_without_asking() {
     });
     let server = Server::in_process("late", more);
     world
+        .hub
         .host
         .spawn(server, SpawnOptions::default())
         .await
