@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use self::plain::{Plain, call_of};
-use crate::harness::{Gateway, fixture};
+use crate::harness::{Gateway, eventually, fixture};
 
 /// Two servers, roles that see less than all, and peers that may do something beside.
 pub(crate) fn config() -> String {
@@ -42,6 +42,15 @@ pub(crate) fn counted(ledger: &Path) -> String {
     let roles = "[roles.writer]\nallow = [\"one.*\"]\n";
     let ledger = ledger.display().to_string();
     fixture("one", &["--ledger", &ledger]) + roles
+}
+
+/// Waits until every message was acknowledged: one that is under way is not asked for anew.
+pub(crate) fn settled(gateway: &Gateway) {
+    eventually("nothing waits", || {
+        let broker = gateway.api("/api/v1/broker");
+        let mailboxes = broker["mailboxes"].as_array().unwrap();
+        mailboxes.iter().all(|mailbox| mailbox["waiting"] == 0)
+    });
 }
 
 /// Makes a token of a principal.
