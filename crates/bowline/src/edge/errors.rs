@@ -47,7 +47,7 @@ pub const CODES: [&str; 40] = [
     "bad_answer",
     "cancelled",
     "elsewhere",
-    // Said over the broker only; here they are the `peer_code` of `elsewhere`.
+    // Said over the broker only: here they are the peer_code of elsewhere.
     "expired",
     "outcome_unknown",
     "bad_request",
