@@ -39,7 +39,7 @@ usage: cargo xtask COMMAND
            [--json] [--only CLIENT/SERVER]
   roundtrip
            a thousand generated messages of every type through the gateway [--instances N]
-  test     check, peers, then every test of the workspace: what CI runs
+  test     check, peers, every test of the workspace, a short fleet: what CI runs
   sim      random worlds on a virtual clock, 20,000 seeds [--seeds N] [--from SEED] [--seed S]
            [--json]
   chaos    healthy servers beside five faulty ones [--minutes N] [--seconds N] [--rate N]

@@ -1,14 +1,15 @@
-//! `cargo xtask test`: check, peers, then every test of the workspace. This is what CI runs.
+//! `cargo xtask test`: check, peers, every test of the workspace, then a short run of the fleet.
+//! This is what CI runs.
 
 use std::{
     io::{BufRead, BufReader, Read},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Command, ExitCode, Stdio},
 };
 
 use anyhow::{Context, Result};
 
-use crate::{check, peers, process};
+use crate::{check, fleet, peers, process};
 
 /// What the test programs counted, summed.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -37,7 +38,11 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode> {
             .current_dir(root),
     )?;
     let (count, ended_well) = cargo_test(root)?;
-    let well = ended_well && count.failed == 0;
+    let targets =
+        process::env("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    let binary = targets.join("debug/bowline");
+    let fleet = fleet::carry_out(root, &fleet::Plan::short(Some(binary)))?;
+    let well = ended_well && count.failed == 0 && fleet;
     let verdict = if well { "ok" } else { "failed" };
     let Count {
         programs,

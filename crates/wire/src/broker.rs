@@ -102,7 +102,8 @@ pub enum Frame {
     },
     /// `cancel{to?, correlation_id}`: never stored.
     Cancel {
-        /// The mailbox that has the request; absent where the broker passes it on.
+        /// The mailbox that has the request. Where the broker passes it on, the mailbox whose
+        /// request it is; absent where it is the broker's own.
         to: Option<Arc<str>>,
         /// The request.
         correlation_id: Arc<str>,

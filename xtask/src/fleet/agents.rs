@@ -59,9 +59,12 @@ impl Agent {
 
     fn carry_out(&self, client: &mut Option<Client>, call: &Call) -> Ended {
         let start = process::now();
-        let mut refused = 0;
+        let (mut refused, mut why) = (0, String::new());
         loop {
-            let (end, code) = self.attempt(client, call);
+            let (end, mut code) = self.attempt(client, call);
+            if end == End::Answered {
+                code.clone_from(&why);
+            }
             let again = match end {
                 End::NotStarted => true,
                 // What only reads may be tried until it is answered.
@@ -80,6 +83,7 @@ impl Agent {
                 };
             }
             refused += 1;
+            why = code;
             thread::sleep(AGAIN);
         }
     }

@@ -93,7 +93,15 @@ fn spawn(name: &str, folder: &Path, words: &[OsString]) -> Result<(Child, Value)
         .create(true)
         .append(true)
         .open(&file)?;
-    let mut command = Command::new(program);
+    // Whatever becomes of us, it does not stay behind, where there is a way to see to that.
+    let mut command = match process::quiet(Command::new("setpriv").arg("--version")) {
+        Ok(_) => {
+            let mut command = Command::new("setpriv");
+            command.args(["--pdeathsig", "TERM", "--"]).arg(program);
+            command
+        }
+        Err(_) => Command::new(program),
+    };
     command
         .args(rest)
         .stdin(Stdio::null())

@@ -61,7 +61,7 @@ impl End {
 pub(super) struct Ended {
     pub(super) number: u64,
     pub(super) end: End,
-    /// The code word of the last refusal or failure.
+    /// The code word of the last refusal or failure; that before the answer where one came.
     pub(super) code: String,
     /// How often it was refused, or had to be asked again, before.
     pub(super) refused: u64,
@@ -140,7 +140,8 @@ pub(super) struct Count {
     receipts: u64,
     executed: u64,
     slowest_ms: u64,
-    codes: BTreeMap<String, u64>,
+    /// Why calls were not answered, and why they had to be asked again.
+    codes: BTreeMap<(bool, String), u64>,
     /// Each must stay empty: what, and examples.
     wrong: BTreeMap<&'static str, Vec<String>>,
 }
@@ -196,8 +197,9 @@ impl Count {
         self.refusals += ended.refused;
         self.slowest_ms = self.slowest_ms.max(ended.took);
         self.receipts += u64::from(ended.receipt);
-        if ended.end != End::Answered {
-            *self.codes.entry(ended.code.clone()).or_default() += 1;
+        if !ended.code.is_empty() {
+            let key = (ended.end == End::Answered, ended.code.clone());
+            *self.codes.entry(key).or_default() += 1;
         }
         self.expired += u64::from(ended.code == "expired");
         let said = format!("{} ({} {})", ended.number, ended.end.word(), ended.code);
@@ -242,13 +244,14 @@ impl fmt::Display for Tally {
             write!(f, "; {} executions", count.executed)?;
             write!(f, "; asked again {} times", count.refusals)?;
             writeln!(f, "; slowest {} ms", count.slowest_ms)?;
-            let codes: Vec<String> = count
-                .codes
-                .iter()
-                .map(|(code, number)| format!("{code} {number}"))
-                .collect();
-            if !codes.is_empty() {
-                writeln!(f, "  not answered because: {}", codes.join(", "))?;
+            for (answered, says) in [(false, "not answered"), (true, "answered in the end")] {
+                let codes = count.codes.iter().filter(|((one, _), _)| *one == answered);
+                let codes: Vec<String> = codes
+                    .map(|((_, code), number)| format!("{code} {number}"))
+                    .collect();
+                if !codes.is_empty() {
+                    writeln!(f, "  {says}: {}", codes.join(", "))?;
+                }
             }
         }
         for what in NEVER {

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use bowline_core::mailbox::HUB;
 use bowline_host::Host;
-use bowline_host::broker::{HostBackend, Hub, HubLimits, Ledger, ServeLimits, Serving};
+use bowline_host::broker::{
+    HostBackend, Hub, HubLimits, Ledger, ServeLimits, Serving, Takes, WORKER_KEEP,
+};
 use bowline_journal::JournalError;
 
 use crate::config::BrokerConfig;
@@ -18,7 +20,10 @@ pub(crate) fn start(host: &Host, config: &BrokerConfig) -> Result<Hub, JournalEr
         ServeLimits::default(),
         Arc::clone(host.clock()),
     );
-    Ok(Hub::start(host, journal, limits(config), Arc::new(serving)))
+    // What workers offer is served here like servers of our own.
+    let takes = Arc::new(Takes::new(host, WORKER_KEEP));
+    let (limits, serving) = (limits(config), Arc::new(serving));
+    Ok(Hub::taking(host, journal, limits, serving, takes))
 }
 
 fn limits(config: &BrokerConfig) -> HubLimits {

@@ -11,7 +11,7 @@ use http::StatusCode;
 use serde_json::{Map, Value, json};
 
 /// Every code word there is; each has a page in `docs/errors/`.
-pub const CODES: [&str; 35] = [
+pub const CODES: [&str; 40] = [
     "server_not_found",
     "tool_not_found",
     "prompt_not_found",
@@ -47,6 +47,12 @@ pub const CODES: [&str; 35] = [
     "bad_answer",
     "cancelled",
     "elsewhere",
+    // Said over the broker only; here they are the `peer_code` of `elsewhere`.
+    "expired",
+    "outcome_unknown",
+    "bad_request",
+    "tool_failed",
+    "peer_error",
 ];
 
 /// The JSON-RPC code of our own refusals and failures, outside the range the standard reserves.

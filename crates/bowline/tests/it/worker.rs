@@ -190,7 +190,7 @@ fn the_role_of_the_workers_token_narrows_what_its_agents_see_and_rules_here_narr
     assert!(all.gateway.session("/mcp").tools().len() > 10);
     let careful = all.gateway.token_for("ann", "careful");
     let mut session = all.gateway.session_as(&careful, "/mcp");
-    assert_eq!(session.tools(), ["one__add", "one__echo"]);
+    assert_eq!(session.tools(), ["one__echo", "one__add"]);
     assert_eq!(session.text("one__add", &json!({"a": 1, "b": 2})), "3");
     let refused = session.call("one__numbers", &json!({}));
     assert!(refused["error"].is_object(), "{refused}");

@@ -58,6 +58,11 @@ impl Following {
         self.ties.refused.subscribe()
     }
 
+    /// Takes the servers of the peer out at once: they are not missed when it goes.
+    pub fn end(self) {
+        self.ties.adopt(&[]);
+    }
+
     /// Whether the peer was gone for so long that its servers went.
     #[must_use]
     pub fn is_over(&self) -> bool {
@@ -160,6 +165,9 @@ impl Ties {
 
     fn adopt(&self, servers: &[Arc<str>]) {
         let Federation { host, side, .. } = &self.federation;
+        if host.is_closing() {
+            return;
+        }
         let adopted = host.adopt(&self.remote, *side, servers);
         let peer = self.remote.name();
         if !adopted.added.is_empty() || !adopted.removed.is_empty() {

@@ -4,6 +4,7 @@
 //! for each sender, `mbx/hub/NAME`, so that nobody can fill it or keep it busy for others.
 
 mod counts;
+mod desk;
 mod greet;
 mod intake;
 mod live;
@@ -35,7 +36,7 @@ use bowline_wire::broker::{Hello, Refusal};
 use tokio::sync::{Notify, OnceCell, Semaphore, watch};
 
 use self::counts::Counts;
-use self::own::Desk;
+use self::desk::Desk;
 use self::peers::{Peer, Peers};
 use self::remote::Waiting;
 use crate::broker::{Remote, Serving};

@@ -185,12 +185,6 @@ impl Serving {
         })
     }
 
-    /// Takes back the stored request of this id, where exactly one caller has one in hand: for whoever
-    /// is told of a cancellation, and not by whom.
-    pub fn cancel_only(&self, id: &str) -> bool {
-        self.desk.cancel_only(id)
-    }
-
     /// Takes no more stored requests, and takes those in hand back.
     pub fn abandon(&self) {
         self.desk.close();

@@ -61,6 +61,116 @@ impl Default for ServeOptions {
 /// and is the shortest again after 10 s of service. A request runs once: what comes again is
 /// answered by what came of it.
 ///
+/// ```
+/// use std::sync::Arc;
+///
+/// use bowline_host::broker::{Credential, Errand, serve_supervised};
+/// use bowline_host::executor::Toolbox;
+/// use bowline_host::{RoleAllowlist, ToolOutput};
+/// use bowline_wire::broker::{Answer, Arguments, Ask, From};
+/// use serde_json::json;
+/// # use std::time::Duration;
+/// # use bowline_core::mailbox::Mailbox;
+/// # use bowline_host::broker::{
+/// #     Admitted, HostBackend, Hub, HubLimits, Ledger, Porter, Rights, ServeLimits, Serving,
+/// # };
+/// # use bowline_host::{BoxFuture, Host, Principal, Role};
+/// # use bowline_link::websocket::{Side, SocketLimits, accept_key, join};
+/// # use bowline_wire::broker::{Hello, Refusal};
+/// # use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+/// # use tokio::net::TcpListener;
+/// #
+/// # #[derive(Debug)]
+/// # struct OneToken;
+/// # impl Porter for OneToken {
+/// #     fn admit(
+/// #         &self,
+/// #         hello: &Hello,
+/// #     ) -> Result<(Admitted, BoxFuture<'static, Refusal>), Refusal> {
+/// #         assert_eq!(hello.token.as_deref(), Some("secret"));
+/// #         let admitted = Admitted {
+/// #             principal: Arc::new(Principal::new("box", Role::None)),
+/// #             mailbox: Mailbox::parse("box").unwrap(),
+/// #             role: None,
+/// #             rights: Rights::default(),
+/// #         };
+/// #         Ok((admitted, Box::pin(std::future::pending())))
+/// #     }
+/// # }
+/// #
+/// # async fn peer(hub: Hub, listener: TcpListener, host: Host) {
+/// #     let (mut stream, _) = listener.accept().await.unwrap();
+/// #     let mut head = Vec::new();
+/// #     while !head.ends_with(b"\r\n\r\n") {
+/// #         head.push(stream.read_u8().await.unwrap());
+/// #     }
+/// #     let head = String::from_utf8(head).unwrap();
+/// #     let is_key = |line: &&str| line.to_ascii_lowercase().starts_with("sec-websocket-key:");
+/// #     let key = head.lines().find(is_key).unwrap().split_once(':').unwrap().1.trim();
+/// #     let accept = accept_key(key.as_bytes());
+/// #     let answer = format!(
+/// #         "HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\n\
+/// #          connection: upgrade\r\nsec-websocket-accept: {accept}\r\n\r\n"
+/// #     );
+/// #     stream.write_all(answer.as_bytes()).await.unwrap();
+/// #     let limits = SocketLimits::default();
+/// #     let io = join(stream, Side::Server, Default::default(), limits, host.tasks());
+/// #     hub.attend(io, &OneToken).await;
+/// # }
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// # let host = Host::builder().build()?;
+/// # let journal = Arc::new(bowline_journal::Memory::default());
+/// # let serving = Arc::new(Serving::new(
+/// #     Arc::new(HostBackend::new(host.clone())),
+/// #     Ledger::in_memory("hub")?,
+/// #     ServeLimits::default(),
+/// #     Arc::clone(host.clock()),
+/// # ));
+/// # let hub = Hub::start(&host, journal, HubLimits::default(), serving);
+/// # let listener = TcpListener::bind("127.0.0.1:0").await?;
+/// # let endpoint = format!("http://{}", listener.local_addr()?);
+/// # let door = peer(hub.clone(), listener, host.clone());
+/// # tokio::spawn(door);
+/// // On one machine, the program that has the tools, with a token of the hub.
+/// let tools = Toolbox::default().with(("shout", "Says it louder."), &json!({}), |said, _| {
+///     let text = said.value()["text"].as_str().unwrap_or_default().to_uppercase();
+///     async move { Ok(ToolOutput::of_text(&text)) }
+/// });
+/// let roles = RoleAllowlist::unrestricted().with_role("guest", [""; 0]);
+/// let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+/// let served = tokio::spawn(async move {
+///     let stopped = async { drop(stopped.await) };
+///     let credential = Credential::fixed("secret");
+///     serve_supervised(&endpoint, credential, Arc::new(tools), roles, stopped).await
+/// });
+///
+/// // On another, the hub, for somebody who asks it.
+/// let whom = hub.remote(&Mailbox::parse("box")?).ok_or("no such peer")?;
+/// let call = |role: Option<Arc<str>>| Errand {
+///     ask: Ask::Call {
+///         tool: "shout".into(),
+///         server: None,
+///         arguments: Arguments::Object(r#"{"text":"hi"}"#.into()),
+///     },
+///     stored: true,
+///     deadline: host.clock().now().plus(Duration::from_secs(30)),
+///     caller: Some(From { session_id: "ann".into(), role, principal: None }),
+///     sink: None,
+/// };
+/// let answer = whom.ask(call(None)).await;
+/// let Ok(Answer::Output { result, .. }) = answer else { panic!("{answer:?}") };
+/// assert_eq!(ToolOutput::from_result(result).text(), "HI");
+/// let refused = whom.ask(call(Some("guest".into()))).await;
+/// let Ok(Answer::Failed(why)) = refused else { panic!("{refused:?}") };
+/// assert_eq!(*why.reason, *"tool `shout` is not allowed for role `guest`");
+///
+/// drop(stop);
+/// served.await??;
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// # Errors
 /// The address cannot be used, or another peer took our place, which ends it: two that come back
 /// again and again would serve nobody.

@@ -209,27 +209,6 @@ async fn a_request_that_is_taken_back_stops_and_is_answered_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_told_no_caller_takes_back_what_alone_has_the_id() {
-    let side = Side::new();
-    let post = Arc::new(Post::default());
-    let start = |who| {
-        let request = incoming((who, None), "1", call("hang", "{}"), side.until());
-        side.start(request, &post)
-    };
-    let tasks = ["ann", "bob"].map(start);
-    ran(&side, 2).await;
-    assert!(!side.serving.cancel_only("1"), "whose it is nobody can say");
-    assert!(side.serving.cancel(&"bob".into(), &"1".into()));
-    while side.serving.in_hand() > 1 {
-        tokio::task::yield_now().await;
-    }
-    assert!(side.serving.cancel_only("1"));
-    for task in tasks {
-        task.await.unwrap();
-    }
-}
-
-#[tokio::test(start_paused = true)]
 async fn at_the_end_requests_may_finish_and_the_rest_is_taken_back() {
     let side = Side::new();
     let (quick, slow) = (Arc::new(Post::default()), Arc::new(Post::default()));

@@ -259,19 +259,28 @@ async fn a_message_of_another_kind_is_never_acknowledged_away() {
     run.stop().await.unwrap();
 }
 
+fn cancel(of: Option<&str>, id: &str) -> Frame {
+    Frame::Cancel {
+        to: of.map(Into::into),
+        correlation_id: id.into(),
+    }
+}
+
 #[tokio::test]
-async fn a_cancelled_request_stops_and_is_answered_so() {
+async fn a_cancelled_request_stops_and_is_answered_so_and_nobody_cancels_that_of_another() {
     let broker = Broker::start().await;
     let run = Run::start(&broker);
     let mut peer = let_in(&broker).await;
     peer.say(&request("1", "hang")).await;
+    peer.say(&letter(("hub", None), "1", REQUEST, &call("hang", "{}")))
+        .await;
     peer.say(&request("2", "write")).await;
     let (other, _) = reply(&mut peer, "ann", "2").await;
-    peer.say(&Frame::Cancel {
-        to: None,
-        correlation_id: "1".into(),
-    })
-    .await;
+    peer.say(&cancel(Some("eve"), "1")).await;
+    peer.say(&cancel(None, "1")).await;
+    let (_, answer) = reply(&mut peer, "hub", "1").await;
+    assert_eq!(&*failure(answer).code, "cancelled", "the hub's own");
+    peer.say(&cancel(Some("ann"), "1")).await;
     let (_, answer) = reply(&mut peer, "ann", "1").await;
     assert_eq!(&*failure(answer).code, "cancelled");
     peer.receipt(&other).await;
@@ -326,11 +335,7 @@ async fn live_requests_are_answered_by_the_role_that_the_hub_stamped_and_can_be_
     peer.say(&live("3", call("hang", "{}"))).await;
     peer.say(&live("4", call("read", "{}"))).await;
     output(&response(&mut peer, "4").await);
-    peer.say(&Frame::Cancel {
-        to: None,
-        correlation_id: "3".into(),
-    })
-    .await;
+    peer.say(&cancel(None, "3")).await;
     let mut nth = 5;
     loop {
         peer.say(&live("3", call("read", "{}"))).await;

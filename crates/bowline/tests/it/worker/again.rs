@@ -50,7 +50,7 @@ fn a_call_that_is_stored_survives_the_death_of_its_hub_and_runs_once() {
     assert!(answer["error"].is_null(), "{answer}");
     let mut there = hub.session("/mcp");
     let ran = there.call("one__executions", &json!({"key": "k"}));
-    assert_eq!(ran["result"]["structuredContent"]["ledger"], 1, "{ran}");
+    assert_eq!(ran["result"]["structuredContent"]["count"], 1, "{ran}");
 }
 
 #[test]

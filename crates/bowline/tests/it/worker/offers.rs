@@ -125,7 +125,7 @@ fn a_worker_refuses_callers_of_the_hub_whose_role_it_does_not_define_or_allow() 
         .gateway
         .session("/mcp")
         .call("build-a__counter", &json!({}));
-    let counts = &counted["result"]["structuredContent"];
+    let counts = &counted["result"]["structuredContent"]["by_tool"];
     assert_eq!(counts["echo"], 1, "{counted}");
     assert!(counts["add"].is_null(), "{counted}");
 }

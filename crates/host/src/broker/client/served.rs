@@ -20,8 +20,9 @@ pub trait Served: fmt::Debug + Send + Sync {
     /// A live request.
     fn request(&self, request: Request, line: &Line);
 
-    /// Nobody waits any more for what a request asked for.
-    fn cancel(&self, correlation_id: &Arc<str>, line: &Line);
+    /// Nobody waits any more for what a request asked for: one of this mailbox, or of the hub's own
+    /// where none is named.
+    fn cancel(&self, of: Option<&Arc<str>>, correlation_id: &Arc<str>, line: &Line);
 
     /// The hub refused something that nobody waits for, such as an offer.
     fn refused(&self, refusal: &Refusal) {

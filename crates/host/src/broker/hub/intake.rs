@@ -273,8 +273,10 @@ impl<'a> Intake<'a> {
                 let other = lock(&self.shared.peers).subscriber(&to);
                 if let Some(other) = other {
                     let correlation_id = Arc::clone(id);
+                    // Two peers may choose the same id: whose it is goes along.
+                    let of = Arc::clone(self.peer.mailbox().as_str());
                     other.try_send(&Frame::Cancel {
-                        to: None,
+                        to: Some(of),
                         correlation_id,
                     });
                 }

@@ -3,7 +3,6 @@
 //! Senders take turns, and none has more in hand than a share, so that one that sends much, or
 //! whose tools are slow, keeps nobody waiting but itself.
 
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,27 +13,19 @@ use bowline_core::error::Execution;
 use bowline_core::mailbox::Mailbox;
 use bowline_core::sync::lock;
 use bowline_core::time::Now;
-use bowline_journal::{Delivery, JournalError, Known, MessageId, Order, Published, Receipt};
+use bowline_journal::{
+    At, Delivery, Journal, JournalError, Known, MessageId, Order, Pending, Published, Receipt,
+};
 use bowline_link::BoxFuture;
 use bowline_wire::broker::{Answer, Draft, Letter, REPLY, REQUEST, Said};
 use bytes::Bytes;
-use tokio::sync::watch;
-use tokio::task::JoinSet;
 
+use super::desk::Found;
 use super::live::Words;
 use super::pump::{self, DELAY_MAX, UNREADABLE};
 use super::store::{fresh_id, own_stamp};
 use super::{END_WAIT, Shared, mailbox, remote};
 use crate::broker::{Courier, Incoming, ReplyError, failures, reply_id};
-
-/// Requests of one sender in hand at once.
-const SENDER_MAX: usize = 256;
-
-/// Requests of all senders in hand at once.
-const IN_HAND_MAX: usize = 2_048;
-
-/// Messages that are taken of one sender at a time.
-const BATCH_MAX: usize = 32;
 
 /// A request in hand is nobody else's for so long.
 const HOLD: Duration = Duration::from_secs(65 * 60);
@@ -42,133 +33,22 @@ const HOLD: Duration = Duration::from_secs(65 * 60);
 /// How long the hub waits after the journal failed.
 const FAULT_WAIT: Duration = Duration::from_secs(1);
 
-/// Requests that were taken back before they came up, as many as are remembered.
-const CANCELLED_MAX: usize = 4_096;
-
-/// What is under way.
-#[derive(Debug, Default)]
-pub(super) struct Desk {
-    /// Senders that may have something waiting, in turn.
-    queue: VecDeque<Arc<str>>,
-    queued: HashSet<Arc<str>>,
-    /// What is in hand.
-    hands: HashMap<MessageId, Arc<str>>,
-    shares: HashMap<Arc<str>, usize>,
-    /// When a sender's messages are due again that were put back.
-    dues: BTreeSet<(Now, Arc<str>)>,
-    /// Requests that were taken back before they came up: `SENDER/ID`.
-    cancelled: HashSet<Arc<str>>,
-    /// The same, oldest first; those that came up since are among them.
-    cancelled_order: VecDeque<Arc<str>>,
-    count: watch::Sender<usize>,
-}
-
-impl Desk {
-    /// Notes that a sender may have something waiting.
-    pub(super) fn note(&mut self, sender: &str) {
-        if !self.queued.contains(sender) {
-            let sender: Arc<str> = sender.into();
-            self.queued.insert(Arc::clone(&sender));
-            self.queue.push_back(sender);
-        }
-    }
-
-    /// Returns whose turn it is, and how much of it may be taken.
-    fn next(&mut self) -> Option<(Arc<str>, usize)> {
-        let room = IN_HAND_MAX.saturating_sub(self.hands.len());
-        if room == 0 {
-            return None;
-        }
-        loop {
-            let sender = self.queue.pop_front()?;
-            self.queued.remove(&sender);
-            let share = self.shares.get(&sender).copied().unwrap_or_default();
-            // One that has its share is noted again when something of it ends.
-            let max = SENDER_MAX.saturating_sub(share).min(room).min(BATCH_MAX);
-            if max > 0 {
-                return Some((sender, max));
-            }
-        }
-    }
-
-    /// Takes a message in hand; `false` where it is already.
-    fn begin(&mut self, id: MessageId, sender: &Arc<str>) -> bool {
-        let fresh = self.hands.insert(id, Arc::clone(sender)).is_none();
-        if fresh {
-            *self.shares.entry(Arc::clone(sender)).or_default() += 1;
-            self.count.send_replace(self.hands.len());
-        }
-        fresh
-    }
-
-    fn end(&mut self, id: MessageId) {
-        let Some(sender) = self.hands.remove(&id) else {
-            return;
-        };
-        if let Some(share) = self.shares.get_mut(&sender) {
-            *share = share.saturating_sub(1);
-            if *share == 0 {
-                self.shares.remove(&sender);
-            }
-        }
-        self.note(&sender);
-        self.count.send_replace(self.hands.len());
-    }
-
-    /// Notes those whose messages are due again, and returns when the next ones are.
-    fn ripen(&mut self, now: Now) -> Option<Now> {
-        while let Some((due, sender)) = self.dues.first().cloned() {
-            if due > now {
-                return Some(due);
-            }
-            self.dues.pop_first();
-            self.note(&sender);
-        }
-        None
-    }
-
-    fn take_back(&mut self, name: Arc<str>) {
-        if self.cancelled_order.len() >= CANCELLED_MAX
-            && let Some(oldest) = self.cancelled_order.pop_front()
-        {
-            self.cancelled.remove(&oldest);
-        }
-        if self.cancelled.insert(Arc::clone(&name)) {
-            self.cancelled_order.push_back(name);
-        }
-    }
-
-    /// Whether a request was taken back before it came up.
-    fn was_taken_back(&mut self, name: &str) -> bool {
-        self.cancelled.remove(name)
-    }
-
-    /// Sees how many are in hand.
-    pub(super) fn quiet(&self) -> watch::Receiver<usize> {
-        self.count.subscribe()
-    }
-}
-
 /// Takes what comes until the hub goes down.
 pub(super) async fn run(shared: Arc<Shared>) {
-    let mut work = JoinSet::new();
     load(&shared).await;
     let closed = shared.closed();
     tokio::pin!(closed);
     loop {
-        start(&shared, &mut work).await;
         let due = lock(&shared.desk).ripen(shared.now());
+        start(&shared);
         tokio::select! {
             biased;
             () = &mut closed => break,
             () = shared.desk_poke.notified() => {}
-            Some(_) = work.join_next(), if !work.is_empty() => {}
             () = until(&shared, due), if due.is_some() => {}
         }
     }
     shared.serving.close(END_WAIT).await;
-    let rest = async { while work.join_next().await.is_some() {} };
-    let _ = tokio::time::timeout(END_WAIT, rest).await;
 }
 
 async fn until(shared: &Shared, due: Option<Now>) {
@@ -192,39 +72,47 @@ async fn load(shared: &Shared) {
     }
 }
 
-/// Takes what may be taken, each sender in turn.
-async fn start(shared: &Arc<Shared>, work: &mut JoinSet<()>) {
+/// Looks at the messages of those whose turn it is, side by side, so that the journal writes
+/// together that they are taken.
+fn start(shared: &Arc<Shared>) {
     loop {
         let next = lock(&shared.desk).next();
         let Some((sender, max)) = next else {
             return;
         };
-        let Ok(lane) = mailbox::lane(&Mailbox::hub(), &sender) else {
-            continue;
-        };
-        let lease = shared
-            .journal
-            .lease(&lane, Order::Any, max, HOLD, shared.at());
-        match lease.await {
-            Ok(batch) => {
-                if batch.len() >= max {
-                    lock(&shared.desk).note(&sender);
-                }
-                for delivery in batch {
-                    take(shared, &sender, delivery, work).await;
-                }
-            }
-            Err(error) => {
-                tracing::error!(%lane, %error, "the hub's mailbox cannot be read");
-                let due = shared.now().plus(FAULT_WAIT);
-                lock(&shared.desk).dues.insert((due, sender));
-                return;
-            }
-        }
+        let owned = Arc::clone(shared);
+        shared.tasks().spawn("hub look", async move {
+            let found = look(&owned, &sender, max).await;
+            lock(&owned.desk).looked(&sender, found);
+            owned.desk_poke.notify_one();
+        });
     }
 }
 
-async fn take(shared: &Arc<Shared>, sender: &Arc<str>, delivery: Delivery, work: &mut JoinSet<()>) {
+async fn look(shared: &Arc<Shared>, sender: &Arc<str>, max: usize) -> Found {
+    let Ok(lane) = mailbox::lane(&Mailbox::hub(), sender) else {
+        return Found::All;
+    };
+    let at = shared.at();
+    let batch = match shared.journal.lease(&lane, Order::Any, max, HOLD, at).await {
+        Ok(batch) => batch,
+        Err(error) => {
+            tracing::error!(%lane, %error, "the hub's mailbox cannot be read");
+            lock(&shared.desk).is_due(sender, at.now.plus(FAULT_WAIT));
+            return Found::All;
+        }
+    };
+    let found = match batch.len() >= max {
+        true => Found::More,
+        false => Found::All,
+    };
+    for delivery in batch {
+        take(shared, sender, delivery).await;
+    }
+    found
+}
+
+async fn take(shared: &Arc<Shared>, sender: &Arc<str>, delivery: Delivery) {
     let receipt = delivery.receipt;
     if pump::is_worn_out(shared, &delivery) {
         let times = delivery.attempts.saturating_sub(1);
@@ -237,7 +125,7 @@ async fn take(shared: &Arc<Shared>, sender: &Arc<str>, delivery: Delivery, work:
     let from = letter.from.clone().unwrap_or_default();
     match &*letter.kind {
         REQUEST => {
-            if !lock(&shared.desk).begin(receipt.id, sender) {
+            if !lock(&shared.desk).begin(receipt, sender) {
                 // It runs; its end is that of this lease as well.
                 return;
             }
@@ -258,13 +146,14 @@ async fn take(shared: &Arc<Shared>, sender: &Arc<str>, delivery: Delivery, work:
             };
             let hand = Hand {
                 shared: Arc::clone(shared),
-                receipt,
+                message: receipt.id,
                 sender: Arc::clone(sender),
                 request: Arc::clone(&letter.id),
                 is_first: delivery.attempts == 1,
                 ended: AtomicBool::new(false),
             };
-            work.spawn(async move { hand.carry(incoming).await });
+            let tasks = shared.tasks();
+            tasks.spawn("hub request", async move { hand.carry(incoming).await });
         }
         REPLY => remote::replied(shared, &from, &letter, receipt).await,
         _ => {
@@ -329,7 +218,7 @@ pub(super) async fn reply(
 #[derive(Debug)]
 struct Hand {
     shared: Arc<Shared>,
-    receipt: Receipt,
+    message: MessageId,
     sender: Arc<str>,
     request: Arc<str>,
     /// Whether it was never handed out before.
@@ -340,20 +229,22 @@ struct Hand {
 
 impl Drop for Hand {
     fn drop(&mut self) {
-        lock(&self.shared.desk).end(self.receipt.id);
-        self.shared.desk_poke.notify_one();
-        if !self.ended.load(Ordering::Relaxed) {
-            let (shared, receipt) = (Arc::clone(&self.shared), self.receipt);
-            let due = (shared.now().plus(FAULT_WAIT), Arc::clone(&self.sender));
-            lock(&shared.desk).dues.insert(due);
-            let tasks = shared.tasks().clone();
-            tasks.spawn("request return", async move {
-                let back = shared.journal.nak(receipt, FAULT_WAIT, shared.at()).await;
-                if let Err(error) = back {
-                    tracing::warn!(%error, "a request cannot be given back yet");
-                }
-            });
-        }
+        let shared = &self.shared;
+        let receipt = self.receipt();
+        lock(&shared.desk).end(self.message);
+        shared.desk_poke.notify_one();
+        let Some(receipt) = receipt.filter(|_| !self.ended.load(Ordering::Relaxed)) else {
+            return;
+        };
+        let due = shared.now().plus(FAULT_WAIT);
+        lock(&shared.desk).is_due(&self.sender, due);
+        let owned = Arc::clone(shared);
+        shared.tasks().spawn("request return", async move {
+            let back = owned.journal.nak(receipt, FAULT_WAIT, owned.at()).await;
+            if let Err(error) = back {
+                tracing::warn!(%error, "a request cannot be given back yet");
+            }
+        });
     }
 }
 
@@ -380,6 +271,21 @@ impl Hand {
             self.shared.serving.cancel(&caller, &id);
         }
         served.await;
+    }
+
+    fn receipt(&self) -> Option<Receipt> {
+        lock(&self.shared.desk).receipt(self.message)
+    }
+
+    /// Tells the journal what became of it.
+    async fn tell<'a>(
+        &'a self,
+        how: impl FnOnce(&'a dyn Journal, Receipt, At) -> Pending<'a, ()> + Send,
+    ) {
+        if let Some(receipt) = self.receipt() {
+            let told = how(&*self.shared.journal, receipt, self.shared.at()).await;
+            self.told(told);
+        }
     }
 
     /// Notes what the journal was told.
@@ -411,32 +317,20 @@ impl Courier for Hand {
     }
 
     fn ack(&self) -> BoxFuture<'_, ()> {
-        Box::pin(async move {
-            let ack = self
-                .shared
-                .journal
-                .ack(self.receipt, None, self.shared.at());
-            self.told(ack.await);
-        })
+        Box::pin(self.tell(|journal, receipt, at| journal.ack(receipt, None, at)))
     }
 
     fn put_back(&self, delay: Duration) -> BoxFuture<'_, ()> {
         Box::pin(async move {
-            let at = self.shared.at();
-            self.told(self.shared.journal.nak(self.receipt, delay, at).await);
-            let due = (at.now.plus(delay), Arc::clone(&self.sender));
-            lock(&self.shared.desk).dues.insert(due);
+            self.tell(move |journal, receipt, at| journal.nak(receipt, delay, at))
+                .await;
+            let due = self.shared.now().plus(delay);
+            lock(&self.shared.desk).is_due(&self.sender, due);
             self.shared.desk_poke.notify_one();
         })
     }
 
     fn bury(&self, reason: Arc<str>) -> BoxFuture<'_, ()> {
-        Box::pin(async move {
-            let bury = self
-                .shared
-                .journal
-                .bury(self.receipt, reason, self.shared.at());
-            self.told(bury.await);
-        })
+        Box::pin(self.tell(move |journal, receipt, at| journal.bury(receipt, reason, at)))
     }
 }

@@ -105,19 +105,6 @@ impl Desk {
         slot.map(|slot| slot.cancelled.send_replace(true)).is_some()
     }
 
-    /// Takes a request back that alone has this id; `false` where none or several have it.
-    pub(super) fn cancel_only(&self, id: &str) -> bool {
-        let open = lock(&self.0);
-        let mut slots = open.slots.iter().filter(|(key, _)| *key.id == *id);
-        match (slots.next(), slots.next()) {
-            (Some((_, only)), None) => {
-                only.cancelled.send_replace(true);
-                true
-            }
-            _ => false,
-        }
-    }
-
     /// Takes no more requests, and returns those in hand.
     pub(super) fn close(&self) -> Vec<Other> {
         let mut open = lock(&self.0);

@@ -134,13 +134,17 @@ impl Served for Attending {
         });
     }
 
-    fn cancel(&self, correlation_id: &Arc<str>, line: &Line) {
-        let key = (line.generation(), Arc::clone(correlation_id));
-        let live = lock(&self.live).get(&key).cloned();
-        match live {
-            Some(cancelled) => cancelled.notify_one(),
-            None => drop(self.serving.cancel_only(correlation_id)),
-        }
+    fn cancel(&self, of: Option<&Arc<str>>, correlation_id: &Arc<str>, line: &Line) {
+        // Live requests are named by the hub, whoever asked; stored ones by their callers.
+        let Some(of) = of else {
+            let key = (line.generation(), Arc::clone(correlation_id));
+            match lock(&self.live).get(&key) {
+                Some(cancelled) => cancelled.notify_one(),
+                None => drop(self.serving.cancel(&HUB.into(), correlation_id)),
+            }
+            return;
+        };
+        self.serving.cancel(of, correlation_id);
     }
 
     /// Nobody hears the answers of live requests any more. Stored ones go on: they come again.

@@ -33,7 +33,7 @@ impl Served for Desk {
         self.note(format!("request {}", request.id), line);
     }
 
-    fn cancel(&self, correlation_id: &Arc<str>, line: &Line) {
+    fn cancel(&self, _of: Option<&Arc<str>>, correlation_id: &Arc<str>, line: &Line) {
         self.note(format!("cancel {correlation_id}"), line);
     }
 

@@ -159,7 +159,10 @@ async fn a_cancel_goes_out_of_band_to_a_live_subscriber_only() {
     bob.settle().await;
     ann.send(cancel).await;
     let heard = bob.next().await;
-    assert_eq!(heard, json!({"kind": "cancel", "correlation_id": "m1"}));
+    assert_eq!(
+        heard,
+        json!({"kind": "cancel", "to": "ann", "correlation_id": "m1"})
+    );
     assert!(rig.hub.mailboxes().await.unwrap().is_empty());
 }
 

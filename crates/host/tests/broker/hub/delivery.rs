@@ -1,6 +1,5 @@
 //! What becomes of a message between its receipt and its acknowledgement.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_host::broker::HubLimits;
@@ -302,6 +301,65 @@ async fn a_sender_that_is_too_fast_is_slowed_and_loses_nothing() {
     assert_eq!(rig.hub.mailboxes().await.unwrap()[0].waiting, 40);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_sender_that_is_slowed_still_gets_its_messages() {
+    let limits = HubLimits {
+        deliver_per_second: 1,
+        deliver_burst: 1,
+        ..HubLimits::default()
+    };
+    let make = Make {
+        limits,
+        ..Make::default()
+    };
+    let rig = make.start().await;
+    rig.doors.may_reach("ann", &["bob"]);
+    rig.doors.may_reach("eve", &["ann"]);
+    let mut ann = rig.subscribe("ann").await;
+    let mut eve = rig.join("eve").await;
+    let began = rig.host.clock().now();
+    for nth in 0..10 {
+        ann.deliver("bob", request(&format!("m{nth}"), json!(nth)))
+            .await;
+    }
+    eve.delivered("ann", request("x", json!(1))).await;
+    ann.next_of("message").await;
+    let took = began.until(rig.host.clock().now());
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    for _ in 1..10 {
+        ann.next_of("delivered").await;
+    }
+}
+
+#[tokio::test]
+async fn a_subscriber_is_given_only_so_many_that_it_has_not_acknowledged() {
+    let limits = HubLimits {
+        unacked_max: 3,
+        ..HubLimits::default()
+    };
+    let make = Make {
+        limits,
+        ..Make::default()
+    };
+    let rig = make.start().await;
+    rig.doors.may_reach("ann", &["bob"]);
+    let mut ann = rig.join("ann").await;
+    let mut bob = rig.subscribe("bob").await;
+    for nth in 0..5 {
+        ann.delivered("bob", request(&format!("m{nth}"), json!(nth)))
+            .await;
+    }
+    for nth in 0..3 {
+        let message = bob.next_of("message").await;
+        assert_eq!(message["message"]["id"], format!("m{nth}"));
+    }
+    rig.seen("bob", |peer| peer.unacked == 3).await;
+    bob.send(json!({"kind": "list_connected"})).await;
+    assert_eq!(bob.next().await["kind"], "connected", "no more is pushed");
+    bob.send(json!({"kind": "ack", "id": "m0"})).await;
+    assert_eq!(bob.next_of("message").await["message"]["id"], "m3");
+}
+
 #[tokio::test]
 async fn a_subscriber_that_does_not_read_disturbs_nobody() {
     let rig = Rig::new().await;
@@ -369,5 +427,4 @@ async fn a_mailbox_in_which_nothing_is_is_none() {
     };
     let left = rig.journal.inspect(filter, At::default()).await.unwrap();
     assert!(left.is_empty() && rig.hub.mailboxes().await.unwrap().is_empty());
-    drop(Arc::clone(&rig.journal));
 }

@@ -5,6 +5,8 @@ use std::time::Duration;
 use bowline_core::policy::Pattern;
 use bowline_host::broker::{HubLimits, Rights};
 use bowline_journal::{At, Filter};
+use bowline_link::websocket::{Side, SocketLimits, join};
+use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::rig::{Make, Peer, Rig, call, letter, request, soon};
@@ -302,6 +304,28 @@ async fn only_so_many_peers_are_let_in() {
     ann.hang_up();
     rig.left("ann").await;
     rig.join("cid").await;
+}
+
+#[tokio::test]
+async fn only_so_many_may_have_said_nothing_yet() {
+    let rig = Rig::new().await;
+    let _silent: Vec<_> = (0..256).map(|_| rig.dial()).collect();
+    tokio::task::yield_now().await;
+    let mut late = rig.dial();
+    assert_eq!(late.next().await["code"], "throttled");
+    assert_eq!(late.closed().await, 4003);
+}
+
+#[tokio::test]
+async fn an_idle_connection_costs_little() {
+    /// What the hub may need for one peer beside its socket, in bytes.
+    const ATTEND_BYTES_MAX: usize = 6 * 1024;
+    let rig = Rig::new().await;
+    let (near, _far) = tokio::io::duplex(64);
+    let limits = SocketLimits::default();
+    let io = join(near, Side::Server, Bytes::new(), limits, rig.host.tasks());
+    let bytes = size_of_val(&rig.hub.attend(io, &*rig.doors));
+    assert!(bytes <= ATTEND_BYTES_MAX, "{bytes}");
 }
 
 #[tokio::test]
