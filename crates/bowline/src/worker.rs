@@ -50,29 +50,17 @@ impl Worker {
     /// Joins a hub; the connection is made in the background, and made anew when it is lost.
     ///
     /// # Errors
-    /// The address cannot be one.
-    pub fn join(gateway: Gateway, joining: Joining) -> Result<Self, (Gateway, ConnectError)> {
+    /// The address cannot be one; the gateway is stopped then.
+    pub async fn join(gateway: Gateway, joining: &Joining) -> Result<Self, ConnectError> {
         let host = gateway.host().clone();
         let wares = Wares::new(&host, joining.offers.clone());
-        let backend = HostBackend::with_guests(host.clone(), Arc::new(wares.clone()));
-        let ledger = match Ledger::new(Arc::clone(gateway.journal()), LANE) {
-            Ok(ledger) => ledger,
-            Err(_unlikely) => return Err((gateway, ConnectError::Closed)),
-        };
-        let (limits, clock) = (ServeLimits::default(), Arc::clone(host.clock()));
-        let serving = Arc::new(Serving::new(Arc::new(backend), ledger, limits, clock));
-        let options = ClientOptions {
-            clock: Arc::clone(host.clock()),
-            tasks: host.tasks().clone(),
-            ..ClientOptions::default()
-        };
-        let credential = reading(&joining.token_file);
-        let (clock, tasks) = (Arc::clone(host.clock()), host.tasks().clone());
-        let attending = Attending::new(Arc::clone(&serving), clock, tasks);
-        let served: Option<Arc<dyn Served>> = Some(Arc::new(attending));
-        let client = match Client::start(&joining.hub, credential, options, served) {
-            Ok(client) => client,
-            Err(error) => return Err((gateway, error)),
+        let started = start(&gateway, &wares, joining);
+        let (serving, client) = match started {
+            Ok(started) => started,
+            Err(error) => {
+                gateway.stop().await;
+                return Err(error);
+            }
         };
         let federation = Federation {
             host: host.clone(),
@@ -127,6 +115,37 @@ impl Worker {
         self.client.close();
         self.gateway.stop().await;
     }
+}
+
+/// Starts what answers the hub, and the connection over which it is asked.
+fn start(
+    gateway: &Gateway,
+    wares: &Wares,
+    joining: &Joining,
+) -> Result<(Arc<Serving>, Client), ConnectError> {
+    let host = gateway.host();
+    let (clock, tasks) = (host.clock(), host.tasks());
+    let backend = HostBackend::with_guests(host.clone(), Arc::new(wares.clone()));
+    let ledger = Ledger::new(Arc::clone(gateway.journal()), LANE);
+    // A name of ours fits.
+    let ledger = ledger.map_err(|_unlikely| ConnectError::Closed)?;
+    let serving = Serving::new(
+        Arc::new(backend),
+        ledger,
+        ServeLimits::default(),
+        Arc::clone(clock),
+    );
+    let serving = Arc::new(serving);
+    let attending = Attending::new(Arc::clone(&serving), Arc::clone(clock), tasks.clone());
+    let served: Option<Arc<dyn Served>> = Some(Arc::new(attending));
+    let options = ClientOptions {
+        clock: Arc::clone(clock),
+        tasks: tasks.clone(),
+        ..ClientOptions::default()
+    };
+    let credential = reading(&joining.token_file);
+    let client = Client::start(&joining.hub, credential, options, served)?;
+    Ok((serving, client))
 }
 
 /// Returns a credential that is read for every connection, so that it can be changed in place.

@@ -54,6 +54,20 @@ impl Mailbox {
         }
     }
 
+    /// Returns the mailbox that a principal asks for: its own where it says nothing, a part of its
+    /// own by `#PART` or by the whole name, and none of anybody else.
+    #[must_use]
+    pub fn claimed(principal: &str, claim: &str) -> Option<Self> {
+        let mailbox = match claim {
+            "" => Self::parse(principal),
+            part if part.starts_with('#') => Self::parse(&format!("{principal}{part}")),
+            whole => Self::parse(whole),
+        };
+        mailbox
+            .ok()
+            .filter(|mailbox| mailbox.principal() == principal)
+    }
+
     /// Returns the mailbox of the hub.
     #[must_use]
     pub fn hub() -> Self {
@@ -123,6 +137,21 @@ mod tests {
             assert_eq!(Mailbox::parse(name), Err(BadName::Mailbox), "{name}");
         }
         assert_eq!(Mailbox::parse("w#mcp").unwrap().principal(), "w");
+        let claimed = |claim| Mailbox::claimed("w", claim).map(|mailbox| mailbox.to_string());
+        for (claim, want) in [
+            ("", Some("w")),
+            ("w", Some("w")),
+            ("#mcp", Some("w#mcp")),
+            ("w#mcp", Some("w#mcp")),
+            ("v", None),
+            ("v#mcp", None),
+            ("hub", None),
+            ("#", None),
+            ("#a#b", None),
+            ("#../x", None),
+        ] {
+            assert_eq!(claimed(claim).as_deref(), want, "{claim}");
+        }
         for id in ["0", "broker-mcp-1", "A:b.c_d"] {
             assert_eq!(check_id(id), Ok(()));
         }

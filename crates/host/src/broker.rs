@@ -45,6 +45,9 @@ pub use serve::{Courier, Incoming, ReplyError, ServeLimits, Serving, reply_id};
 pub use supervise::{Attending, ServeOptions, serve_supervised, serve_with};
 pub use wares::Wares;
 
+// What a porter is told and says, so that whoever lets peers in depends on this crate alone.
+pub use bowline_wire::broker::{Hello, Refusal};
+
 /// How long a request is worth answering where nobody says.
 pub const REQUEST_TTL: Duration = Duration::from_secs(300);
 

@@ -42,7 +42,8 @@ const INITIALIZE: &str = concat!(
 /// Events that may wait to be read. None are sent yet.
 const EVENTS_MAX: usize = 1;
 
-/// Answers itself for servers that are part of this program or a peer's, and lets another reach the rest.
+/// Answers itself for servers that are part of this program or a peer's, and lets another reach
+/// the rest.
 #[derive(Debug)]
 pub(crate) struct Beside {
     dial: Arc<dyn Dial>,

@@ -6,6 +6,7 @@ mod caller;
 mod dial;
 mod gate;
 mod history;
+mod hub;
 mod json;
 mod ledger;
 mod link;
@@ -16,6 +17,7 @@ pub use caller::{CALL_ID, Ears, Hearer, ask, body, call, call_of, reaches, spec}
 pub use dial::ScriptedDial;
 pub use gate::Gate;
 pub use history::{Happened, Moment};
+pub use hub::OpenHub;
 pub use json::{annotated, definition, literal};
 pub use ledger::{Deed, Ledger, Life, Record};
 pub use link::ScriptedLink;

@@ -188,6 +188,47 @@ impl ConnectError {
 }
 
 /// A connection to a hub. Cheap to clone; gone with its last clone.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use bowline_host::broker::{Client, ClientOptions, Credential, Errand, Remote as _};
+/// use bowline_wire::broker::{Answer, Arguments, Ask};
+/// # use bowline_host::executor::Toolbox;
+/// # use bowline_host::ToolOutput;
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// # let any = serde_json::json!({"type": "object"});
+/// # let count = Toolbox::default().with(("count", "Counts."), &any, |_, _| async {
+/// #     Ok(ToolOutput::of_text("1"))
+/// # });
+/// # let hub = bowline_sim::OpenHub::with(count).await?;
+/// # let (url, token) = (hub.url(), "ann");
+/// let options = ClientOptions {
+///     part: Some("#counting".into()),
+///     ..ClientOptions::default()
+/// };
+/// let until = options.clock.now().plus(Duration::from_secs(30));
+/// let client = Client::start(url, Credential::fixed(token), options, None)?;
+/// client.ready(until).await?;
+///
+/// let errand = Errand {
+///     ask: Ask::Call {
+///         tool: client.manifest().items[0].name.clone(),
+///         server: None,
+///         arguments: Arguments::None,
+///     },
+///     // The hub stores it before it runs, so it runs once, whatever becomes of the connection.
+///     stored: true,
+///     deadline: until,
+///     caller: None,
+///     sink: None,
+/// };
+/// let answer = client.ask(errand).await;
+/// assert!(matches!(answer, Ok(Answer::Output { .. })), "{answer:?}");
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Client {
     shared: Arc<Shared>,

@@ -36,8 +36,8 @@ use bowline_wire::broker::{Hello, Refusal};
 use tokio::sync::{Notify, OnceCell, Semaphore, watch};
 
 use self::counts::Counts;
-use self::peers::{Peer, Peers};
 use self::desk::Desk;
+use self::peers::{Peer, Peers};
 use self::remote::Waiting;
 use crate::broker::{Remote, Serving};
 use crate::events::What;

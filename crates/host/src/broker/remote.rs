@@ -21,6 +21,34 @@ const PART: &str = "#mcp";
 /// What may run twice without harm goes live, and once more over the next connection where the
 /// first is lost. Everything else is stored by the hub before it runs, and is answered over
 /// whatever connection there is by then.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use bowline_host::broker::{Credential, RemoteTools};
+/// use bowline_host::executor::{ExecuteContext, ToolExecutor as _};
+/// use serde_json::json;
+/// # use bowline_host::executor::Toolbox;
+/// # use bowline_host::ToolOutput;
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// # let any = json!({"type": "object"});
+/// # let shout = Toolbox::default().with(("shout", "Says it louder."), &any, |said, _| {
+/// #     let text = said.value()["text"].as_str().unwrap_or_default().to_uppercase();
+/// #     async move { Ok(ToolOutput::of_text(&text)) }
+/// # });
+/// # let hub = bowline_sim::OpenHub::with(shout).await?;
+/// # let (url, token) = (hub.url(), "ann");
+/// // `url` is the hub's, `http://HOST:PORT`; the token was made there by `bowline token create`.
+/// let tools = RemoteTools::connect(url, Credential::fixed(token), Duration::from_secs(30)).await?;
+/// assert!(tools.has("box__shout"));
+///
+/// let context = ExecuteContext::default();
+/// let output = tools.execute("box__shout", json!({"text": "hi"}).into(), &context).await?;
+/// assert_eq!(output.text(), "HI");
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct RemoteTools {
     client: Client,

@@ -8,7 +8,7 @@ use bowline_host::spec::Side;
 use bowline_host::{AdoptError, Host, HostLimits};
 use bowline_sim::{Act, Generation, Script, World, call, reaches, spec};
 
-use crate::peer::Peer;
+use crate::peer::{Peer, pass};
 
 fn names(servers: &[&str]) -> Vec<Arc<str>> {
     servers.iter().map(|name| Arc::from(*name)).collect()
@@ -31,7 +31,7 @@ fn follow(host: &Host, peer: &Arc<Peer>, keep: Option<Duration>) -> Following {
 
 /// Lets everything happen that is due.
 async fn moment() {
-    tokio::time::sleep(Duration::from_millis(10)).await;
+    pass(Duration::from_millis(10)).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -125,11 +125,11 @@ async fn servers_of_a_peer_that_is_gone_stay_as_last_known_for_a_while_and_come_
         assert!(reaches(&host, server, "ready").await);
     }
     peer.connect(false);
-    tokio::time::sleep(Duration::from_secs(59)).await;
+    pass(Duration::from_secs(59)).await;
     assert_eq!(host.servers(), names(&["a", "b"]));
     assert!(host.status().iter().all(|server| server.stale));
     assert!(!following.is_over());
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    pass(Duration::from_secs(2)).await;
     assert_eq!(host.servers(), names(&[]));
     assert_eq!(host.catalog().offers().count(), 0);
     assert!(following.is_over());
@@ -146,7 +146,7 @@ async fn a_peer_that_comes_back_is_used_without_waiting_for_the_next_try() {
     let _following = follow(&host, &peer, None);
     assert!(reaches(&host, "a", "ready").await);
     peer.connect(false);
-    tokio::time::sleep(Duration::from_secs(600)).await;
+    pass(Duration::from_secs(600)).await;
     assert_eq!(host.status()[0].state, "backoff");
     peer.connect(true);
     moment().await;

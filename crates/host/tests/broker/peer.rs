@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bowline_core::sync::lock;
 use bowline_host::BoxFuture;
@@ -50,6 +51,11 @@ pub(crate) fn output(text: &str) -> Answer {
         result: Bytes::from(text.to_owned()),
         again: false,
     }
+}
+
+/// Moves the paused clock on, with all that is due in between.
+pub(crate) async fn pass(time: Duration) {
+    let _ = tokio::time::timeout(time, std::future::pending::<()>()).await;
 }
 
 /// Says that an errand was dropped before it had an answer.

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use crate::peer::{Peer, output};
+use crate::peer::{Peer, output, pass};
 
 /// A host that has the server `far` of a peer.
 async fn joined(tools: &[(&str, &str)], side: Side) -> (Host, Arc<Peer>) {
@@ -228,7 +228,7 @@ async fn calls_wait_for_a_peer_that_is_away_for_a_moment_and_its_menu_is_marked_
     let status = &host.status()[0];
     assert!(status.stale && status.tools == 1, "{status:?}");
     let mut waiting = calling(&host);
-    tokio::time::sleep(Duration::from_secs(5)).await;
+    pass(Duration::from_secs(5)).await;
     assert!(waiting.try_join_next().is_none());
     peer.connect(true);
     waiting.join_next().await.unwrap().unwrap().unwrap();
@@ -243,7 +243,7 @@ async fn calls_wait_for_a_peer_that_is_away_for_a_moment_and_its_menu_is_marked_
 async fn calls_to_a_peer_that_is_away_for_long_are_refused_at_once() {
     let (host, peer) = joined(&[("far", "do")], Side::Hub).await;
     peer.connect(false);
-    tokio::time::sleep(Duration::from_secs(40)).await;
+    pass(Duration::from_secs(40)).await;
     let before = host.clock().now();
     let refused = host.call(call("far__do", "{}")).await.unwrap_err();
     assert_eq!(refused.execution(), Execution::NotStarted);
@@ -302,7 +302,7 @@ async fn a_lost_request_is_repeated_once_where_that_is_safe_and_told_where_it_is
         async move {
             if is_first {
                 Tasks::default().spawn("back again", async move {
-                    tokio::time::sleep(Duration::from_secs(1)).await;
+                    pass(Duration::from_secs(1)).await;
                     again.connect(true);
                 });
                 return Err(ErrandError::NotSent("no connection".into()));

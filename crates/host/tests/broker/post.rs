@@ -39,6 +39,8 @@ pub(super) struct Post {
     pub(super) refuses: Option<ReplyError>,
     /// Receipts come once this has a permit.
     pub(super) receipts: Option<Arc<Semaphore>>,
+    /// Where the result must be before the request ends, and under which id.
+    pub(super) written: Option<(Ledger, &'static str)>,
     /// Told when a reply was handed over.
     pub(super) handed: Notify,
 }
@@ -85,8 +87,13 @@ impl Courier for Post {
     }
 
     fn ack(&self) -> BoxFuture<'_, ()> {
-        self.note(Step::Ack);
-        Box::pin(std::future::ready(()))
+        Box::pin(async {
+            if let Some((ledger, id)) = &self.written {
+                let known = ledger.answered("ann", id).await.unwrap();
+                assert!(known.is_some(), "ended before it is written down");
+            }
+            self.note(Step::Ack);
+        })
     }
 
     fn put_back(&self, _delay: Duration) -> BoxFuture<'_, ()> {

@@ -1,5 +1,7 @@
 //! The tools of a hub, run by name.
 
+mod real;
+
 use std::collections::HashSet;
 use std::time::Duration;
 

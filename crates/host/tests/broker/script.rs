@@ -87,8 +87,8 @@ impl Broker {
              sec-websocket-accept: {accept}\r\n\r\n"
         );
         stream.write_all(answer.as_bytes()).await.unwrap();
-        let (outgoing, incoming) =
-            join(stream, Side::Server, Bytes::new(), self.limits, &self.tasks);
+        let (side, limits) = (Side::Server, self.limits);
+        let (outgoing, incoming) = join(stream, side, Bytes::new(), limits, &self.tasks);
         Peer {
             outgoing,
             incoming,
@@ -246,10 +246,10 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    pub(crate) async fn to(broker: &Broker) -> Self {
+    pub(crate) async fn to(broker: SocketAddr) -> Self {
         Self {
             listener: TcpListener::bind("127.0.0.1:0").await.unwrap(),
-            broker: broker.address(),
+            broker,
         }
     }
 

@@ -15,13 +15,14 @@ use super::post::{Post, Side, Step, call, failure, incoming, nth, output};
 async fn the_reply_is_stored_then_the_result_written_down_then_the_request_ended() {
     let side = Side::new();
     let receipts = Arc::new(Semaphore::new(0));
+    let ledger = side.serving.ledger();
     let post = Arc::new(Post {
         receipts: Some(Arc::clone(&receipts)),
+        written: Some((ledger.clone(), "1")),
         ..Post::default()
     });
     let running = side.start(side.request("1", "write"), &post);
     post.handed.notified().await;
-    let ledger = side.serving.ledger();
     assert_eq!(
         ledger.answered("ann", "1").await,
         Ok(None),

@@ -27,6 +27,8 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 mod calls;
+#[path = "../websocket/certificate.rs"]
+mod certificate;
 mod ends;
 mod first;
 mod limits;
@@ -35,6 +37,7 @@ mod refreshed;
 mod server;
 mod sessions;
 mod streams;
+mod tls;
 mod wire;
 use server::{Server, soon};
 

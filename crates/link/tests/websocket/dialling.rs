@@ -31,6 +31,24 @@ async fn the_upgrade_is_asked_for_with_the_token_and_a_refusal_says_its_status()
 }
 
 #[tokio::test]
+async fn an_answer_to_another_question_is_refused() {
+    let (listener, endpoint) = listen().await;
+    let spawner = Tokio::default();
+    let limits = SocketLimits::default();
+    let other = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==";
+    let good = answer_to(other);
+    assert!(good.contains("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="), "{good}");
+    let answer = async {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        head(&mut stream).await;
+        stream.write_all(good.as_bytes()).await.unwrap();
+    };
+    let dialling = dial(&endpoint, None, soon(), limits, &spawner);
+    let (dialled, ()) = tokio::join!(dialling, answer);
+    assert_eq!(dialled.err(), Some(DialError::Refused { status: 101 }));
+}
+
+#[tokio::test]
 async fn a_token_that_no_header_can_hold_is_not_sent() {
     let (_listener, endpoint) = listen().await;
     let spawner = Tokio::default();

@@ -5,9 +5,9 @@ use super::*;
 /// Limits under which a dead peer is found at once.
 fn hasty() -> SocketLimits {
     SocketLimits {
-        ping_every: Duration::from_millis(10),
-        silence_max: Duration::from_millis(150),
-        write_timeout: Duration::from_millis(150),
+        ping_every: Duration::from_millis(20),
+        silence_max: Duration::from_millis(800),
+        write_timeout: Duration::from_millis(800),
         ..SocketLimits::default()
     }
 }
@@ -48,7 +48,7 @@ async fn a_peer_that_we_are_too_slow_to_read_is_not_taken_for_dead() {
     let spawner = Tokio::default();
     let (_outgoing, mut incoming, mut stream) = raw_server(hasty(), &spawner).await;
     // Nobody reads meanwhile; our pings go on, so that the other side knows that we live.
-    for count in 0..40_u8 {
+    for count in 0..60_u8 {
         let (first, _) = read_frame(&mut stream).await.unwrap();
         assert_eq!(first, PING);
         stream
@@ -56,7 +56,7 @@ async fn a_peer_that_we_are_too_slow_to_read_is_not_taken_for_dead() {
             .await
             .unwrap();
     }
-    for count in 0..40_u8 {
+    for count in 0..60_u8 {
         assert_eq!(incoming.next().await.unwrap(), vec![b'a' + count % 26]);
     }
 }
@@ -72,7 +72,7 @@ async fn two_that_say_nothing_stay_connected() {
             said = from_client.next() => panic!("{said:?}"),
         }
     };
-    let long = hasty().silence_max * 4;
+    let long = hasty().silence_max * 2;
     assert!(tokio::time::timeout(long, quiet).await.is_err());
     assert_eq!((client.ended(), server.ended()), (None, None));
 }
@@ -221,4 +221,51 @@ async fn a_long_reason_is_cut_between_two_letters() {
         reason: "ä".repeat(61).into(),
     };
     assert_eq!(end(&mut from_server).await, want);
+}
+
+#[tokio::test]
+async fn the_reason_of_a_close_is_found_after_a_write_has_failed() {
+    let spawner = Tokio::default();
+    let (outgoing, mut incoming, mut stream) = raw_server(hasty(), &spawner).await;
+    let mut said = frame(TEXT, None, b"last");
+    said.extend(frame(CLOSE, None, b"\x0f\xa1fenced"));
+    stream.write_all(&said).await.unwrap();
+    // What it has not read makes the kernel reset the connection.
+    let _ = read_frame(&mut stream).await;
+    outgoing.send("unread".into()).await.unwrap();
+    stream.readable().await.unwrap();
+    drop(stream);
+    while outgoing.send("x".into()).await.is_ok() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(incoming.next().await.unwrap(), "last");
+    let want = Ended::Closed {
+        code: 4001,
+        reason: "fenced".into(),
+    };
+    assert_eq!(end(&mut incoming).await, want);
+    assert_eq!(outgoing.ended(), Some(want));
+}
+
+#[tokio::test]
+async fn a_farewell_is_not_cut_off_by_what_was_not_read() {
+    let spawner = Tokio::default();
+    let (outgoing, incoming, mut stream) = raw_server(SocketLimits::default(), &spawner).await;
+    let unread = frame(TEXT, None, &[b'x'; 100_000]);
+    stream.write_all(&unread).await.unwrap();
+    outgoing.close(4002, "over");
+    drop((outgoing, incoming));
+    assert_eq!(
+        read_said(&mut stream).await,
+        (CLOSE, b"\x0f\xa2over".to_vec())
+    );
+    let mut rest = [0; 1];
+    assert_eq!(stream.read(&mut rest).await.unwrap(), 0);
+    // What is still on its way there is read, and not answered with a reset.
+    for _ in 0..2 {
+        stream.write_all(&unread).await.unwrap();
+        tokio::task::yield_now().await;
+    }
+    drop(stream);
+    spawner.idle().await;
 }

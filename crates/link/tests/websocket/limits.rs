@@ -38,7 +38,8 @@ async fn a_slow_reader_slows_the_sender_and_nothing_is_dropped() {
                 assert_eq!(incoming.next().await.unwrap(), numbered(number));
             }
         };
-        tokio::join!(sending, reading);
+        let both = async { tokio::join!(sending, reading) };
+        tokio::time::timeout(LONG, both).await.unwrap();
         assert!(held.is_err(), "nobody read, and all was taken");
     }
 }
@@ -70,7 +71,8 @@ async fn what_finds_no_room_is_given_back_and_room_comes_back() {
         for number in 0..queued {
             assert_eq!(from_client.next().await.unwrap(), numbered(number));
         }
-        client.send(numbered(8)).await.unwrap();
+        let sending = tokio::time::timeout(LONG, client.send(numbered(8)));
+        sending.await.unwrap().unwrap();
         assert_eq!(from_client.next().await.unwrap(), numbered(8));
     }
 }
@@ -84,7 +86,8 @@ async fn a_message_larger_than_the_whole_queue_goes_alone() {
     };
     let ((client, _from_server), (_server, mut from_client)) = pair(limits, limits, &spawner).await;
     for number in 0..3 {
-        client.send(numbered(number)).await.unwrap();
+        let sending = tokio::time::timeout(LONG, client.send(numbered(number)));
+        sending.await.unwrap().unwrap();
     }
     for number in 0..3 {
         assert_eq!(from_client.next().await.unwrap(), numbered(number));

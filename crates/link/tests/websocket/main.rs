@@ -21,6 +21,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+mod certificate;
 mod dialling;
 mod ends;
 mod invalid;

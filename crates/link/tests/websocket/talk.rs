@@ -118,7 +118,8 @@ async fn a_dropped_send_leaves_nothing_or_the_whole_message() {
             tokio::task::yield_now().await;
         }
     }
-    client.send("end".into()).await.unwrap();
+    let sending = tokio::time::timeout(LONG, client.send("end".into()));
+    sending.await.unwrap().unwrap();
     let mut heard = Vec::new();
     loop {
         match from_client.next().await.unwrap() {

@@ -1,41 +1,9 @@
 //! Over TLS: a real handshake with a certificate that is trusted, and with one that is not.
 
-use std::sync::Arc;
-
 use bowline_link::websocket::dial_with;
-use rustls::crypto::ring;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
-use tokio_rustls::TlsAcceptor;
 
+use super::certificate::{acceptor, certificate, trusts};
 use super::*;
-
-/// A certificate for this name and what proves that it is ours.
-fn certificate(name: &str) -> (CertificateDer<'static>, PrivateKeyDer<'static>) {
-    let made = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
-    let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
-    (made.cert.der().clone(), key.into())
-}
-
-fn trusts(certificate: CertificateDer<'static>) -> ClientConfig {
-    let mut roots = RootCertStore::empty();
-    roots.add(certificate).unwrap();
-    ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(roots)
-        .with_no_client_auth()
-}
-
-fn acceptor(certificate: CertificateDer<'static>, key: PrivateKeyDer<'static>) -> TlsAcceptor {
-    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(vec![certificate], key)
-        .unwrap();
-    TlsAcceptor::from(Arc::new(config))
-}
 
 #[tokio::test]
 async fn a_peer_whose_certificate_is_trusted_is_spoken_to_over_tls() {

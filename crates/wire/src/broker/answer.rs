@@ -8,9 +8,9 @@ use bowline_core::error::{Class, Execution, Failure, Origin, Retry};
 use bowline_core::time::millis;
 use bytes::Bytes;
 
-use super::FrameError;
 use super::members::Members;
-use super::write::Object;
+use super::write::{self, Object, array};
+use super::{FRAME_BYTES_MAX, FrameError};
 use crate::span::Span;
 use crate::{object, result};
 
@@ -54,6 +54,16 @@ pub enum Said {
     Brief,
 }
 
+/// What stands around a result, about, in bytes.
+const AROUND_BYTES: usize = 160;
+
+/// The most that a result may take with its text beside it, in bytes: letter and frame stand
+/// around it.
+const WHOLE_BYTES_MAX: usize = FRAME_BYTES_MAX - 64 * 1024;
+
+/// The text of a result that is too long to be said twice.
+const TOO_LONG: &str = "the result is too long to be told here; it stands in `output`";
+
 const NAMES: [&str; 7] = [
     "manifest", "revision", "result", "output", "again", "error", "failure",
 ];
@@ -93,23 +103,17 @@ impl Answer {
     /// Writes a body.
     pub fn write(&self, said: Said, out: &mut Vec<u8>) {
         match self {
-            Self::Manifest { items, revision } => {
-                let mut list = vec![b'['];
-                for (place, item) in items.iter().enumerate() {
-                    if place > 0 {
-                        list.push(b',');
-                    }
-                    item.write(said, &mut list);
-                }
-                list.push(b']');
-                let object = Object::bare(out).raw("manifest", &list);
-                object.number("revision", *revision).end();
-            }
+            Self::Manifest { items, revision } => Object::bare(out)
+                .nested("manifest", |out| {
+                    array(out, items, |item, out| item.write(said, out));
+                })
+                .number("revision", *revision)
+                .end(),
             Self::Output { result, again } => {
-                out.reserve(result.len() + 32);
+                out.reserve(result.len() + AROUND_BYTES);
                 let object = match said {
                     Said::Brief => Object::bare(out).raw("output", result),
-                    Said::Whole => Object::bare(out).raw("result", &whole(result)),
+                    Said::Whole => Object::bare(out).nested("result", |out| whole(result, out)),
                 };
                 match again {
                     true => object.flag("again", true).end(),
@@ -119,24 +123,27 @@ impl Answer {
             Self::Rpc { error } => {
                 let text = object::text(error, "message");
                 let text = text.unwrap_or_else(|| String::from_utf8_lossy(error));
-                let mut failure = Vec::new();
-                Object::bare(&mut failure)
-                    .text("class", Class::ProtocolError.as_str())
-                    .text("execution", Execution::Completed.as_str())
-                    .text("retry", Retry::Never.as_str())
-                    .text("origin", Origin::Upstream.as_str())
-                    .raw("rpc", error)
+                Object::bare(out)
+                    .text("error", &text)
+                    .nested("failure", |out| tell_rpc(error, out))
                     .end();
-                let object = Object::bare(out).text("error", &text);
-                object.raw("failure", &failure).end();
             }
-            Self::Failed(failure) => {
-                let mut told = Vec::new();
-                tell(failure, &mut told);
-                let object = Object::bare(out).text("error", &failure.reason);
-                object.raw("failure", &told).end();
-            }
+            Self::Failed(failure) => Object::bare(out)
+                .text("error", &failure.reason)
+                .nested("failure", |out| tell(failure, out))
+                .end(),
         }
+    }
+
+    /// Returns the frame that answers a live request with this, written in one go.
+    #[must_use]
+    pub fn response(&self, id: &str) -> Bytes {
+        let mut out = Vec::new();
+        if let Self::Output { result, .. } = self {
+            out.reserve(result.len() + AROUND_BYTES);
+        }
+        write::response(id, &mut out, |out| self.write(Said::Brief, out));
+        out.into()
     }
 
     /// Returns the body as bytes.
@@ -148,16 +155,22 @@ impl Answer {
     }
 }
 
-/// Writes a result in the first names as well.
-fn whole(result: &[u8]) -> Vec<u8> {
-    let text = result::text(result);
-    let mut out = Vec::with_capacity(result.len() + text.len() + 64);
-    Object::bare(&mut out)
-        .flag("success", !result::is_error(result))
-        .text("result", &text)
-        .raw("output", result)
-        .end();
-    out
+/// Writes a result in the first names as well; without its text where both together would be too
+/// much for one frame.
+fn whole(result: &[u8], out: &mut Vec<u8>) {
+    let start = out.len();
+    let write = |text: &str, out: &mut Vec<u8>| {
+        Object::bare(out)
+            .flag("success", !result::is_error(result))
+            .text("result", text)
+            .raw("output", result)
+            .end();
+    };
+    write(&result::text(result), out);
+    if out.len() - start > WHOLE_BYTES_MAX {
+        out.truncate(start);
+        write(TOO_LONG, out);
+    }
 }
 
 /// Reads a result in the first names, whole where it is told whole.
@@ -210,6 +223,16 @@ fn failed(body: &Bytes, members: &Members<'_, 7>, reason: Arc<str>) -> Result<An
         _ => Retry::Never,
     };
     Ok(Answer::Failed(failure))
+}
+
+fn tell_rpc(error: &[u8], out: &mut Vec<u8>) {
+    Object::bare(out)
+        .text("class", Class::ProtocolError.as_str())
+        .text("execution", Execution::Completed.as_str())
+        .text("retry", Retry::Never.as_str())
+        .text("origin", Origin::Upstream.as_str())
+        .raw("rpc", error)
+        .end();
 }
 
 fn tell(failure: &Failure, out: &mut Vec<u8>) {

@@ -62,8 +62,7 @@ pub(super) fn frame(frame: &Frame, out: &mut Vec<u8>) {
         Frame::Request(asked) => request(asked, out),
         Frame::Response { id, body } => {
             out.reserve(AROUND_BYTES + body.len());
-            let object = Object::open("response", out).text("id", id);
-            object.raw("body", body).end();
+            response(id, out, |out| out.extend_from_slice(body));
         }
         Frame::Event { id, notification } => {
             out.reserve(AROUND_BYTES + notification.len());
@@ -74,23 +73,23 @@ pub(super) fn frame(frame: &Frame, out: &mut Vec<u8>) {
     }
 }
 
+/// Writes what answers a live request.
+pub(super) fn response(id: &str, out: &mut Vec<u8>, body: impl FnOnce(&mut Vec<u8>)) {
+    let object = Object::open("response", out).text("id", id);
+    object.nested("body", body).end();
+}
+
 /// Writes what lists something, or says that a list is another now.
 fn list(frame: &Frame, out: &mut Vec<u8>) {
     match frame {
         Frame::ListConnected { role } => Object::open("list_connected", out)
             .text_if("role", role.as_deref())
             .end(),
-        Frame::Connected { ids } => {
-            let mut list = vec![b'['];
-            for (place, id) in ids.iter().enumerate() {
-                if place > 0 {
-                    list.push(b',');
-                }
-                write_string(&mut list, id);
-            }
-            list.push(b']');
-            Object::open("connected", out).raw("ids", &list).end();
-        }
+        Frame::Connected { ids } => Object::open("connected", out)
+            .nested("ids", |out| {
+                array(out, ids, |id, out| write_string(out, id))
+            })
+            .end(),
         Frame::ListDead { limit } => {
             let limit = u64::try_from(*limit).unwrap_or(u64::MAX);
             Object::open("list_dead", out).number("limit", limit).end();
@@ -108,13 +107,14 @@ fn list(frame: &Frame, out: &mut Vec<u8>) {
 }
 
 fn hello(said: &Hello, out: &mut Vec<u8>) {
-    let mut agent = Vec::new();
-    Object::bare(&mut agent)
-        .text("session_id", &said.session_id)
-        .text_if("role", said.role.as_deref())
-        .end();
+    let agent = |out: &mut Vec<u8>| {
+        Object::bare(out)
+            .text("session_id", &said.session_id)
+            .text_if("role", said.role.as_deref())
+            .end();
+    };
     Object::open("hello", out)
-        .raw("agent", &agent)
+        .nested("agent", agent)
         .text_if("token", said.token.as_deref())
         .text_if("instance", said.instance.as_deref())
         .end();
@@ -146,13 +146,23 @@ fn request(asked: &Request, out: &mut Vec<u8>) {
         .number_if("ttl_ms", asked.ttl_ms);
     let object = match &asked.caller {
         None => object,
-        Some(caller) => {
-            let mut from = Vec::new();
-            sender(caller, &mut from);
-            object.raw("caller", &from)
-        }
+        Some(caller) => object.nested("caller", |out| sender(caller, out)),
     };
     object.raw("body", &asked.body).end();
+}
+
+/// Writes a list.
+pub(super) fn array<T>(out: &mut Vec<u8>, items: &[T], write: impl Fn(&T, &mut Vec<u8>)) {
+    let mut before = b'[';
+    for item in items {
+        out.push(before);
+        write(item, out);
+        before = b',';
+    }
+    if before == b'[' {
+        out.push(b'[');
+    }
+    out.push(b']');
 }
 
 /// Writes who sent something.
@@ -189,6 +199,13 @@ impl<'a> Object<'a> {
         write_string(self.out, name);
         self.out.push(b':');
         self
+    }
+
+    /// Writes a member with what writes its value.
+    pub(super) fn nested(self, name: &str, write: impl FnOnce(&mut Vec<u8>)) -> Self {
+        let this = self.key(name);
+        write(this.out);
+        this
     }
 
     pub(super) fn raw(self, name: &str, json: &[u8]) -> Self {

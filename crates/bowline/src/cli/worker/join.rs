@@ -47,13 +47,8 @@ async fn serve(join: &Join, context: &mut Context) -> Result<Exit, Failure> {
     let state = State::open(directory)?;
     let telemetry = up::telemetry(&context.env, &config.telemetry);
     let gateway = Gateway::start(config, state, Auth::Required, &context.env, telemetry).await?;
-    let worker = match Worker::join(gateway, joining.clone()) {
-        Ok(worker) => worker,
-        Err((gateway, error)) => {
-            gateway.stop().await;
-            return Err(failure(&joining.hub, &error));
-        }
-    };
+    let worker = Worker::join(gateway, &joining).await;
+    let worker = worker.map_err(|error| failure(&joining.hub, &error))?;
     let ready = tokio::select! {
         ready = worker.ready(FIRST_WAIT) => ready,
         () = signals.stop() => {
@@ -126,10 +121,11 @@ fn directory(hub: &str, context: &Context) -> Result<PathBuf, Failure> {
         _ => '_',
     };
     let host: String = host.chars().map(plain).collect();
-    let port = uri.port_u16().unwrap_or(match uri.scheme_str() {
+    let usual = match uri.scheme_str() {
         Some("https" | "wss") => 443,
         _ => 80,
-    });
+    };
+    let port = uri.port_u16().unwrap_or(usual);
     Ok(root.join(format!("worker-{host}-{port}")))
 }
 

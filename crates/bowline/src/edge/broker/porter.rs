@@ -203,13 +203,7 @@ fn mailbox(principal: &Principal, claimed: &str) -> Option<Mailbox> {
     if !is_peer || *principal.name == *HUB {
         return None;
     }
-    let name = if claimed.is_empty() {
-        &principal.name
-    } else {
-        claimed
-    };
-    let mailbox = Mailbox::parse(name).ok()?;
-    (mailbox.principal() == &*principal.name).then_some(mailbox)
+    Mailbox::claimed(&principal.name, claimed)
 }
 
 /// The same words for every credential that does not count.

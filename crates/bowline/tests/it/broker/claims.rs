@@ -106,7 +106,7 @@ fn a_reply_that_nobody_asked_for_reaches_nobodys_request() {
     reply["kind"] = "mcp_reply".into();
     reply["correlation_id"] = "c-1".into();
     bob.say(&json!({"kind": "deliver", "to": "ann", "message": reply}));
-    assert_eq!(bob.wait_for("delivered")["id"], "r-1");
+    bob.receipt("r-1");
     let mut seen = Vec::new();
     while seen.len() < 2 {
         let frame = ann.wait_for("message");
@@ -157,7 +157,7 @@ fn a_peer_whose_rights_change_is_told_and_comes_back_with_those_of_now() {
     let mut other = Plain::subscribed(gateway.address, "bob", &bob);
     let letter = peer.letter("n-1", &json!({}));
     peer.say(&json!({"kind": "deliver", "to": "bob", "message": letter}));
-    assert_eq!(peer.wait_for("delivered")["id"], "n-1");
+    peer.receipt("n-1");
     let less = config().replace("to = [\"bob\"]", "to = []");
     std::fs::write(gateway.dir.path().join("bowline.toml"), less).unwrap();
     let reloaded = gateway.ask_api("POST", "/api/v1/reload", &json!({}));

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::plain::{Plain, call_of};
-use super::{counted, token};
+use super::{counted, settled, token};
 use crate::harness::{Gateway, eventually};
 
 fn effects(ledger: &std::path::Path, key: &str) -> usize {
@@ -46,6 +46,7 @@ fn a_reply_that_was_not_acknowledged_is_there_after_a_kill_and_nothing_ran_twice
     let again = peer.reply("e-1");
     assert_eq!(again["result"], first["message"]["body"]["result"]);
     // Whoever lost the receipt asks again, by the same id, and has the same answer.
+    settled(&gateway);
     peer.deliver("e-1", &effect);
     let third = peer.reply("e-1");
     assert_eq!(third["result"], first["message"]["body"]["result"]);

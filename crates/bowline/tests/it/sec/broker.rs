@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::broker::plain::{Came, Plain, call_of};
-use crate::broker::{counted, token, up};
+use crate::broker::{counted, settled, token, up};
 use crate::harness::{Gateway, eventually};
 
 /// How long a connection may go on after its credential.
@@ -103,6 +103,7 @@ fn sec_48_a_captured_frame_runs_nothing_again_and_is_worth_nothing_to_another() 
     // On a new connection of the same peer it is the same message.
     let mut peer = Plain::subscribed(gateway.address, "ann", &ann);
     for _ in 0..3 {
+        settled(&gateway);
         peer.say(&captured);
         assert_eq!(peer.reply("e-1")["result"], first["result"]);
     }

@@ -51,8 +51,8 @@ struct Table {
     over: Option<End>,
 }
 
-/// An answer, or how the connection ended.
-type Answered = Result<Bytes, Arc<str>>;
+/// An answer, or why there is none.
+pub(super) type Answered = Result<Bytes, ErrandError>;
 
 /// Who waits for a live answer.
 #[derive(Debug)]
@@ -160,8 +160,7 @@ impl Connection {
             Err(_) => return Err(ErrandError::Timeout(Execution::NotStarted)),
         }
         match timeout_at(deadline.at, answer).await {
-            Ok(Ok(Ok(body))) => Ok(body),
-            Ok(Ok(Err(reason))) => Err(ErrandError::Lost(reason)),
+            Ok(Ok(answered)) => answered,
             Ok(Err(_)) => Err(ErrandError::Lost("the connection is over".into())),
             Err(_) => Err(ErrandError::Timeout(Execution::Unknown)),
         }
@@ -221,14 +220,14 @@ impl Connection {
     }
 
     /// Gives a live answer to whoever waits for it; `false` when nobody does.
-    pub(super) fn answered(&self, id: &str, body: Bytes) -> bool {
+    pub(super) fn answered(&self, id: &str, answer: Answered) -> bool {
         let taken = match id.parse() {
             Ok(id) => lock(&self.table).live.take(id),
             Err(_) => None,
         };
         match taken {
             // Whoever waited may have left just now.
-            Some((waiter, _)) => waiter.answer.send(Ok(body)).is_ok(),
+            Some((waiter, _)) => waiter.answer.send(answer).is_ok(),
             None => false,
         }
     }
@@ -255,7 +254,8 @@ impl Connection {
             (live, std::mem::take(&mut table.receipts))
         };
         for (waiter, _) in live {
-            let _ = waiter.answer.send(Err(Arc::clone(&reason)));
+            let lost = ErrandError::Lost(Arc::clone(&reason));
+            let _ = waiter.answer.send(Err(lost));
         }
         drop(receipts);
         self.places.close();

@@ -1,15 +1,19 @@
 //! Carries errands out: live over one connection, stored over as many as it takes.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bowline_core::error::{Class, Execution, Failure, Origin, Retry};
 use bowline_core::time::Now;
-use bowline_wire::broker::Answer;
-use tokio::time::timeout_at;
+use bowline_wire::broker::{Answer, Refusal};
+use tokio::time::{sleep, timeout_at};
 
 use super::super::{Errand, ErrandError};
 use super::connection::Connection;
 use super::{Shared, State};
+
+/// How long a request waits that found no place at the hub.
+const PLACE_WAIT: Duration = Duration::from_millis(50);
 
 /// How long somebody waits for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,11 +48,25 @@ impl Shared {
             let deadline = self.deadline(errand.deadline);
             let sink = errand.sink.clone();
             match connection.live(body.clone(), deadline, sink).await {
-                Ok(body) => return Answer::read(&body).map_err(|_| unreadable()),
+                Ok(body) => match Answer::read(&body).map_err(|_| unreadable())? {
+                    // The hub counts places a moment longer than we do.
+                    Answer::Failed(failure) if self.may_wait(&failure, errand.deadline) => {
+                        sleep(PLACE_WAIT).await;
+                        after = 0;
+                    }
+                    answer => return Ok(answer),
+                },
                 Err(ErrandError::NotSent(_)) => {}
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Whether a request only found no place at the hub, and has time to look for one again.
+    fn may_wait(&self, failure: &Failure, deadline: Now) -> bool {
+        let full = (Class::Throttled, Execution::NotStarted, Origin::Broker);
+        (failure.class, failure.execution, failure.origin) == full
+            && self.options.clock.now().plus(PLACE_WAIT) < deadline
     }
 
     /// Returns a connection newer than `after`, made for all who wait.
@@ -108,5 +126,26 @@ fn unreadable() -> ErrandError {
         origin: Origin::Broker,
         code: "bad_answer".into(),
         reason: "the hub's answer cannot be read".into(),
+    })
+}
+
+/// Puts a refusal of the broker into the words of a failure.
+pub(super) fn refused(refusal: &Refusal, execution: Execution) -> ErrandError {
+    let code = refusal.code.as_deref().unwrap_or("refused");
+    let (class, retry) = match code {
+        "mailbox_full" | "throttled" => (Class::Throttled, Retry::After(Duration::from_secs(1))),
+        "not_allowed" | "auth" | "expired" | "fenced" => (Class::Denied, Retry::Never),
+        "not_stored" | "shutting_down" => {
+            (Class::Unavailable, Retry::After(Duration::from_secs(1)))
+        }
+        _ => (Class::Invalid, Retry::Never),
+    };
+    ErrandError::Refused(Failure {
+        class,
+        execution,
+        retry,
+        origin: Origin::Broker,
+        code: code.into(),
+        reason: Arc::clone(&refusal.reason),
     })
 }

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::super::{ErrandError, Manifest};
 use super::connection::{Connection, Deadline, End};
+use super::errand::refused;
 use super::{ConnectError, Shared};
 use crate::broker::client::served::Line;
 
@@ -135,7 +136,7 @@ impl Shared {
     fn take(&self, connection: &Arc<Connection>, line: &Line, frame: Frame) {
         match frame {
             Frame::Response { id, body } => {
-                if !connection.answered(&id, body) {
+                if !connection.answered(&id, Ok(body)) {
                     tracing::trace!(%id, "an answer that nobody waits for");
                 }
             }
@@ -183,7 +184,10 @@ impl Shared {
 
     fn refused(&self, connection: &Connection, refusal: &Refusal) {
         let waited = match &refusal.id {
-            Some(id) => connection.receipt(id, Err(refusal.clone())),
+            Some(id) => {
+                connection.receipt(id, Err(refusal.clone()))
+                    || connection.answered(id, Err(refused(refusal, Execution::NotStarted)))
+            }
             None => false,
         };
         if !waited {

@@ -4,17 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::caller::CallerEnd;
-use bowline_core::error::{Class, Execution, Failure, Origin, Retry};
+use bowline_core::error::Execution;
 use bowline_core::hex::hex;
 use bowline_core::mailbox::HUB;
 use bowline_core::sync::lock;
-use bowline_wire::broker::{Answer, Draft, Frame, Letter, REPLY, REQUEST, Refusal};
+use bowline_wire::broker::{Answer, Draft, Frame, Letter, REPLY, REQUEST};
 use tokio::sync::oneshot;
 use tokio::time::timeout_at;
 
 use super::super::{Errand, ErrandError};
 use super::connection::DeliverError;
-use super::errand::Patience;
+use super::errand::{Patience, refused};
 use super::served::Line;
 use super::{Shared, State};
 
@@ -94,7 +94,7 @@ impl Shared {
                         true => Execution::Unknown,
                         false => Execution::NotStarted,
                     };
-                    return Err(ErrandError::Refused(failure(&refusal, execution)));
+                    return Err(refused(&refusal, execution));
                 }
             }
         }
@@ -250,26 +250,5 @@ impl Drop for Waiting<'_> {
         if let State::Up(connection) = &snapshot.state {
             connection.cancel(Some(Arc::clone(&self.to)), Arc::clone(&self.id));
         }
-    }
-}
-
-/// Puts the broker's refusal of a message into the words of a failure.
-fn failure(refusal: &Refusal, execution: Execution) -> Failure {
-    let code = refusal.code.as_deref().unwrap_or("refused");
-    let (class, retry) = match code {
-        "mailbox_full" | "throttled" => (Class::Throttled, Retry::After(Duration::from_secs(1))),
-        "not_allowed" | "auth" | "expired" | "fenced" => (Class::Denied, Retry::Never),
-        "not_stored" | "shutting_down" => {
-            (Class::Unavailable, Retry::After(Duration::from_secs(1)))
-        }
-        _ => (Class::Invalid, Retry::Never),
-    };
-    Failure {
-        class,
-        execution,
-        retry,
-        origin: Origin::Broker,
-        code: code.into(),
-        reason: Arc::clone(&refusal.reason),
     }
 }

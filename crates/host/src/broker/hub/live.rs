@@ -9,7 +9,7 @@ use bowline_core::error::{Class, Execution, Failure, Origin, Retry};
 use bowline_core::mailbox::{HUB, Mailbox, check_id};
 use bowline_core::sync::lock;
 use bowline_core::time::{Now, millis};
-use bowline_wire::broker::{Answer, Frame, From, Request, Said};
+use bowline_wire::broker::{Answer, Frame, From, Request};
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
@@ -117,10 +117,8 @@ async fn pass_on(shared: &Shared, peer: &Arc<Peer>, to: &Mailbox, request: Reque
 }
 
 async fn respond(peer: &Peer, id: Arc<str>, answer: &Answer) {
-    let mut body = Vec::new();
-    answer.write(Said::Brief, &mut body);
-    let body = body.into();
-    peer.send(&Frame::Response { id, body }).await;
+    // Where it is gone, it does not wait for this.
+    let _ = peer.out.send(answer.response(&id)).await;
 }
 
 fn failure((class, retry): (Class, Retry), code: &str, reason: &str) -> Failure {

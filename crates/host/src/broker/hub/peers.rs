@@ -181,11 +181,12 @@ impl Peers {
     /// Notes that a message of a mailbox is due at a moment.
     pub(super) fn is_due(&mut self, mailbox: &Mailbox, at: Now) {
         let slot = self.slots.entry(mailbox.clone()).or_default();
-        if slot.dues.len() >= DUES_MAX {
-            // The last moment stands for all behind it.
-            slot.dues.pop_last();
-        }
         slot.dues.insert(at);
+        if slot.dues.len() > DUES_MAX {
+            // The last moment stands for the one before it as well.
+            let covered = slot.dues.iter().rev().nth(1).copied();
+            covered.map(|covered| slot.dues.remove(&covered));
+        }
     }
 
     /// Returns when the next message of a mailbox is due that was given back; those that are due
@@ -209,8 +210,38 @@ impl Peers {
         }
     }
 
+    /// Forgets what is of no more use of mailboxes that nobody takes messages of.
+    pub(super) fn sweep(&mut self, now: Now) {
+        self.slots.retain(|_, slot| {
+            let is_due_later = slot.dues.last().is_some_and(|last| *last > now);
+            slot.subscriber.is_some() || is_due_later
+        });
+        self.remotes.retain(|_, remote| remote.strong_count() > 0);
+    }
+
     /// Sees how many are here.
     pub(super) fn quiet(&self) -> watch::Receiver<usize> {
         self.count.subscribe()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_of_many_moments_is_never_forgotten() {
+        let mut peers = Peers::default();
+        let mailbox = Mailbox::parse("a").unwrap();
+        for at in (1..=DUES_MAX as u64 + 10).rev() {
+            peers.is_due(&mailbox, Now(at));
+        }
+        assert_eq!(peers.slots[&mailbox].dues.len(), DUES_MAX);
+        let last = Now(DUES_MAX as u64 + 10);
+        assert_eq!(peers.next_due(&mailbox, Now(last.0 - 1)), Some(last));
+        peers.sweep(Now(last.0 - 1));
+        assert_eq!(peers.slots.len(), 1);
+        peers.sweep(last);
+        assert!(peers.slots.is_empty(), "nothing is due and nobody is there");
     }
 }

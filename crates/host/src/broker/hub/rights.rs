@@ -34,9 +34,10 @@ impl Admitted {
 
     /// Whether what it claimed at first is what its credential says.
     pub(super) fn owns_up(&self, hello: &Hello) -> bool {
-        let mailbox = self.mailbox.as_str();
-        let is_own = self.mailbox.principal() == &*self.principal.name;
-        let same_mailbox = hello.session_id.is_empty() || hello.session_id == *mailbox;
+        let whose = &self.principal.name;
+        let is_own = self.mailbox.principal() == &**whose;
+        let same_mailbox = hello.session_id.is_empty()
+            || Mailbox::claimed(whose, &hello.session_id).as_ref() == Some(&self.mailbox);
         let same_role = hello.role.is_none() || hello.role == self.role;
         is_own && self.mailbox.principal() != HUB && same_mailbox && same_role
     }

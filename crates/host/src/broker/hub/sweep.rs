@@ -1,6 +1,7 @@
 //! What the hub does by itself from time to time: ends what is past its time, and tells peers
 //! whose view of the catalog is another now.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use bowline_core::call::Scope;
@@ -13,7 +14,7 @@ use super::counts::one;
 use super::mailbox::{self, LANES};
 use super::peers::Peer;
 use super::{Shared, own};
-use crate::broker::expired;
+use crate::broker::{Manifest, expired};
 use crate::catalog::ListKind;
 
 /// Ends what is past its time until the hub goes down.
@@ -26,6 +27,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
             () = &mut closed => return,
             () = tokio::time::sleep_until(shared.clock().instant(next)) => {}
         }
+        lock(&shared.peers).sweep(shared.now());
         // Each look makes a bounded number of dead letters.
         while sweep(&shared).await > 0 {}
     }
@@ -81,24 +83,35 @@ pub(super) async fn tell_changes(shared: Arc<Shared>) {
             changed = policy.changed() => if changed.is_err() { return },
         }
         let here: Vec<_> = lock(&shared.peers).here().map(Arc::clone).collect();
+        // Whoever sees the same has the same manifest.
+        let mut revisions = HashMap::new();
         for peer in here {
-            tell(&shared, &peer).await;
+            tell(&shared, &peer, &mut revisions).await;
         }
     }
 }
 
-async fn tell(shared: &Shared, peer: &Arc<Peer>) {
+async fn tell(shared: &Shared, peer: &Arc<Peer>, revisions: &mut HashMap<[u8; 32], u64>) {
     let principal = &peer.admitted.principal;
-    let seen = shared.host.view(principal, &Scope::All, ListKind::Tools);
-    let before = std::mem::replace(&mut lock(&peer.books).seen, seen.fingerprint);
-    if before == seen.fingerprint {
+    let seen = shared
+        .host
+        .view(principal, &Scope::All, ListKind::Tools)
+        .fingerprint;
+    let before = std::mem::replace(&mut lock(&peer.books).seen, seen);
+    if before == seen {
         return;
     }
-    let manifest = shared.serving.manifest(&peer.stamp, Some(principal)).await;
-    let Ok(manifest) = manifest else {
-        return;
+    let revision = match revisions.get(&seen) {
+        Some(revision) => *revision,
+        None => {
+            let manifest = shared.serving.manifest(&peer.stamp, Some(principal)).await;
+            let Ok(Manifest { revision, .. }) = manifest else {
+                return;
+            };
+            revisions.insert(seen, revision);
+            revision
+        }
     };
-    let revision = manifest.revision;
     let changed = Frame::Changed { revision };
     if peer.try_send(&changed) || std::mem::replace(&mut lock(&peer.books).telling, true) {
         return;

@@ -68,7 +68,7 @@ async fn a_half_open_connection_is_found_and_left() {
     options.socket.ping_every = Duration::from_millis(20);
     options.socket.silence_max = Duration::from_millis(120);
     // Frames go through a wire that can be cut without a word.
-    let wire = Wire::to(&broker).await;
+    let wire = Wire::to(broker.address()).await;
     let client = Client::start(&wire.url(), Credential::fixed("secret"), options, None).unwrap();
     let tasks = bowline_host::tasks::Tasks::default();
     let (cut, was_cut) = watch::channel(false);
@@ -161,7 +161,8 @@ async fn where_all_attempts_failed_a_later_call_starts_over() {
     let url = format!("http://{address}");
     let client = Client::start(&url, Credential::fixed("secret"), options, None).unwrap();
     for stored in [false, true] {
-        let error = client.ask(errand("one", stored)).await.unwrap_err();
+        let asked = timeout(LONG, client.ask(errand("one", stored)));
+        let error = asked.await.unwrap().unwrap_err();
         assert!(matches!(error, ErrandError::NotSent(_)), "{error:?}");
     }
     assert_eq!(client.ended(), None);

@@ -4,10 +4,10 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex};
 
 use bowline_core::caller::{Abilities, CallerEnd, Question, QuestionId, SessionKey};
-use bowline_core::error::{Class, Execution};
+use bowline_core::error::{Class, Execution, Failure};
 use bowline_core::time::Now;
 use bowline_host::broker::{Client, ErrandError, Remote as _};
-use bowline_wire::broker::{Ask, Frame};
+use bowline_wire::broker::{Answer, Ask, Frame, Refusal};
 use bytes::Bytes;
 
 use super::{errand, until};
@@ -246,4 +246,46 @@ async fn an_answer_that_cannot_be_read_is_told_as_one_that_ran() {
     };
     assert_eq!(failure.class, Class::ProtocolError);
     assert_eq!(failure.execution, Execution::Completed);
+}
+
+#[tokio::test]
+async fn a_request_that_is_refused_did_not_run() {
+    let broker = Broker::start().await;
+    let client = client(&broker, quick());
+    let mut peer = broker.let_in(&[]).await;
+    let serve = async {
+        let (id, _) = peer.request().await;
+        peer.say(&Frame::Error(Refusal {
+            reason: "not for you".into(),
+            id: Some(id),
+            code: Some("not_allowed".into()),
+        }))
+        .await;
+    };
+    let (answer, ()) = tokio::join!(client.ask(errand("one", false)), serve);
+    let Err(ErrandError::Refused(failure)) = answer else {
+        panic!("{answer:?}")
+    };
+    assert_eq!(failure.class, Class::Denied);
+    assert_eq!(failure.execution, Execution::NotStarted);
+}
+
+#[tokio::test]
+async fn a_request_that_finds_no_place_at_the_hub_looks_again() {
+    let broker = Broker::start().await;
+    let client = client(&broker, quick());
+    let mut peer = broker.let_in(&[]).await;
+    let full = Failure {
+        class: Class::Throttled,
+        ..super::failure("too many requests at once")
+    };
+    let serve = async {
+        let (id, _) = peer.request().await;
+        peer.respond(&id, &Answer::Failed(full)).await;
+        let (again, _) = peer.request().await;
+        assert_ne!(id, again);
+        peer.respond(&again, &output("one")).await;
+    };
+    let (answer, ()) = tokio::join!(client.ask(errand("one", false)), serve);
+    assert_eq!(answer, Ok(output("one")));
 }

@@ -57,7 +57,15 @@ async fn a_stored_request_keeps_its_id_over_connections_until_its_receipt() {
         // The receipt is taken before the close is seen.
         peer.outgoing.close(1001, "after the receipt");
         let mut peer = broker.let_in(&[]).await;
-        // It is stored by now and not sent again: the reply is the next that is dealt with.
+        // It is stored by now and not sent again: others are the next that are heard.
+        for _ in 0..2 {
+            let respond = async {
+                let (id, _) = peer.request().await;
+                peer.respond(&id, &output("other")).await;
+            };
+            let (other, ()) = tokio::join!(client.ask(errand("other", false)), respond);
+            assert_eq!(other, Ok(output("other")));
+        }
         let body = output("one").to_bytes(Said::Whole);
         peer.reply("hub", "r", &second.id, &body).await;
         assert_eq!(peer.next().await, Frame::Ack { id: "r".into() });

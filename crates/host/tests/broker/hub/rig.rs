@@ -103,11 +103,11 @@ impl Porter for Doors {
         let known = self.rights.lock().unwrap().get(name).cloned();
         let (role, rights) =
             known.unwrap_or_else(|| (Role::Named("user".into()), Rights::default()));
-        let part = hello.session_id.strip_prefix(&format!("{name}#"));
-        let mailbox = part.map_or_else(|| name.to_owned(), |part| format!("{name}#{part}"));
+        let claimed = Mailbox::claimed(name, &hello.session_id);
+        let mailbox = claimed.unwrap_or_else(|| Mailbox::parse(name).unwrap());
         let admitted = Admitted {
             principal: Arc::new(Principal::new(name, role)),
-            mailbox: Mailbox::parse(&mailbox).unwrap(),
+            mailbox,
             role: Some("user".into()),
             rights,
         };

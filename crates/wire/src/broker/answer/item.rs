@@ -64,12 +64,9 @@ impl Item {
     pub(super) fn write(&self, said: Said, out: &mut Vec<u8>) {
         let object = match said {
             Said::Brief => Object::bare(out).text("name", &self.name),
-            Said::Whole => {
-                let mut function = Vec::new();
-                self.write_function(&mut function);
-                let object = Object::bare(out).text("kind", "function");
-                object.raw("function", &function)
-            }
+            Said::Whole => Object::bare(out)
+                .text("kind", "function")
+                .nested("function", |out| self.write_function(out)),
         };
         object
             .text_if("server", self.server.as_deref())

@@ -221,6 +221,43 @@ fn answers_are_written_in_the_first_names_too() {
 }
 
 #[test]
+fn the_largest_result_fits_into_a_frame_in_both_forms() {
+    let text = "x".repeat(8 * 1024 * 1024 - 100);
+    let result = format!(r#"{{"content":[{{"type":"text","text":"{text}"}}]}}"#);
+    let answer = Answer::Output {
+        result: result.into(),
+        again: true,
+    };
+    for said in [Said::Whole, Said::Brief] {
+        let letter = Letter::new(&Draft {
+            id: "1",
+            kind: REPLY,
+            body: &answer.to_bytes(said),
+            correlation_id: Some("1"),
+            ttl_ms: None,
+            created_at_ms: 0,
+        });
+        let frame = Frame::Message(letter.stamped(&from())).to_bytes();
+        assert!(frame.len() <= FRAME_BYTES_MAX);
+        let Ok(Frame::Message(came)) = Frame::read(&frame) else {
+            panic!("no message");
+        };
+        assert_eq!(Answer::read(&came.body).as_ref(), Ok(&answer));
+    }
+}
+
+#[test]
+fn a_live_answer_is_the_same_frame_whether_written_in_one_go_or_in_two() {
+    for answer in answers() {
+        let two = Frame::Response {
+            id: "1\"".into(),
+            body: answer.to_bytes(Said::Brief),
+        };
+        assert_eq!(answer.response("1\""), two.to_bytes());
+    }
+}
+
+#[test]
 fn a_reply_in_the_first_names_alone_is_understood_and_its_two_channels_stay_apart() {
     for (body, result) in [
         (

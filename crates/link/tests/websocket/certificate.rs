@@ -1,0 +1,40 @@
+//! Certificates made for a test, and both sides of TLS that use them.
+
+use std::sync::Arc;
+
+use rustls::crypto::ring;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use tokio_rustls::TlsAcceptor;
+
+/// A certificate for this name and what proves that it is ours.
+pub(crate) fn certificate(name: &str) -> (CertificateDer<'static>, PrivateKeyDer<'static>) {
+    let made = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
+    let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
+    (made.cert.der().clone(), key.into())
+}
+
+/// Returns a client that trusts this certificate and no other.
+pub(crate) fn trusts(certificate: CertificateDer<'static>) -> ClientConfig {
+    let mut roots = RootCertStore::empty();
+    roots.add(certificate).unwrap();
+    ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth()
+}
+
+/// Returns a server that shows this certificate.
+pub(crate) fn acceptor(
+    certificate: CertificateDer<'static>,
+    key: PrivateKeyDer<'static>,
+) -> TlsAcceptor {
+    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate], key)
+        .unwrap();
+    TlsAcceptor::from(Arc::new(config))
+}
