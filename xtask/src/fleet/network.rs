@@ -54,11 +54,14 @@ impl Network {
     }
 
     /// Where the hub listens for those who come this way.
-    pub(super) fn hub_host(&self) -> Ipv4Addr {
-        match self {
-            Self::Namespace(namespace) => namespace.addresses[0],
-            Self::Proxy(_) => Ipv4Addr::LOCALHOST,
-        }
+    pub(super) fn hub(&self) -> Result<SocketAddr> {
+        Ok(match self {
+            Self::Namespace(namespace) => {
+                SocketAddr::from((namespace.addresses[0], process::free_port()?))
+            }
+            // A hub answers to its own port only, so the proxy has the same at another address.
+            Self::Proxy(proxy) => SocketAddr::from((Ipv4Addr::LOCALHOST, proxy.port())),
+        })
     }
 
     /// Where the hub is found from the other side, once it is known where it listens.

@@ -44,7 +44,7 @@ pub(super) struct Proxy {
 
 impl Proxy {
     pub(super) fn open() -> Result<Self> {
-        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let listener = TcpListener::bind("127.0.0.2:0")?;
         let shared = Arc::<Mutex<Shared>>::default();
         let address = listener.local_addr()?;
         let kept = Arc::clone(&shared);
@@ -55,6 +55,10 @@ impl Proxy {
             }
         });
         Ok(Self { address, shared })
+    }
+
+    pub(super) fn port(&self) -> u16 {
+        self.address.port()
     }
 
     pub(super) fn lead_to(&self, hub: SocketAddr) -> SocketAddr {

@@ -112,7 +112,7 @@ impl World {
             Some(why) => format!("through a proxy, without a network namespace ({why})"),
         };
         let hub_port = process::free_port()?;
-        let far = SocketAddr::from((network.hub_host(), process::free_port()?));
+        let far = network.hub()?;
         let worker_port = match network {
             Network::Namespace(_) => WORKER_PORT,
             Network::Proxy(_) => process::free_port()?,
