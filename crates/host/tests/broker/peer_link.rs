@@ -245,13 +245,17 @@ async fn calls_wait_for_a_peer_that_is_away_for_a_moment_and_its_menu_is_marked_
 async fn calls_to_a_peer_that_is_away_for_long_are_refused_at_once() {
     let (host, peer) = joined(&[("far", "do")], Side::Hub).await;
     peer.connect(false);
-    pass(Duration::from_secs(40)).await;
-    let before = host.clock().now();
-    let refused = host.call(call("far__do", "{}")).await.unwrap_err();
-    assert_eq!(refused.execution(), Execution::NotStarted);
-    assert!(refused.to_string().contains("hub p is away"), "{refused}");
-    let took_ms = host.clock().now().millis_since(before);
-    assert!(took_ms < 2_000, "{took_ms}");
+    pass(Duration::from_secs(15)).await;
+    // Whenever one comes: nobody waits for a peer that was waited for in vain.
+    for _ in 0..20 {
+        pass(Duration::from_secs(3)).await;
+        let before = host.clock().now();
+        let refused = host.call(call("far__do", "{}")).await.unwrap_err();
+        assert_eq!(refused.execution(), Execution::NotStarted);
+        assert!(refused.to_string().contains("hub p is away"), "{refused}");
+        let took_ms = host.clock().now().millis_since(before);
+        assert!(took_ms < 2_000, "{took_ms}");
+    }
     assert!(host.status()[0].stale);
 }
 
