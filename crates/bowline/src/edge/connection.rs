@@ -92,7 +92,8 @@ pub async fn keep(edge: Arc<Edge>, stream: TcpStream, stop: watch::Receiver<bool
         () = hold.closed() => None,
     };
     if let Some((upgrade, io)) = after {
-        broker::keep(&edge, hold, io, *upgrade).await;
+        // Boxed, so that connections of HTTP do not keep room for a peer.
+        Box::pin(broker::keep(&edge, hold, io, *upgrade)).await;
     }
 }
 

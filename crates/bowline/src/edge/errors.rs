@@ -47,7 +47,7 @@ pub const CODES: [&str; 40] = [
     "bad_answer",
     "cancelled",
     "elsewhere",
-    // Said over the broker only; here they are the `peer_code` of `elsewhere`.
+    // Said over the broker only: here they are the peer_code of elsewhere.
     "expired",
     "outcome_unknown",
     "bad_request",
@@ -252,14 +252,10 @@ pub fn data(error: &CallError) -> Map<String, Value> {
     data.insert("class".to_owned(), error.class().as_str().into());
     data.insert("execution".to_owned(), error.execution().as_str().into());
     data.insert("origin".to_owned(), error.origin().as_str().into());
-    let (retry, after) = match error.retry() {
-        Retry::Never => ("never", None),
-        Retry::Safe => ("safe", None),
-        Retry::After(wait) => ("after", Some(millis(wait))),
-    };
-    data.insert("retry".to_owned(), retry.into());
-    if let Some(after) = after {
-        data.insert("retry_after_ms".to_owned(), after.into());
+    let retry = error.retry();
+    data.insert("retry".to_owned(), retry.as_str().into());
+    if let Retry::After(wait) = retry {
+        data.insert("retry_after_ms".to_owned(), millis(wait).into());
     }
     match error {
         CallError::AuthRequired {

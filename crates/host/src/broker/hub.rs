@@ -194,6 +194,8 @@ struct Shared {
     /// Numbers connections, and requests that the hub passes on.
     numbers: AtomicU64,
     counts: Counts,
+    /// How many peers have left whose messages are not all given back yet.
+    returning: watch::Sender<usize>,
     /// Set once, when the hub goes down.
     closing: watch::Sender<bool>,
 }
@@ -234,6 +236,7 @@ impl Hub {
             greetings: Semaphore::new(GREETINGS_MAX),
             numbers: AtomicU64::new(1),
             counts: Counts::default(),
+            returning: watch::Sender::new(0),
             closing: watch::Sender::new(false),
         });
         let tasks = host.tasks();
@@ -266,6 +269,8 @@ impl Hub {
             // The sender is ours, so the channel cannot close under us.
             let mut quiet = lock(&self.shared.peers).quiet();
             let _ = quiet.wait_for(|here| *here == 0).await;
+            let mut returning = self.shared.returning.subscribe();
+            let _ = returning.wait_for(|left| *left == 0).await;
             let mut quiet = lock(&self.shared.desk).quiet();
             let _ = quiet.wait_for(|running| *running == 0).await;
         };

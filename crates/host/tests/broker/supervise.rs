@@ -411,10 +411,13 @@ async fn the_supervisor_starts_again_after_each_end_and_not_after_shutdown() {
 #[tokio::test]
 async fn shutdown_wins_over_a_wait_and_over_an_attempt_to_connect() {
     let broker = Broker::start().await;
-    let run = Run::with(&broker, RoleAllowlist::unrestricted(), slow());
+    let options = slow();
+    let tasks = options.client.tasks.clone();
+    let run = Run::with(&broker, RoleAllowlist::unrestricted(), options);
     let peer = let_in(&broker).await;
     peer.outgoing.close(1000, "done");
-    peer.end().await;
+    // The client is gone, so the wait has begun.
+    timeout(LONG, tasks.finished()).await.unwrap();
     run.stop().await.unwrap();
     let run = Run::with(&broker, RoleAllowlist::unrestricted(), slow());
     let _unanswered = broker.stream().await;

@@ -67,10 +67,14 @@ pub(super) fn stop(shared: &Arc<Shared>, peer: &Arc<Peer>) {
     }
     let (shared, mailbox) = (Arc::clone(shared), peer.mailbox().clone());
     let tasks = shared.tasks().clone();
+    shared.returning.send_modify(|left| *left += 1);
     tasks.spawn("mailbox return", async move {
         for one in pushed.values() {
             give_back(&shared, one.receipt, Duration::ZERO).await;
         }
+        shared
+            .returning
+            .send_modify(|left| *left = left.saturating_sub(1));
         // A newer subscriber is given them.
         shared.wake(&mailbox, "");
     });

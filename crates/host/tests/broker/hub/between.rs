@@ -412,6 +412,7 @@ async fn a_hub_that_goes_down_tells_its_peers_and_gives_back_what_it_handed_out(
     }
     let make = Make {
         journal: Arc::clone(&rig.journal),
+        clock: Arc::clone(rig.host.clock()),
         ..Make::default()
     };
     let next = make.start().await;

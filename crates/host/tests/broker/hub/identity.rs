@@ -277,6 +277,7 @@ async fn a_store_has_one_identity_for_good() {
     assert_eq!(first, identity(&rig).await);
     let make = Make {
         journal: std::sync::Arc::clone(&rig.journal),
+        clock: std::sync::Arc::clone(rig.host.clock()),
         ..Make::default()
     };
     assert_eq!(first, identity(&make.start().await).await);

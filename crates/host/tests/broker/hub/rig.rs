@@ -151,6 +151,8 @@ pub(crate) struct Make {
     pub(crate) limits: HubLimits,
     pub(crate) serve: ServeLimits,
     pub(crate) offers: Arc<dyn Offers>,
+    /// One journal goes by one clock, as long as it is not opened anew.
+    pub(crate) clock: Arc<dyn Clock>,
 }
 
 impl Default for Make {
@@ -160,6 +162,7 @@ impl Default for Make {
             limits: HubLimits::default(),
             serve: ServeLimits::default(),
             offers: Arc::new(Untaken),
+            clock: Arc::new(Hands(SystemClock::start())),
         }
     }
 }
@@ -180,7 +183,7 @@ impl Make {
         let server = tools(&counted, &gate, &waiting);
         let host = Host::builder()
             .policy(&RoleAllowlist::unrestricted())
-            .clock(Arc::new(Hands(SystemClock::start())))
+            .clock(self.clock)
             .server(Server::in_process("box", server))
             .build()
             .unwrap();
