@@ -210,12 +210,22 @@ fn deliver(address: SocketAddr, token: &str, name: &str, count: usize) -> Result
 fn until_delivered(socket: &mut Socket, id: &str, start: Instant) -> Result<()> {
     loop {
         let left = RECEIPT.saturating_sub(start.elapsed());
-        let Came::Text(text) = socket.hear(left)? else {
-            bail!("no receipt");
+        let frame = until(socket, left, "delivered")?;
+        if frame.get("id") == Some(&json!(id)) {
+            return Ok(());
+        }
+    }
+}
+
+/// The next frame of this kind; a refusal is an error.
+fn until(socket: &mut Socket, patience: Duration, wanted: &str) -> Result<Value> {
+    loop {
+        let Came::Text(text) = socket.hear(patience)? else {
+            bail!("no `{wanted}` came");
         };
         let frame: Value = serde_json::from_slice(&text)?;
         match frame.get("kind").and_then(Value::as_str) {
-            Some("delivered") if frame.get("id") == Some(&json!(id)) => return Ok(()),
+            Some(kind) if kind == wanted => return Ok(frame),
             Some("error") => bail!("refused: {frame}"),
             _ => {}
         }
@@ -245,9 +255,7 @@ fn idle(tools: &Tools) -> Result<f64> {
     // The last subscription is dealt with once something after it is answered.
     if let Some(last) = open.last_mut() {
         last.say(&json!({"kind": "list_connected"}))?;
-        while !matches!(last.hear(RECEIPT)?, Came::Text(text) if text.windows(9).any(|w| w == b"connected"))
-        {
-        }
+        until(last, RECEIPT, "connected")?;
     }
     let after = process::rss_kib(pid)?;
     eprintln!("bench: {PEERS} idle peers: {before} KiB before, {after} KiB after");
