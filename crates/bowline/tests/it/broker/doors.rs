@@ -57,7 +57,7 @@ fn only_a_whole_handshake_is_answered_with_a_connection() {
 }
 
 #[test]
-fn sec_5_web_pages_and_other_names_of_the_gateway_get_no_connection() {
+fn sec_05_web_pages_and_other_names_of_the_gateway_get_no_connection() {
     let gateway = up("");
     let with = |name: &'static str, value: &str| {
         let mut headers = HANDSHAKE.to_vec();

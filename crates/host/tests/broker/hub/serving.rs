@@ -66,7 +66,7 @@ async fn one_id_of_two_senders_names_two_requests() {
 }
 
 #[test]
-fn a_request_that_was_stored_before_a_kill_is_carried_out_after_it() {
+fn a_request_that_ran_at_a_kill_is_told_as_unknown_and_not_run_again() {
     let place = tempfile::tempdir().unwrap();
     let path = place.path().join("journal");
     life(async {
