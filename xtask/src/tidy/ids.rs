@@ -12,9 +12,10 @@ const PROMISED: &str = "
 /// Faults known from elsewhere, each with the number of the last one: BW1 to BW17, and so on.
 const FAULTS: &[(&str, usize)] = &[("BW", 17), ("HW", 17), ("RW", 18), ("XW", 12), ("SW", 14)];
 
-/// Tests of the supervised host (2.4), of the front door (3.4), of the stdio client (5.4), and
-/// regressions derived from the faults (6.6).
+/// Tests of the broker (1.4), of the supervised host (2.4), of the front door (3.4), of the stdio
+/// client (5.4), and regressions derived from the faults (6.6).
 const TESTS: &str = "
+    1.4.1 1.4.2 1.4.3 1.4.4 1.4.5 1.4.6 1.4.7 1.4.8
     2.4.1 2.4.2 2.4.3 2.4.4 2.4.5 2.4.6 2.4.7 2.4.8 2.4.9 2.4.10 2.4.11
     3.4.1 3.4.2 3.4.3 3.4.4 3.4.5 3.4.6 3.4.7 3.4.8 3.4.9 3.4.10
     5.4.1 5.4.2 5.4.3 5.4.4 5.4.5 5.4.6
