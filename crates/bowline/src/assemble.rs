@@ -139,7 +139,7 @@ impl Gateway {
         };
         let host = start_host(specs, config.limits, &state, doors)?;
         host.set_policy(config.policy.policy());
-        let hub = broker::start(&host, &config.broker).map_err(AssembleError::Broker)?;
+        let hub = broker::start(&host, &config.broker, &tokens).map_err(AssembleError::Broker)?;
         let about = About {
             url,
             config: config.path.as_ref().map(|path| path.display().to_string()),

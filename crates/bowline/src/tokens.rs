@@ -172,6 +172,12 @@ pub struct Tokens {
     changed: Notify,
 }
 
+impl bowline_host::broker::Credentials for Tokens {
+    fn is_revoked(&self, credential: &str) -> bool {
+        Self::is_revoked(self, credential)
+    }
+}
+
 impl Tokens {
     /// Reads the tokens of a state directory.
     ///
@@ -223,6 +229,13 @@ impl Tokens {
         // The wall clock is read for those that end only.
         let good = good && (token.expires_ms.is_none() || !token.is_expired(self.clock.unix_ms()));
         good.then(|| Arc::clone(token))
+    }
+
+    /// Whether the token with this id was revoked. Those that ran out are remembered longer than
+    /// anything that was asked with them; the owner's has no id.
+    #[must_use]
+    pub fn is_revoked(&self, id: &str) -> bool {
+        !id.is_empty() && !self.table.load().contains_key(id)
     }
 
     /// Makes a token, keeps its hash, and returns its text, which nobody can read again.

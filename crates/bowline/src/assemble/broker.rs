@@ -10,12 +10,17 @@ use bowline_host::broker::{
 use bowline_journal::JournalError;
 
 use crate::config::BrokerConfig;
+use crate::tokens::Tokens;
 
 /// Starts the hub of a host, in the journal of that host.
-pub(crate) fn start(host: &Host, config: &BrokerConfig) -> Result<Hub, JournalError> {
+pub(crate) fn start(
+    host: &Host,
+    config: &BrokerConfig,
+    tokens: &Arc<Tokens>,
+) -> Result<Hub, JournalError> {
     let journal = Arc::clone(host.outbox().journal());
     let serving = Serving::new(
-        Arc::new(HostBackend::new(host.clone())),
+        Arc::new(HostBackend::new(host.clone()).heeding(Arc::clone(tokens) as _)),
         Ledger::new(Arc::clone(&journal), HUB)?,
         ServeLimits::default(),
         Arc::clone(host.clock()),

@@ -18,7 +18,7 @@ use sha2::{Digest as _, Sha256};
 use crate::broker::Manifest;
 
 pub use executor::ExecutorBackend;
-pub use host::{Guests, HostBackend};
+pub use host::{Credentials, Guests, HostBackend};
 
 /// One request to be carried out.
 #[derive(Clone, Debug)]

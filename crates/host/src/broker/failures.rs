@@ -95,6 +95,15 @@ pub(super) fn stranger() -> Failure {
     of(what, whence, "policy_denied", reason)
 }
 
+/// Whoever asked did so under a credential that is none any more.
+#[must_use]
+pub(super) fn revoked() -> Failure {
+    let what = (Class::Denied, Execution::NotStarted);
+    let reason = "the credential that made the request was revoked";
+    let whence = (Retry::Never, Origin::Policy);
+    of(what, whence, "policy_denied", reason)
+}
+
 /// There is no such tool.
 #[must_use]
 pub(super) fn unknown_tool(tool: &str) -> Failure {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bowline_core::caller::{Abilities, CallerEnd, Deaf, Question, QuestionId, SessionKey};
 use bowline_core::error::{Class, Execution};
 use bowline_core::policy::RoleAllowlist;
-use bowline_host::broker::{Guests, HostBackend, Incoming, Ledger, ServeLimits, Serving};
+use bowline_host::broker::{Credentials, Guests, HostBackend, Incoming, Ledger, ServeLimits, Serving};
 use bowline_host::executor::{ExecuteError, Toolbox};
 use bowline_host::{Host, Principal, Role, Server, SpawnOptions, ToolOutput, ToolSchema};
 use bowline_wire::broker::{Answer, Arguments, Ask, From, Item};
@@ -308,4 +308,39 @@ async fn a_worker_checks_the_stamped_role_itself_and_has_only_what_it_offers() {
     nobody.from.role = None;
     assert_eq!(&*failure(serving.live(nobody).await).code, "policy_denied");
     output(&serving.live(request(&host, "reader", &call)).await);
+}
+
+/// Says that one credential was taken back.
+#[derive(Debug)]
+struct Lost(&'static str);
+
+impl Credentials for Lost {
+    fn is_revoked(&self, credential: &str) -> bool {
+        credential == self.0
+    }
+}
+
+#[tokio::test]
+async fn a_request_under_a_credential_that_was_revoked_since_is_not_carried_out() {
+    let host = host().await;
+    let backend = HostBackend::new(host.clone()).heeding(Arc::new(Lost("t1")));
+    let serving = serving(&host, backend);
+    let echo = ask(None, "own__echo", Arguments::None);
+    let under = |credential: &str, id: &str| {
+        let ann = Principal {
+            credential: credential.into(),
+            ..Principal::new("ann", Role::Named("all".into()))
+        };
+        Incoming {
+            principal: Some(Arc::new(ann)),
+            id: id.into(),
+            ..request(&host, "all", &echo)
+        }
+    };
+    let refused = failure(serving.live(under("t1", "1")).await);
+    assert_eq!(
+        (refused.class, refused.execution),
+        (Class::Denied, Execution::NotStarted)
+    );
+    output(&serving.live(under("t2", "2")).await);
 }

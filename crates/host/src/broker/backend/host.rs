@@ -28,11 +28,19 @@ pub trait Guests: fmt::Debug + Send + Sync {
     fn serves(&self, server: &str) -> bool;
 }
 
+/// Knows which credentials a person took back. A request is stored under one, and may be carried
+/// out long after its connection is gone.
+pub trait Credentials: fmt::Debug + Send + Sync {
+    /// Whether it was taken back; one that only ran out was not.
+    fn is_revoked(&self, credential: &str) -> bool;
+}
+
 /// The tools of a host.
 #[derive(Clone, Debug)]
 pub struct HostBackend {
     host: Host,
     guests: Option<Arc<dyn Guests>>,
+    credentials: Option<Arc<dyn Credentials>>,
 }
 
 impl HostBackend {
@@ -40,14 +48,30 @@ impl HostBackend {
     /// sees over MCP.
     #[must_use]
     pub const fn new(host: Host) -> Self {
-        Self { host, guests: None }
+        Self {
+            host,
+            guests: None,
+            credentials: None,
+        }
+    }
+
+    /// Carries out nothing for whoever came with a credential that was taken back since.
+    #[must_use]
+    pub fn heeding(self, credentials: Arc<dyn Credentials>) -> Self {
+        Self {
+            credentials: Some(credentials),
+            ..self
+        }
     }
 
     /// Returns the backend of a worker: everybody comes as the principal that `guests` gives.
     #[must_use]
     pub const fn with_guests(host: Host, guests: Arc<dyn Guests>) -> Self {
-        let guests = Some(guests);
-        Self { host, guests }
+        Self {
+            host,
+            guests: Some(guests),
+            credentials: None,
+        }
     }
 
     fn principal(
@@ -59,7 +83,12 @@ impl HostBackend {
             Some(guests) => guests.principal(from),
             None => known.cloned(),
         };
-        principal.ok_or_else(failures::stranger)
+        let principal = principal.ok_or_else(failures::stranger)?;
+        let credentials = self.credentials.as_ref();
+        match credentials.is_some_and(|all| all.is_revoked(&principal.credential)) {
+            true => Err(failures::revoked()),
+            false => Ok(principal),
+        }
     }
 
     fn serves(&self, server: &str) -> bool {
