@@ -132,8 +132,8 @@ impl Gateway {
             &Env::default(),
             Box::new(|_| Vec::new()),
         );
-        let hub = broker::start(&host, &BrokerConfig::default(), &tokens)
-            .map_err(BindError::Broker)?;
+        let hub =
+            broker::start(&host, &BrokerConfig::default(), &tokens).map_err(BindError::Broker)?;
         let edge = Edge::new(
             door,
             sessions,

@@ -85,7 +85,7 @@ error[config]: unknown key `gatewya` in the file
 1 | [gatewya]
   |  ^^^^^^^ did you mean `gateway`?
   |
-  = help: keys here: gateway, limits, telemetry, cache, journal, secrets, secret_store, audit, \
+  = help: keys here: gateway, limits, telemetry, cache, journal, broker, secrets, secret_store, audit, \
          policy, roles, principals, context, profiles, clients, servers
 "
     );

@@ -28,7 +28,7 @@ use bowline_core::time::Now;
 use bowline_link::BoxFuture;
 use bowline_wire::broker::{Answer, Ask, From, Item};
 
-pub use backend::{Credentials, Backend, ExecutorBackend, Guests, HostBackend, Job};
+pub use backend::{Backend, Credentials, ExecutorBackend, Guests, HostBackend, Job};
 pub use client::{
     Client, ClientOptions, ConnectError, Credential, DeliverError, Line, Reconnect, Served,
 };

@@ -6,7 +6,9 @@ use std::time::Duration;
 use bowline_core::caller::{Abilities, CallerEnd, Deaf, Question, QuestionId, SessionKey};
 use bowline_core::error::{Class, Execution};
 use bowline_core::policy::RoleAllowlist;
-use bowline_host::broker::{Credentials, Guests, HostBackend, Incoming, Ledger, ServeLimits, Serving};
+use bowline_host::broker::{
+    Credentials, Guests, HostBackend, Incoming, Ledger, ServeLimits, Serving,
+};
 use bowline_host::executor::{ExecuteError, Toolbox};
 use bowline_host::{Host, Principal, Role, Server, SpawnOptions, ToolOutput, ToolSchema};
 use bowline_wire::broker::{Answer, Arguments, Ask, From, Item};
