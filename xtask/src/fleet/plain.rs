@@ -224,7 +224,7 @@ impl Open {
 }
 
 impl Sent {
-    /// A reply stands for a receipt that was lost: only what was stored is replied to.
+    /// What a reply says. Its receipt may have been lost on the way; then none is counted.
     fn judge(&self, body: Option<&Value>) -> Ended {
         let text = |at: &str| body?.pointer(at)?.as_str();
         if body.and_then(|body| body.get("error")).is_some() {
@@ -253,7 +253,7 @@ impl Sent {
             code: code.to_owned(),
             refused: self.again,
             writes: true,
-            receipt: self.receipt || end != End::Gone,
+            receipt: self.receipt,
             took: u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX),
         }
     }
