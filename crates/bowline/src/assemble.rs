@@ -148,7 +148,9 @@ impl Gateway {
         };
         let sources = config.sources.clone();
         let reloader = Reloader::new(&config, env, Box::new(translate));
-        let door = Door::new(auth, token.expose()).with_tokens(tokens);
+        let door = Door::new(auth, token.expose())
+            .with_tokens(tokens)
+            .with_names(config.names.clone());
         let edge = Edge::new(
             door,
             sessions,

@@ -82,6 +82,8 @@ pub(crate) mod defaults {
 pub struct Config {
     /// Addresses to serve on, at least one.
     pub listen: Vec<SocketAddr>,
+    /// Names by which others may address it, beside its own addresses.
+    pub names: Vec<Arc<str>>,
     /// How much all servers together take on.
     pub limits: HostLimits,
     /// What is told of calls, and where.
@@ -122,6 +124,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             listen: vec![defaults::LISTEN],
+            names: Vec::new(),
             limits: HostLimits::default(),
             telemetry: Telemetry::default(),
             journal: Engine::default(),

@@ -51,6 +51,7 @@ struct Source {
 #[derive(Debug)]
 struct Fixed {
     listen: Vec<std::net::SocketAddr>,
+    names: Vec<Arc<str>>,
     telemetry: Telemetry,
     journal: Engine,
     broker: BrokerConfig,
@@ -157,6 +158,7 @@ impl Reloader {
             outcomes: broadcast::Sender::new(OUTCOMES_MAX),
             fixed: Fixed {
                 listen: config.listen.clone(),
+                names: config.names.clone(),
                 telemetry: config.telemetry.clone(),
                 journal: config.journal,
                 broker: config.broker,
@@ -249,6 +251,7 @@ impl Reloader {
     ) -> Report {
         let fixed = [
             ("gateway.listen", config.listen == self.fixed.listen),
+            ("gateway.names", config.names == self.fixed.names),
             ("telemetry", config.telemetry == self.fixed.telemetry),
             ("journal", config.journal == self.fixed.journal),
             ("broker", config.broker == self.fixed.broker),

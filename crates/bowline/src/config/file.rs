@@ -11,6 +11,7 @@ mod tools;
 
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_link::http::Transport;
@@ -56,6 +57,8 @@ const AUDIT_FILES: RangeInclusive<u32> = 1..=1_000;
 pub(crate) struct File {
     /// `gateway.listen`.
     pub(crate) listen: Option<Vec<SocketAddr>>,
+    /// `gateway.names`.
+    pub(crate) names: Vec<Arc<str>>,
     /// `limits.principal_calls`.
     pub(crate) principal_calls: Option<u32>,
     /// `limits.starts`.
@@ -235,8 +238,10 @@ fn check_name(reader: &mut Reader, named: &Entry) {
 
 fn gateway(reader: &mut Reader, node: &Node, place: &str, file: &mut File) {
     for entry in reader.table(node, "gateway", place, &keys::GATEWAY) {
-        if entry.key == "listen" {
-            file.listen = reader.addresses(entry);
+        match entry.key.as_str() {
+            "listen" => file.listen = reader.addresses(entry),
+            "names" => file.names = reader.names_of_hosts(entry),
+            _ => {}
         }
     }
 }

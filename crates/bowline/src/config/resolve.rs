@@ -67,6 +67,7 @@ pub(super) fn resolve(
         },
         journal: file.engine.unwrap_or_default(),
         broker: file.broker,
+        names: file.names.clone(),
         ..Config::default()
     };
     if let Some(listen) = &file.listen {

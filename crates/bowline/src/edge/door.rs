@@ -17,7 +17,7 @@ use crate::tokens::{Issued, Tokens};
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum Refused {
     /// `Host` names somebody else.
-    #[error("this gateway answers to its own address and to localhost only; `Host` is another")]
+    #[error("`Host` is neither this gateway's own address nor one of its `[gateway] names`")]
     Host,
     /// `Origin` names somebody else.
     #[error("requests of web pages are taken from this gateway's own origin only")]
@@ -53,6 +53,8 @@ pub struct Door {
     anonymous: Arc<Principal>,
     /// The tokens of everybody else; nobody else has one where absent.
     tokens: Option<Arc<Tokens>>,
+    /// Names by which others may address us, beside our own addresses.
+    names: Vec<Arc<str>>,
 }
 
 /// Who makes a request, and what proved it.
@@ -142,7 +144,14 @@ impl Door {
             owner: Arc::new(Principal::new("owner", Role::Owner)),
             anonymous: Arc::new(Principal::new("anonymous-local", Role::AnonymousLocal)),
             tokens: None,
+            names: Vec::new(),
         }
+    }
+
+    /// Answers to these names as well.
+    #[must_use]
+    pub fn with_names(self, names: Vec<Arc<str>>) -> Self {
+        Self { names, ..self }
     }
 
     /// Lets those in as well who have one of these tokens.
@@ -169,12 +178,12 @@ impl Door {
     /// Judges `Host` and `Origin` of a request that came in at `local`.
     pub fn check_address(&self, parts: &Parts, local: &Local) -> Result<(), Refused> {
         let host = only(&parts.headers, header::HOST).ok_or(Refused::Host)?;
-        if !local.is_meant_by(host) {
+        if !self.is_meant_by(host, local) {
             return Err(Refused::Host);
         }
         // An absolute-form target names a host as well; it must not be another.
         if let Some(authority) = parts.uri.authority()
-            && !local.is_meant_by(authority.as_str())
+            && !self.is_meant_by(authority.as_str(), local)
         {
             return Err(Refused::Host);
         }
@@ -182,9 +191,37 @@ impl Door {
             return Ok(());
         }
         let ours = only(&parts.headers, header::ORIGIN)
-            .and_then(|origin| origin.strip_prefix("http://"))
-            .is_some_and(|authority| local.is_meant_by(authority));
+            .is_some_and(|origin| self.is_own_page(origin, local));
         if ours { Ok(()) } else { Err(Refused::Origin) }
+    }
+
+    fn is_meant_by(&self, authority: &str, local: &Local) -> bool {
+        local.is_meant_by(authority) || self.is_named(authority)
+    }
+
+    /// Whether an origin is ours. Under a name of ours somebody in front may speak https.
+    fn is_own_page(&self, origin: &str, local: &Local) -> bool {
+        match origin.strip_prefix("http://") {
+            Some(authority) => self.is_meant_by(authority, local),
+            None => origin
+                .strip_prefix("https://")
+                .is_some_and(|authority| self.is_named(authority)),
+        }
+    }
+
+    /// Whether it is a name that a person gave this gateway: at any port, unless one was given.
+    fn is_named(&self, authority: &str) -> bool {
+        if self.names.is_empty() {
+            return false;
+        }
+        let Ok(given) = authority.parse::<Authority>() else {
+            return false;
+        };
+        let plain = !authority.contains('@') && !authority.ends_with(':');
+        let is = |name: &Arc<str>| {
+            name.eq_ignore_ascii_case(authority) || name.eq_ignore_ascii_case(given.host())
+        };
+        plain && self.names.iter().any(is)
     }
 
     /// Says who makes a request for `place`. What a request says of itself counts for nothing.
@@ -288,6 +325,36 @@ fn is_ours(authority: &str, local: SocketAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_that_a_person_gave_is_ours_and_no_other() {
+        let local = Local::new("10.0.0.5:7331".parse().unwrap());
+        let names = vec!["hub.example".into(), "alt.example:8443".into()];
+        let door = Door::new(Auth::Required, "t").with_names(names);
+        for ours in [
+            "hub.example",
+            "HUB.example:7331",
+            "hub.example:443",
+            "alt.example:8443",
+            "10.0.0.5:7331",
+        ] {
+            assert!(door.is_meant_by(ours, &local), "{ours}");
+        }
+        for other in [
+            "alt.example",
+            "alt.example:7331",
+            "hub.example.evil.example",
+            "evil.example",
+            "a@hub.example",
+            "hub.example:",
+            "xhub.example",
+        ] {
+            assert!(!door.is_meant_by(other, &local), "{other}");
+        }
+        assert!(door.is_own_page("https://hub.example", &local));
+        assert!(!door.is_own_page("https://10.0.0.5:7331", &local));
+        assert!(!door.is_own_page("https://evil.example", &local));
+    }
 
     #[test]
     fn only_literal_addresses_and_localhost_are_ours() {

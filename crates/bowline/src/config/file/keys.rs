@@ -26,7 +26,7 @@ pub(super) const TOP: Keys = Keys {
     planned: &["executors"],
 };
 pub(super) const GATEWAY: Keys = Keys {
-    built: &["listen"],
+    built: &["listen", "names"],
     planned: &["expose"],
 };
 pub(super) const LIMITS: Keys = Keys {

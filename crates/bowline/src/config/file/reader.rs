@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderName;
@@ -14,6 +15,9 @@ use crate::config::{duration, size};
 
 /// Most addresses a gateway listens on.
 const LISTEN_MAX: usize = 16;
+
+/// Names by which a gateway is known to others.
+const NAMES_MAX: usize = 64;
 
 /// Most headers one server gets.
 const HEADERS_MAX: usize = 64;
@@ -307,24 +311,49 @@ impl Reader {
 
     /// One address or a list of them.
     pub(super) fn addresses(&mut self, entry: &Entry) -> Option<Vec<SocketAddr>> {
+        let expected = "an address with a port such as \"127.0.0.1:7331\"";
+        self.one_or_more(entry, LISTEN_MAX, expected, |text| text.parse().ok())
+    }
+
+    pub(super) fn names_of_hosts(&mut self, entry: &Entry) -> Vec<Arc<str>> {
+        let expected = "the name of a host such as \"hub.example\" or \"hub.example:7331\"";
+        let read = |text: &str| is_host(text).then(|| Arc::from(text.to_ascii_lowercase()));
+        let names = self.one_or_more(entry, NAMES_MAX, expected, read);
+        names.unwrap_or_default()
+    }
+
+    /// Reads one value, or a list of some.
+    fn one_or_more<T>(
+        &mut self,
+        entry: &Entry,
+        max: usize,
+        expected: &str,
+        read: impl Fn(&str) -> Option<T>,
+    ) -> Option<Vec<T>> {
         let nodes = match &entry.node.value {
-            Value::List(items) if !items.is_empty() && items.len() <= LISTEN_MAX => {
-                items.as_slice()
-            }
+            Value::List(items) if !items.is_empty() && items.len() <= max => items.as_slice(),
             _ => std::slice::from_ref(&entry.node),
         };
-        let mut addresses = Vec::with_capacity(nodes.len());
+        let mut values = Vec::with_capacity(nodes.len());
         for node in nodes {
             let one = Entry {
                 key: entry.key.clone(),
                 span: entry.span.clone(),
                 node: node.clone(),
             };
-            let expected = "an address with a port such as \"127.0.0.1:7331\"";
-            addresses.push(self.parsed(&one, expected, |text| text.parse().ok()));
+            values.push(self.parsed(&one, expected, &read));
         }
-        addresses.into_iter().collect()
+        values.into_iter().collect()
     }
+}
+
+/// Whether it is what a `Host` header may hold: a name, and a port where one is given.
+fn is_host(text: &str) -> bool {
+    let authority = text.parse::<http::uri::Authority>();
+    authority.is_ok_and(|authority| {
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-');
+        !text.ends_with(':') && !text.contains('@') && authority.host().chars().all(plain)
+    })
 }
 
 fn is_variable_name(name: &str) -> bool {

@@ -89,6 +89,23 @@ fn judge_heads(gateway: &Gateway) {
 }
 
 #[test]
+fn sec_01_a_name_that_the_file_gives_is_ours_and_no_other() {
+    let config = "[gateway]\nnames = [\"hub.example\"]\n";
+    let gateway = Gateway::up_with(config, &["--insecure-no-auth"]);
+    for (host, status) in [
+        ("hub.example", 200),
+        ("Hub.Example:443", 200),
+        ("evil.example", 403),
+        ("hub.example.evil.example", 403),
+    ] {
+        let answer = post(&gateway, "/mcp", &[("Host", host)], &initialize());
+        assert_eq!(answer.status, status, "{host}: {}", answer.text());
+    }
+    let page = [("Host", "hub.example"), ("Origin", "https://evil.example")];
+    assert_eq!(post(&gateway, "/mcp", &page, &initialize()).status, 403);
+}
+
+#[test]
 fn sec_02_a_foreign_or_null_origin_is_refused() {
     let gateway = Gateway::up("");
     let open = Gateway::up_with("", &["--insecure-no-auth"]);
