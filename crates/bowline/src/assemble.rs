@@ -148,9 +148,8 @@ impl Gateway {
         };
         let sources = config.sources.clone();
         let reloader = Reloader::new(&config, env, Box::new(translate));
-        let door = Door::new(auth, token.expose())
-            .with_tokens(tokens)
-            .with_names(config.names.clone());
+        let door = Door::new(auth, token.expose()).with_tokens(tokens);
+        let door = door.with_names(config.names);
         let edge = Edge::new(
             door,
             sessions,

@@ -62,6 +62,10 @@ fn a_write_in_an_outage_is_answered_at_once_and_delivered_when_the_server_is_bac
     );
     assert_eq!(state["result"]["structuredContent"]["number"], 1);
     assert_eq!(told["params"]["data"], state, "both say the same");
+    let other = format!("bowline://outbox/{}", second["id"].as_str().unwrap());
+    eventually("the second is settled, too", || {
+        world.state_of(&mut session, &other)["state"] == "delivered"
+    });
     // Nothing waits any more, so the next one is live.
     let live = session.call("web__write_once", &json!({"number": 3}));
     assert_eq!(live["result"]["structuredContent"]["order"], 3);
