@@ -117,6 +117,14 @@ impl Plan {
         }
     }
 
+    /// The short form behind a proxy: tests change nothing of the machine they run on.
+    pub(crate) fn among_tests(binary: PathBuf) -> Self {
+        Self {
+            proxy: true,
+            ..Self::short(Some(binary))
+        }
+    }
+
     /// A few hundred calls, and no fault that takes long.
     pub(crate) fn short(binary: Option<PathBuf>) -> Self {
         Self {

@@ -41,7 +41,7 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode> {
     let targets =
         process::env("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
     let binary = targets.join("debug/bowline");
-    let fleet = fleet::carry_out(root, &fleet::Plan::short(Some(binary)))?;
+    let fleet = fleet::carry_out(root, &fleet::Plan::among_tests(binary))?;
     let well = ended_well && count.failed == 0 && fleet;
     let verdict = if well { "ok" } else { "failed" };
     let Count {
