@@ -17,7 +17,10 @@ use crate::tokens::{Issued, Tokens};
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum Refused {
     /// `Host` names somebody else.
-    #[error("`Host` is neither this gateway's own address nor one of its `[gateway] names`")]
+    #[error(
+        "this gateway answers to its own address, to localhost and to its `[gateway] names`; `Host` \
+         is another"
+    )]
     Host,
     /// `Origin` names somebody else.
     #[error("requests of web pages are taken from this gateway's own origin only")]
