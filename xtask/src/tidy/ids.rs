@@ -53,6 +53,6 @@ mod tests {
         let all = all();
         let unique: BTreeSet<&String> = all.iter().collect();
         assert_eq!(all.len(), unique.len());
-        assert_eq!(all.len(), 98 + 78 + 57 + 50);
+        assert_eq!(all.len(), 98 + 78 + 65 + 50);
     }
 }
