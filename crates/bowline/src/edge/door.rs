@@ -18,8 +18,8 @@ use crate::tokens::{Issued, Tokens};
 pub enum Refused {
     /// `Host` names somebody else.
     #[error(
-        "this gateway answers to its own address, to localhost and to its `[gateway] names`; `Host` \
-         is another"
+        "this gateway answers to its own address, to localhost and to its `[gateway] names`; \
+         `Host` is another"
     )]
     Host,
     /// `Origin` names somebody else.
