@@ -125,6 +125,9 @@ async fn run(shared: &Shared, peer: &Arc<Peer>, lane: &Lane) {
     for (pushed, _) in aside {
         give_back(shared, pushed.receipt, Duration::ZERO).await;
     }
+    // What was taken out when the peer went, here or above, may be all that a newer subscriber
+    // waits for.
+    shared.wake(peer.mailbox(), "");
 }
 
 async fn until(shared: &Shared, due: Option<Now>) {
