@@ -86,18 +86,25 @@ pub trait CallerEnd: fmt::Debug + Send + Sync {
     /// Returns the session it belongs to.
     fn session(&self) -> SessionKey;
 
-    /// Returns what the caller can be asked for.
-    fn abilities(&self) -> Abilities;
+    /// Returns what the caller can be asked for: nothing, unless it says otherwise.
+    fn abilities(&self) -> Abilities {
+        Abilities::default()
+    }
 
     /// Hands over one whole JSON-RPC notification; it is dropped when there is no room.
     fn push(&self, notification: Bytes);
 
     /// Puts a request of the server to the caller. A question that cannot be put is dropped,
-    /// which refuses it.
-    fn ask(&self, question: Question) -> Option<QuestionId>;
+    /// which refuses it; so are all, unless the caller says otherwise.
+    fn ask(&self, question: Question) -> Option<QuestionId> {
+        drop(question);
+        None
+    }
 
     /// Takes a question back because its server did.
-    fn withdraw(&self, question: QuestionId);
+    fn withdraw(&self, question: QuestionId) {
+        let _ = question;
+    }
 
     /// Returns the end of the whole session, for what is said outside this call.
     fn home(&self) -> Arc<dyn CallerEnd>;
@@ -112,17 +119,7 @@ impl CallerEnd for Deaf {
         self.0
     }
 
-    fn abilities(&self) -> Abilities {
-        Abilities::default()
-    }
-
     fn push(&self, _: Bytes) {}
-
-    fn ask(&self, _: Question) -> Option<QuestionId> {
-        None
-    }
-
-    fn withdraw(&self, _: QuestionId) {}
 
     fn home(&self) -> Arc<dyn CallerEnd> {
         Arc::new(*self)

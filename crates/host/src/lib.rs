@@ -29,6 +29,7 @@ pub mod spec;
 mod standing;
 pub mod supervisor;
 pub mod tasks;
+mod who;
 
 pub use bowline_link::BoxFuture;
 pub use builder::{BuildError, HostBuilder};

@@ -74,34 +74,37 @@ pub(super) fn bad_request(why: &dyn std::fmt::Display) -> Failure {
     of(what, (Retry::Never, Origin::Gateway), BAD_REQUEST, reason)
 }
 
+/// The rules say no.
+fn denied(reason: impl Into<Arc<str>>) -> Failure {
+    let what = (Class::Denied, Execution::NotStarted);
+    of(
+        what,
+        (Retry::Never, Origin::Policy),
+        "policy_denied",
+        reason,
+    )
+}
+
 /// The role of who asks may not use the tool.
 #[must_use]
 pub(super) fn not_allowed(tool: &str, role: Option<&str>) -> Failure {
-    let what = (Class::Denied, Execution::NotStarted);
     let reason = match role {
         Some(role) => format!("tool `{tool}` is not allowed for role `{role}`"),
         None => format!("tool `{tool}` is not allowed without a role"),
     };
-    let whence = (Retry::Never, Origin::Policy);
-    of(what, whence, "policy_denied", reason)
+    denied(reason)
 }
 
 /// Nobody here knows who asks.
 #[must_use]
 pub(super) fn stranger() -> Failure {
-    let what = (Class::Denied, Execution::NotStarted);
-    let reason = "nothing is allowed to whoever asks";
-    let whence = (Retry::Never, Origin::Policy);
-    of(what, whence, "policy_denied", reason)
+    denied("nothing is allowed to whoever asks")
 }
 
 /// Whoever asked did so under a credential that is none any more.
 #[must_use]
 pub(super) fn revoked() -> Failure {
-    let what = (Class::Denied, Execution::NotStarted);
-    let reason = "the credential that made the request was revoked";
-    let whence = (Retry::Never, Origin::Policy);
-    of(what, whence, "policy_denied", reason)
+    denied("the credential that made the request was revoked")
 }
 
 /// There is no such tool.

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
-use bowline_core::call::{Call, Contexts, Principal, Role, Scope, Subject};
+use bowline_core::call::{Call, Scope, Subject};
 use bowline_wire::object;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+
+use crate::who::Who;
 
 /// The form in which records are written.
 const VERSION: u32 = 1;
@@ -22,26 +24,6 @@ pub(super) struct Head {
     pub(super) key: Arc<str>,
     /// How long it is worth delivering, in milliseconds.
     pub(super) keep_ms: u64,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Who {
-    name: Arc<str>,
-    role: As,
-    #[serde(default)]
-    contexts: Vec<Arc<str>>,
-    #[serde(default)]
-    credential: Arc<str>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum As {
-    Owner,
-    OwnersAgent,
-    AnonymousLocal,
-    None,
-    Named(Arc<str>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,26 +49,9 @@ impl Head {
         key: &Arc<str>,
         keep_ms: u64,
     ) -> Self {
-        let Principal {
-            name,
-            role,
-            contexts,
-            credential,
-        } = &*call.principal;
         Self {
             v: VERSION,
-            principal: Who {
-                name: Arc::clone(name),
-                role: match role {
-                    Role::Owner => As::Owner,
-                    Role::OwnersAgent => As::OwnersAgent,
-                    Role::AnonymousLocal => As::AnonymousLocal,
-                    Role::None => As::None,
-                    Role::Named(name) => As::Named(Arc::clone(name)),
-                },
-                contexts: contexts.names().to_vec(),
-                credential: Arc::clone(credential),
-            },
+            principal: Who::from(&*call.principal),
             scope: match &call.scope {
                 Scope::All => Where::All,
                 Scope::Server(server) => Where::Server(Arc::clone(server)),
@@ -143,18 +108,7 @@ impl Record {
             Some(token.start..token.end)
         });
         Call {
-            principal: Arc::new(Principal {
-                name: Arc::clone(&principal.name),
-                role: match &principal.role {
-                    As::Owner => Role::Owner,
-                    As::OwnersAgent => Role::OwnersAgent,
-                    As::AnonymousLocal => Role::AnonymousLocal,
-                    As::None => Role::None,
-                    As::Named(name) => Role::Named(Arc::clone(name)),
-                },
-                contexts: Contexts::new(principal.contexts.iter().cloned()),
-                credential: Arc::clone(&principal.credential),
-            }),
+            principal: Arc::new(principal.principal()),
             scope: match scope {
                 Where::All => Scope::All,
                 Where::Server(server) => Scope::Server(Arc::clone(server)),
@@ -177,6 +131,8 @@ impl Record {
 
 #[cfg(test)]
 mod tests {
+    use bowline_core::call::{Contexts, Principal, Role};
+
     use super::*;
 
     #[test]

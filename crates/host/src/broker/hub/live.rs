@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use bowline_core::caller::{Abilities, CallerEnd, Question, QuestionId, SessionKey};
+use bowline_core::caller::{CallerEnd, SessionKey};
 use bowline_core::error::{Class, Execution, Failure, Origin, Retry};
 use bowline_core::mailbox::{HUB, Mailbox, check_id};
 use bowline_core::sync::lock;
@@ -277,10 +277,6 @@ impl CallerEnd for Words {
         SessionKey(0)
     }
 
-    fn abilities(&self) -> Abilities {
-        Abilities::default()
-    }
-
     fn push(&self, notification: Bytes) {
         let Some(peer) = self.peer.upgrade() else {
             return;
@@ -293,12 +289,6 @@ impl CallerEnd for Words {
             peer.events_dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
-
-    fn ask(&self, _: Question) -> Option<QuestionId> {
-        None
-    }
-
-    fn withdraw(&self, _: QuestionId) {}
 
     fn home(&self) -> Arc<dyn CallerEnd> {
         Arc::new(bowline_core::caller::Deaf(SessionKey(0)))

@@ -1,14 +1,14 @@
 //! A message as it is stored: the letter, and who sent it as a principal of this gateway.
 
-use std::sync::Arc;
-
-use bowline_core::call::{Contexts, Principal, Role};
+use bowline_core::call::Principal;
 use bowline_core::mailbox::{HUB, Mailbox};
 use bowline_journal::{JournalError, Lane};
 use bowline_wire::broker::Letter;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
+
+use crate::who::Who;
 
 /// How the names of all mailboxes begin.
 pub(super) const LANES: &str = "mbx/";
@@ -50,27 +50,11 @@ pub(super) fn digest(letter: &Letter) -> [u8; 32] {
     sum.finalize().into()
 }
 
-/// What is stored of a message beside the letter itself, as its first line: who sent it, with all
-/// that narrows it, for it may be carried out long after the connection is gone.
+/// What is stored of a message beside the letter itself, as its first line: who sent it.
 #[derive(Debug, Serialize, Deserialize)]
 struct Head {
     v: u32,
-    name: Arc<str>,
-    role: As,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    contexts: Vec<Arc<str>>,
-    #[serde(default)]
-    credential: Arc<str>,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum As {
-    Owner,
-    OwnersAgent,
-    AnonymousLocal,
-    None,
-    Named(Arc<str>),
+    who: Who,
 }
 
 /// The form in which messages are written.
@@ -80,16 +64,7 @@ const VERSION: u32 = 1;
 pub(super) fn write(principal: &Principal, letter: &Letter) -> Bytes {
     let head = Head {
         v: VERSION,
-        name: Arc::clone(&principal.name),
-        role: match &principal.role {
-            Role::Owner => As::Owner,
-            Role::OwnersAgent => As::OwnersAgent,
-            Role::AnonymousLocal => As::AnonymousLocal,
-            Role::None => As::None,
-            Role::Named(name) => As::Named(Arc::clone(name)),
-        },
-        contexts: principal.contexts.names().to_vec(),
-        credential: Arc::clone(&principal.credential),
+        who: Who::from(principal),
     };
     // Text and lists of it can always be written, and never hold a bare line end.
     let mut out = serde_json::to_vec(&head).unwrap_or_default();
@@ -107,23 +82,12 @@ pub(super) fn read(body: &Bytes) -> Option<(Principal, Letter)> {
         return None;
     }
     let letter = Letter::read(&body.slice(end + 1..)).ok()?;
-    let principal = Principal {
-        name: head.name,
-        role: match head.role {
-            As::Owner => Role::Owner,
-            As::OwnersAgent => Role::OwnersAgent,
-            As::AnonymousLocal => Role::AnonymousLocal,
-            As::None => Role::None,
-            As::Named(name) => Role::Named(name),
-        },
-        contexts: Contexts::new(head.contexts),
-        credential: head.credential,
-    };
-    Some((principal, letter))
+    Some((head.who.principal(), letter))
 }
 
 #[cfg(test)]
 mod tests {
+    use bowline_core::call::{Contexts, Role};
     use bowline_wire::broker::{Draft, From, REQUEST};
 
     use super::*;

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use bowline_core::caller::{Abilities, CallerEnd, Question, QuestionId, SessionKey};
+use bowline_core::caller::{CallerEnd, SessionKey};
 use bowline_wire::mcp::method;
 use bowline_wire::object;
 use bytes::Bytes;
 
-/// The end of a caller as a peer reaches it: progress of this very call, and log messages.
+/// The end of a caller as a peer reaches it: progress of this very call, and log messages. Questions
+/// do not travel.
 #[derive(Debug)]
 pub(super) struct Ear {
     caller: Arc<dyn CallerEnd>,
@@ -44,22 +45,11 @@ impl CallerEnd for Ear {
         self.caller.session()
     }
 
-    /// Questions do not travel.
-    fn abilities(&self) -> Abilities {
-        Abilities::default()
-    }
-
     fn push(&self, notification: Bytes) {
         if self.lets(&notification) {
             self.caller.push(notification);
         }
     }
-
-    fn ask(&self, _: Question) -> Option<QuestionId> {
-        None
-    }
-
-    fn withdraw(&self, _: QuestionId) {}
 
     fn home(&self) -> Arc<dyn CallerEnd> {
         self.caller.home()

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use bowline_core::caller::{Abilities, CallerEnd, Deaf, Question, QuestionId, SessionKey};
+use bowline_core::caller::{CallerEnd, Deaf, SessionKey};
 use bowline_core::mailbox::HUB;
 use bowline_core::sync::lock;
 use bowline_core::time::Now;
@@ -300,22 +300,12 @@ impl CallerEnd for Words {
         SessionKey(0)
     }
 
-    fn abilities(&self) -> Abilities {
-        Abilities::default()
-    }
-
     fn push(&self, notification: Bytes) {
         if self.told.fetch_add(1, Ordering::Relaxed) < EVENTS_MAX {
             let id = Arc::clone(&self.id);
             drop(self.line.try_send(&Frame::Event { id, notification }));
         }
     }
-
-    fn ask(&self, _: Question) -> Option<QuestionId> {
-        None
-    }
-
-    fn withdraw(&self, _: QuestionId) {}
 
     fn home(&self) -> Arc<dyn CallerEnd> {
         Arc::new(Deaf(SessionKey(0)))
