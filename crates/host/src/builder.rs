@@ -75,7 +75,7 @@ impl Host {
     /// ```
     /// use bowline_core::call::{Principal, Role};
     /// use bowline_core::policy::RoleAllowlist;
-    /// use bowline_host::executor::Toolbox;
+    /// use bowline_host::tools::Toolbox;
     /// use bowline_host::{Host, Server, ToolOutput};
     /// use serde_json::json;
     ///

@@ -213,7 +213,7 @@ impl Host {
     /// Returns the teller of what happens.
     ///
     /// ```
-    /// use bowline_host::executor::Toolbox;
+    /// use bowline_host::tools::Toolbox;
     /// use bowline_host::{Host, Server, SpawnOptions, ToolOutput};
     /// use serde_json::json;
     ///
@@ -258,7 +258,7 @@ impl Host {
     /// Returns what is kept of the answers of all servers, and how often that was of use.
     ///
     /// ```
-    /// use bowline_host::executor::Toolbox;
+    /// use bowline_host::tools::Toolbox;
     /// use bowline_host::{Host, Principal, Role, Server, SpawnOptions, ToolOutput};
     /// use serde_json::json;
     ///
@@ -347,7 +347,7 @@ impl Host {
     /// Returns the state of every server, by name.
     ///
     /// ```
-    /// use bowline_host::executor::Toolbox;
+    /// use bowline_host::tools::Toolbox;
     /// use bowline_host::{Host, Server, SpawnOptions, ToolOutput};
     /// use serde_json::json;
     ///
@@ -445,7 +445,7 @@ impl Host {
     /// Takes no more calls and stops every server, all at once; waits for their end, but not long.
     ///
     /// ```
-    /// use bowline_host::executor::Toolbox;
+    /// use bowline_host::tools::Toolbox;
     /// use bowline_host::{Host, Principal, Role, Server, SpawnOptions, ToolOutput};
     /// use serde_json::json;
     ///

@@ -24,12 +24,12 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout_at};
 
 use crate::broker::PeerLink;
-use crate::executor::{Arguments, ExecuteContext, ExecuteError, ToolExecutor};
 use crate::output::ToolOutput;
 use crate::ports::Clock;
 use crate::spec::{InProcessSpec, Reach, ServerSpec};
 use crate::supervisor::{Dial, Dialled};
 use crate::tasks::Tasks;
+use crate::tools::{Arguments, ExecuteContext, ExecuteError, ToolExecutor};
 
 /// What every such server says of itself.
 const INITIALIZE: &str = concat!(

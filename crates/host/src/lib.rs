@@ -13,7 +13,6 @@ mod decide;
 mod denials;
 pub mod dial;
 pub mod events;
-pub mod executor;
 pub mod guard;
 pub mod host;
 mod inprocess;
@@ -29,12 +28,12 @@ pub mod spec;
 mod standing;
 pub mod supervisor;
 pub mod tasks;
+pub mod tools;
 mod who;
 
 pub use bowline_link::BoxFuture;
 pub use builder::{BuildError, HostBuilder};
 pub use callpath::checked::Unchecked;
-pub use executor::{Arguments, ExecuteContext, ExecuteError, ToolExecutor, ToolSchema};
 pub use host::{
     AdoptError, Adopted, Applied, Changed, DISCOVER_MAX, Discovered, DiscoveredEntry,
     DiscoveredError, Host, HostLimits, Ports, Undiscovered,
@@ -45,6 +44,7 @@ pub use spawn::{SpawnError, SpawnOptions};
 /// A server and how it is treated; short for those who embed the host.
 pub use spec::ServerSpec as Server;
 pub use spec::ServerSpec;
+pub use tools::{Arguments, ExecuteContext, ExecuteError, ToolExecutor, ToolSchema};
 // What a program needs of the rooms below, so that it depends on this one alone.
 pub use bowline_core::call::{Contexts, Principal, Role};
 pub use bowline_core::error::CallError;

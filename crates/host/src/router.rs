@@ -13,12 +13,12 @@ use bowline_core::call::Principal;
 use bowline_core::error::CallError;
 use bowline_link::BoxFuture;
 
-use crate::executor::{Arguments, ExecuteContext, ExecuteError, ToolExecutor, ToolSchema};
 use crate::host::Host;
 use crate::output::ToolOutput;
 use crate::spawn::{SpawnError, SpawnOptions};
 use crate::spec::ServerSpec;
 use crate::supervisor::Supervisor;
+use crate::tools::{Arguments, ExecuteContext, ExecuteError, ToolExecutor, ToolSchema};
 
 use self::names::Meant;
 use self::switches::Switches;
@@ -37,7 +37,7 @@ use self::switches::Switches;
 /// ```
 /// use std::sync::Arc;
 /// use bowline_core::call::{Principal, Role};
-/// use bowline_host::executor::{ExecuteContext, ToolExecutor as _, Toolbox};
+/// use bowline_host::tools::{ExecuteContext, ToolExecutor as _, Toolbox};
 /// use bowline_host::{Host, Router, Server, SpawnOptions, ToolOutput};
 /// use serde_json::json;
 ///

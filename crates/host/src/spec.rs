@@ -24,8 +24,8 @@ use bowline_link::http::credentials::Credentials;
 use bowline_link::http::endpoint::Endpoint;
 
 use crate::card::Card;
-use crate::executor::ToolExecutor;
 use crate::pins::PinMode;
+use crate::tools::ToolExecutor;
 
 pub use json::{CHILD_ENV, SpecError};
 pub use peer::{PeerSpec, Side};
@@ -167,7 +167,7 @@ impl ServerSpec {
     /// when the server starts; [`Host::reload`](crate::Host::reload) asks again.
     ///
     /// ```
-    /// use bowline_host::executor::Toolbox;
+    /// use bowline_host::tools::Toolbox;
     /// use bowline_host::Server;
     ///
     /// let spec = Server::in_process("clock", Toolbox::default());

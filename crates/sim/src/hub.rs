@@ -10,7 +10,7 @@ use bowline_host::broker::{
     Admitted, Hello, HostBackend, Hub, HubLimits, Ledger, Porter, Refusal, Rights, ServeLimits,
     Serving,
 };
-use bowline_host::executor::ToolExecutor;
+use bowline_host::tools::ToolExecutor;
 use bowline_host::{BoxFuture, Host, Principal, Role, Server, SpawnOptions};
 use bowline_journal::{Journal, Memory};
 use bowline_link::websocket::{Incoming, Outgoing, Side, SocketLimits, accept_key, join};

@@ -1,7 +1,7 @@
 //! An agent framework with two MCP servers, one role, and a tool of its own.
 use std::sync::Arc;
 
-use bowline_host::executor::{ExecuteContext, ToolExecutor as _, Toolbox};
+use bowline_host::tools::{ExecuteContext, ToolExecutor as _, Toolbox};
 use bowline_host::{Host, Principal, Role, RoleAllowlist, Router, Server, SpawnOptions, ToolOutput};
 use serde_json::json;
 

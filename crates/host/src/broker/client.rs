@@ -194,7 +194,7 @@ impl ConnectError {
 ///
 /// use bowline_host::broker::{Client, ClientOptions, Credential, Errand, Remote as _};
 /// use bowline_wire::broker::{Answer, Arguments, Ask};
-/// # use bowline_host::executor::Toolbox;
+/// # use bowline_host::tools::Toolbox;
 /// # use bowline_host::ToolOutput;
 ///
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {

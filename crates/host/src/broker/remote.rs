@@ -9,8 +9,8 @@ use bowline_link::BoxFuture;
 use bowline_wire::broker::{Answer, Arguments as Sent, Ask, Item};
 
 use super::{Client, ClientOptions, ConnectError, Credential, Errand, ErrandError, Remote as _};
-use crate::executor::{Arguments, ExecuteContext, ExecuteError, ToolExecutor, ToolSchema, refused};
 use crate::output::ToolOutput;
+use crate::tools::{Arguments, ExecuteContext, ExecuteError, ToolExecutor, ToolSchema, refused};
 
 /// The part of its principal's mailbox that an executor takes, so that a program of the same
 /// principal which serves is left alone.
@@ -26,9 +26,9 @@ const PART: &str = "#mcp";
 /// use std::time::Duration;
 ///
 /// use bowline_host::broker::{Credential, RemoteTools};
-/// use bowline_host::executor::{ExecuteContext, ToolExecutor as _};
+/// use bowline_host::tools::{ExecuteContext, ToolExecutor as _};
 /// use serde_json::json;
-/// # use bowline_host::executor::Toolbox;
+/// # use bowline_host::tools::Toolbox;
 /// # use bowline_host::ToolOutput;
 ///
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {

@@ -15,7 +15,7 @@ use super::{
     Client, ClientOptions, ConnectError, Credential, ExecutorBackend, Ledger, Remote as _,
     ServeLimits, Served, Serving,
 };
-use crate::executor::ToolExecutor;
+use crate::tools::ToolExecutor;
 
 pub use attending::Attending;
 
@@ -65,7 +65,7 @@ impl Default for ServeOptions {
 /// use std::sync::Arc;
 ///
 /// use bowline_host::broker::{Credential, Errand, serve_supervised};
-/// use bowline_host::executor::Toolbox;
+/// use bowline_host::tools::Toolbox;
 /// use bowline_host::{RoleAllowlist, ToolOutput};
 /// use bowline_wire::broker::{Answer, Arguments, Ask, From};
 /// use serde_json::json;

@@ -40,7 +40,7 @@ impl Host {
     /// knows what it offers.
     ///
     /// ```
-    /// use bowline_host::executor::Toolbox;
+    /// use bowline_host::tools::Toolbox;
     /// use bowline_host::{Host, Principal, Role, Server, SpawnOptions, ToolOutput};
     /// use serde_json::json;
     ///

@@ -12,9 +12,9 @@ use serde_json::value::RawValue;
 use super::{Discovered, Host};
 use crate::callpath::Servers;
 use crate::catalog::Item;
-use crate::executor::{Arguments, ExecuteContext, ExecuteError, ToolSchema, refused, tool_call};
 use crate::output::ToolOutput;
 use crate::supervisor::Supervisor;
+use crate::tools::{Arguments, ExecuteContext, ExecuteError, ToolSchema, refused, tool_call};
 
 /// One line of what all servers offer: a tool, or why there are none of a server.
 #[derive(Clone, Debug, Serialize)]
@@ -90,7 +90,7 @@ impl Host {
     /// server that has never told what it offers is started and waited for.
     ///
     /// ```
-    /// use bowline_host::executor::Toolbox;
+    /// use bowline_host::tools::Toolbox;
     /// use bowline_host::{Host, Principal, Role, Server, SpawnOptions, ToolOutput};
     /// use serde_json::json;
     ///
@@ -132,7 +132,7 @@ impl Host {
     /// Calls a tool by the names of its server and its own, and reads what comes back.
     ///
     /// ```
-    /// use bowline_host::executor::Toolbox;
+    /// use bowline_host::tools::Toolbox;
     /// use bowline_host::{Host, Principal, Role, Server, SpawnOptions, ToolOutput};
     /// use serde_json::json;
     ///

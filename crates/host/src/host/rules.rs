@@ -24,7 +24,7 @@ impl Host {
     /// Lets `guard` have the last word; `None` takes the one there is away.
     ///
     /// ```
-    /// use bowline_host::executor::Toolbox;
+    /// use bowline_host::tools::Toolbox;
     /// use bowline_host::guard::{Guard, Verdict};
     /// use bowline_host::{Host, Principal, Role, Server, SpawnOptions, ToolOutput};
     /// use serde_json::json;

@@ -25,7 +25,7 @@ impl Host {
     /// out again.
     ///
     /// ```
-    /// use bowline_host::executor::Toolbox;
+    /// use bowline_host::tools::Toolbox;
     /// use bowline_host::{Host, Server, SpawnError, SpawnOptions};
     ///
     /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
@@ -102,7 +102,7 @@ impl Host {
     /// in flight end first; one that waits to be needed stays so.
     ///
     /// ```
-    /// use bowline_host::executor::Toolbox;
+    /// use bowline_host::tools::Toolbox;
     /// use bowline_host::{Host, Server, SpawnOptions, ToolOutput};
     /// use serde_json::json;
     ///

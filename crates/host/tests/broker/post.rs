@@ -10,8 +10,8 @@ use bowline_core::time::Now;
 use bowline_host::broker::{
     Courier, ExecutorBackend, Incoming, Ledger, ReplyError, ServeLimits, Serving,
 };
-use bowline_host::executor::{ExecuteError, Toolbox};
 use bowline_host::ports::{Clock, SystemClock};
+use bowline_host::tools::{ExecuteError, Toolbox};
 use bowline_host::{BoxFuture, ToolExecutor, ToolOutput, ToolSchema};
 use bowline_journal::{Journal, Memory};
 use bowline_wire::broker::{Answer, Arguments, Ask, From};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bowline_core::call::Origin;
 use bowline_core::error::{CallError, Class, Execution, Failure, Origin as Where, Retry};
-use bowline_host::executor::{Arguments, ExecuteContext, ExecuteError, ToolExecutor as _};
+use bowline_host::tools::{Arguments, ExecuteContext, ExecuteError, ToolExecutor as _};
 use bowline_wire::broker::{Answer, Arguments as Sent, Ask, Frame, Item};
 use bytes::Bytes;
 

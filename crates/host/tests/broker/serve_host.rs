@@ -9,7 +9,7 @@ use bowline_core::policy::RoleAllowlist;
 use bowline_host::broker::{
     Credentials, Guests, HostBackend, Incoming, Ledger, ServeLimits, Serving,
 };
-use bowline_host::executor::{ExecuteError, Toolbox};
+use bowline_host::tools::{ExecuteError, Toolbox};
 use bowline_host::{Host, Principal, Role, Server, SpawnOptions, ToolOutput, ToolSchema};
 use bowline_wire::broker::{Answer, Arguments, Ask, From, Item};
 use bytes::Bytes;

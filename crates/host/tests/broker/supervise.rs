@@ -6,7 +6,7 @@ use std::time::Duration;
 use bowline_core::backoff::Backoff;
 use bowline_core::policy::RoleAllowlist;
 use bowline_host::broker::{ConnectError, Credential, ServeOptions, serve_with};
-use bowline_host::executor::Toolbox;
+use bowline_host::tools::Toolbox;
 use bowline_host::{BoxFuture, ToolExecutor, ToolOutput};
 use bowline_wire::broker::{Answer, Ask, Draft, Frame, From, Letter, REPLY, REQUEST, Refusal};
 use bytes::Bytes;

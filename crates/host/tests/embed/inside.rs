@@ -7,7 +7,7 @@ use std::time::Duration;
 use bowline_core::error::{CallError, Class, Execution};
 use bowline_core::policy::RoleAllowlist;
 use bowline_core::run::Run;
-use bowline_host::executor::{ExecuteContext, ExecuteError, Toolbox};
+use bowline_host::tools::{ExecuteContext, ExecuteError, Toolbox};
 use bowline_host::{Host, Server, SpawnOptions, ToolExecutor as _, ToolOutput};
 use bowline_sim::reaches;
 use serde_json::json;

@@ -15,8 +15,8 @@ mod together;
 use std::sync::Arc;
 
 use bowline_core::call::{Principal, Role};
-use bowline_host::executor::ExecuteError;
 use bowline_host::guard::{Guard, Verdict};
+use bowline_host::tools::ExecuteError;
 use bowline_host::{Host, HostBuilder, ToolOutput};
 use bowline_sim::{ScriptedDial, World};
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bowline_core::call::Principal;
 use bowline_core::error::CallError;
 use bowline_core::policy::RoleAllowlist;
-use bowline_host::executor::{ExecuteContext, ExecuteError, Toolbox};
+use bowline_host::tools::{ExecuteContext, ExecuteError, Toolbox};
 use bowline_host::{Router, SpawnOptions, ToolExecutor as _, ToolOutput};
 use bowline_sim::{Act, Gate, Generation, Script, World, spec};
 use serde_json::json;

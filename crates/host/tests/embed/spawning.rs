@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bowline_core::breaker::BreakerPolicy;
 use bowline_core::error::{CallError, Class};
-use bowline_host::executor::ExecuteError;
+use bowline_host::tools::ExecuteError;
 use bowline_host::{ServerSpec, SpawnError, SpawnOptions};
 use bowline_link::Exit;
 use bowline_sim::{Act, Gate, Generation, Script, World, call, reaches, spec};

@@ -2,7 +2,7 @@
 
 use bowline_core::error::{CallError, Class};
 use bowline_core::policy::RoleAllowlist;
-use bowline_host::executor::ExecuteError;
+use bowline_host::tools::ExecuteError;
 use bowline_host::{Host, SpawnOptions};
 use bowline_sim::{Act, Generation, Script, World, reaches, spec};
 use serde_json::json;

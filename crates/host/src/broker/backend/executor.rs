@@ -14,9 +14,9 @@ use bowline_wire::object;
 use super::params::Given;
 use super::{Backend, Job, manifest};
 use crate::broker::{Manifest, failures};
-use crate::executor::{ExecuteContext, ExecuteError, ToolExecutor, ToolSchema};
 use crate::inprocess::contained;
 use crate::ports::Clock;
+use crate::tools::{ExecuteContext, ExecuteError, ToolExecutor, ToolSchema};
 
 /// The tools of an executor, each caller with what the role allows that the hub stamped on it.
 ///

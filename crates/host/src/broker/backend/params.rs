@@ -9,7 +9,7 @@ use bowline_wire::splice::write_string;
 use bytes::Bytes;
 
 use crate::broker::failures;
-use crate::executor;
+use crate::tools;
 
 /// The parameters of `tools/call`, and what stands where in them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,10 +81,10 @@ impl Given {
     }
 
     /// Returns the arguments alone.
-    pub(super) fn arguments(&self) -> executor::Arguments {
+    pub(super) fn arguments(&self) -> tools::Arguments {
         let at = object::field(&self.params, "arguments");
-        at.map_or_else(executor::Arguments::default, |at| {
-            executor::Arguments::unchecked(self.params.slice(at.start..at.end))
+        at.map_or_else(tools::Arguments::default, |at| {
+            tools::Arguments::unchecked(self.params.slice(at.start..at.end))
         })
     }
 }

@@ -9,7 +9,7 @@ use bowline_core::policy::Pattern;
 use bowline_host::broker::{
     Admitted, Errand, ErrandError, HubLimits, Manifest, Offers, Remote, Rights,
 };
-use bowline_host::executor::Toolbox;
+use bowline_host::tools::Toolbox;
 use bowline_host::{Server, SpawnOptions, ToolOutput};
 use bowline_wire::broker::{Answer, Ask, From};
 use serde_json::{Value, json};

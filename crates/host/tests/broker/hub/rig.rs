@@ -15,8 +15,8 @@ use bowline_host::broker::{
     Admitted, HostBackend, Hub, HubLimits, Ledger, Offers, Porter, Rights, ServeLimits, Serving,
     Untaken,
 };
-use bowline_host::executor::Toolbox;
 use bowline_host::ports::{Clock, SystemClock};
+use bowline_host::tools::Toolbox;
 use bowline_host::{BoxFuture, Host, Server, ToolOutput};
 use bowline_journal::{Journal, Memory, Sqlite};
 use bowline_link::websocket::{Ended, Incoming, Outgoing, Side, SocketLimits, join};

@@ -9,7 +9,7 @@ use bowline_core::sync::lock;
 use bowline_host::broker::{
     Admitted, HostBackend, Hub, HubLimits, Ledger, Porter, ServeLimits, Serving,
 };
-use bowline_host::executor::{Arguments, ExecuteContext, ExecuteError, ToolExecutor};
+use bowline_host::tools::{Arguments, ExecuteContext, ExecuteError, ToolExecutor};
 use bowline_host::{BoxFuture, Host, Server, ToolOutput, ToolSchema};
 use bowline_journal::Memory;
 use bowline_link::websocket::{Incoming, Outgoing, Side, SocketLimits, join};

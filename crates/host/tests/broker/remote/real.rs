@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use bowline_core::error::Execution;
 use bowline_host::broker::{ClientOptions, ConnectError, Credential, Remote as _, RemoteTools};
-use bowline_host::executor::{
+use bowline_host::tasks::Tasks;
+use bowline_host::tools::{
     Arguments, ExecuteContext, ExecuteError, ToolExecutor as _, ToolSchema, Toolbox,
 };
-use bowline_host::tasks::Tasks;
 use bowline_host::{Server, SpawnOptions, ToolOutput};
 use bowline_sim::OpenHub;
 use serde_json::json;

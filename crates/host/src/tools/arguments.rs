@@ -9,7 +9,7 @@ use thiserror::Error;
 /// The arguments of a call: one JSON object, byte for byte, so that no number changes on the way.
 ///
 /// ```
-/// use bowline_host::executor::Arguments;
+/// use bowline_host::tools::Arguments;
 ///
 /// let arguments = Arguments::from(serde_json::json!({"path": "a.txt"}));
 /// assert_eq!(arguments.value()["path"], "a.txt");

@@ -33,7 +33,7 @@ use crate::output::ToolOutput;
 ///
 /// ```
 /// use bowline_host::BoxFuture;
-/// use bowline_host::executor::{
+/// use bowline_host::tools::{
 ///     Arguments, ExecuteContext, ExecuteError, ToolExecutor, ToolSchema,
 /// };
 /// use bowline_host::{Host, Principal, Role, Server, SpawnOptions, ToolOutput};

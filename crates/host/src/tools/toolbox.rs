@@ -16,7 +16,7 @@ type Function = dyn Fn(Arguments, ExecuteContext) -> BoxFuture<'static, Outcome>
 /// Functions of the program, as tools. Of two with one name the later counts.
 ///
 /// ```
-/// use bowline_host::executor::{ExecuteContext, ToolExecutor as _, Toolbox};
+/// use bowline_host::tools::{ExecuteContext, ToolExecutor as _, Toolbox};
 /// use bowline_host::ToolOutput;
 /// use serde_json::json;
 ///
@@ -32,7 +32,7 @@ type Function = dyn Fn(Arguments, ExecuteContext) -> BoxFuture<'static, Outcome>
 /// let context = ExecuteContext::default();
 /// let output = tools.execute("shout", json!({"text": "hi"}).into(), &context).await?;
 /// assert_eq!(output.text(), "HI");
-/// # Ok::<(), bowline_host::executor::ExecuteError>(()) }).unwrap();
+/// # Ok::<(), bowline_host::tools::ExecuteError>(()) }).unwrap();
 /// ```
 #[derive(Clone, Default)]
 pub struct Toolbox {
