@@ -1,6 +1,7 @@
 //! How bytes travel: one link per live connection to a server.
 
 mod desk;
+pub mod executor;
 pub mod http;
 mod limits;
 pub mod link;

@@ -7,15 +7,14 @@
 mod answer;
 mod ask;
 mod letter;
-mod members;
 mod read;
 mod write;
 
 use std::fmt;
 use std::sync::Arc;
 
+pub use crate::frame::FrameError;
 use bytes::Bytes;
-use thiserror::Error;
 
 pub use answer::{Answer, Item, Said};
 pub use ask::{Arguments, Ask};
@@ -23,20 +22,6 @@ pub use letter::{Draft, From, Letter, REPLY, REQUEST};
 
 /// Largest frame, in bytes: a result of 8 MiB and what stands around it.
 pub const FRAME_BYTES_MAX: usize = 9 * 1024 * 1024;
-
-/// Why a frame is none.
-#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-pub enum FrameError {
-    /// It is no JSON object.
-    #[error("a frame is one JSON object")]
-    NoObject,
-    /// It does not say what it is.
-    #[error("a frame says its `kind`")]
-    NoKind,
-    /// A member is missing or is not what it must be.
-    #[error("`{0}` is missing or is not what it must be")]
-    Member(&'static str),
-}
 
 /// One frame, of either side. What one side sends the other skips where it is not meant for it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,8 +2,11 @@
 
 pub mod broker;
 pub mod canonical;
+pub mod executor;
+mod frame;
 pub mod jsonrpc;
 pub mod mcp;
+mod members;
 pub mod object;
 pub mod result;
 pub mod scan;
@@ -13,7 +16,9 @@ pub mod sse;
 #[cfg(test)]
 mod testing;
 mod text;
+mod writer;
 
+pub use frame::FrameError;
 pub use jsonrpc::{Kind, Message, Refusal};
 pub use scan::{Fault, Keys};
 pub use span::Span;

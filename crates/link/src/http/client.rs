@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-use bowline_core::error::Execution;
+use bowline_core::error::{Execution, Failure};
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 use thiserror::Error;
 use tokio::time::Instant;
@@ -116,6 +116,9 @@ pub enum HttpError {
     /// The connection ended before the answer did.
     #[error("the connection was lost: {0}")]
     Lost(Arc<str>),
+    /// Who carries it says why there is none.
+    #[error("{}", .0.reason)]
+    Elsewhere(Arc<Failure>),
     /// The body is longer than the limit.
     #[error("the answer is longer than {bytes_max} bytes")]
     TooLong {
@@ -127,8 +130,9 @@ pub enum HttpError {
 impl HttpError {
     /// Returns what is known about whether the request was carried out.
     #[must_use]
-    pub const fn execution(&self) -> Execution {
+    pub fn execution(&self) -> Execution {
         match self {
+            Self::Elsewhere(failure) => failure.execution,
             Self::Unreachable(_) | Self::ConnectTimeout | Self::Invalid(_) => Execution::NotStarted,
             Self::FirstByteTimeout | Self::Head(_) | Self::Lost(_) | Self::TooLong { .. } => {
                 Execution::Unknown

@@ -94,6 +94,7 @@ pub(super) fn trouble(error: HttpError) -> LinkError {
         },
         HttpError::Head(reason) => LinkError::BadHead(reason),
         HttpError::Lost(_) => LinkError::Lost(Exit::Closed),
+        HttpError::Elsewhere(failure) => LinkError::Elsewhere(failure),
         HttpError::TooLong { bytes_max } => LinkError::TooLong { bytes_max },
     }
 }

@@ -8,10 +8,11 @@ use bowline_core::error::{Class, Execution, Failure, Origin, Retry};
 use bowline_core::time::millis;
 use bytes::Bytes;
 
-use super::members::Members;
-use super::write::{self, Object, array};
+use super::write::{self, array};
 use super::{FRAME_BYTES_MAX, FrameError};
+use crate::members::Members;
 use crate::span::Span;
+use crate::writer::Object;
 use crate::{object, result};
 
 mod item;

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::FrameError;
-use super::members::Members;
-use super::write::Object;
+use crate::frame::FrameError;
+use crate::members::Members;
 use crate::object;
 use crate::scan::{self, Keys};
+use crate::writer::Object;
 
 /// What is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]

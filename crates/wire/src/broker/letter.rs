@@ -5,12 +5,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::FrameError;
-use super::members::{Members, slice};
-use super::write::{self, Object};
+use super::write;
+use crate::members::{Members, slice};
 use crate::object;
 use crate::scan;
 use crate::span::Span;
 use crate::splice::{Edit, Edited};
+use crate::writer::Object;
 
 /// Who sent a message. Stamped by the hub.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 
-use super::members::Members;
 use super::{Frame, FrameError, From, Hello, Letter, Refusal, Request, Welcome};
+use crate::members::Members;
 use crate::object;
 
 /// Every member of a frame that anybody reads.

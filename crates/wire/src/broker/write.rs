@@ -2,6 +2,7 @@
 
 use super::{FRAME_BYTES_MAX, Frame, From, Hello, Refusal, Request, Welcome};
 use crate::splice::write_string;
+use crate::writer::Object;
 
 /// What stands around the payload of a frame, about, in bytes.
 const AROUND_BYTES: usize = 160;
@@ -172,87 +173,4 @@ pub(super) fn sender(from: &From, out: &mut Vec<u8>) {
         .text_if("role", from.role.as_deref())
         .text_if("principal", from.principal.as_deref())
         .end();
-}
-
-/// An object that is being written.
-#[derive(Debug)]
-pub(super) struct Object<'a> {
-    out: &'a mut Vec<u8>,
-    /// What stands before the next member.
-    before: u8,
-}
-
-impl<'a> Object<'a> {
-    /// Begins a frame of this kind.
-    fn open(kind: &str, out: &'a mut Vec<u8>) -> Self {
-        Self::bare(out).text("kind", kind)
-    }
-
-    /// Begins an object.
-    pub(super) fn bare(out: &'a mut Vec<u8>) -> Self {
-        Self { out, before: b'{' }
-    }
-
-    fn key(mut self, name: &str) -> Self {
-        self.out.push(self.before);
-        self.before = b',';
-        write_string(self.out, name);
-        self.out.push(b':');
-        self
-    }
-
-    /// Writes a member with what writes its value.
-    pub(super) fn nested(self, name: &str, write: impl FnOnce(&mut Vec<u8>)) -> Self {
-        let this = self.key(name);
-        write(this.out);
-        this
-    }
-
-    pub(super) fn raw(self, name: &str, json: &[u8]) -> Self {
-        let this = self.key(name);
-        this.out.extend_from_slice(json);
-        this
-    }
-
-    pub(super) fn text(self, name: &str, text: &str) -> Self {
-        let this = self.key(name);
-        write_string(this.out, text);
-        this
-    }
-
-    pub(super) fn text_if(self, name: &str, text: Option<&str>) -> Self {
-        match text {
-            Some(text) => self.text(name, text),
-            None => self,
-        }
-    }
-
-    pub(super) fn number(self, name: &str, number: u64) -> Self {
-        let this = self.key(name);
-        let mut digits = itoa::Buffer::new();
-        this.out.extend_from_slice(digits.format(number).as_bytes());
-        this
-    }
-
-    pub(super) fn number_if(self, name: &str, number: Option<u64>) -> Self {
-        match number {
-            Some(number) => self.number(name, number),
-            None => self,
-        }
-    }
-
-    pub(super) fn size(self, name: &str, size: usize) -> Self {
-        self.number(name, u64::try_from(size).unwrap_or(u64::MAX))
-    }
-
-    pub(super) fn flag(self, name: &str, flag: bool) -> Self {
-        self.raw(name, if flag { b"true" } else { b"false" })
-    }
-
-    pub(super) fn end(self) {
-        if self.before == b'{' {
-            self.out.push(b'{');
-        }
-        self.out.push(b'}');
-    }
 }

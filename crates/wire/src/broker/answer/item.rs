@@ -5,11 +5,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::super::FrameError;
-use super::super::members::Members;
-use super::super::write::Object;
 use super::Said;
+use crate::members::Members;
 use crate::object;
 use crate::span::Span;
+use crate::writer::Object;
 
 /// The parameters of a tool that says nothing of them.
 const ANY_PARAMETERS: &[u8] = br#"{"type":"object"}"#;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::FrameError;
+use crate::frame::FrameError;
 use crate::object;
 use crate::scan::{self, Sink};
 use crate::span::Span;
@@ -12,7 +12,7 @@ use crate::text::Literal;
 
 /// The members of one object that are known by name.
 #[derive(Debug)]
-pub(super) struct Members<'a, const N: usize> {
+pub(crate) struct Members<'a, const N: usize> {
     /// The text that holds the object; payloads become slices of it.
     text: &'a Bytes,
     /// Where the object begins in it.
@@ -23,7 +23,7 @@ pub(super) struct Members<'a, const N: usize> {
 
 impl<'a, const N: usize> Members<'a, N> {
     /// Reads a whole text: one object, valid to its end, that repeats no member.
-    pub(super) fn of_text(
+    pub(crate) fn of_text(
         text: &'a Bytes,
         names: &'static [&'static str; N],
     ) -> Result<Self, FrameError> {
@@ -41,7 +41,7 @@ impl<'a, const N: usize> Members<'a, N> {
     }
 
     /// Reads an object inside a text that was checked before; `what` names it.
-    pub(super) fn inside(
+    pub(crate) fn inside(
         text: &'a Bytes,
         span: Span,
         names: &'static [&'static str; N],
@@ -70,7 +70,7 @@ impl<'a, const N: usize> Members<'a, N> {
     }
 
     /// Returns where a member is in the text. What is null is not there.
-    pub(super) fn span(&self, name: &str) -> Option<Span> {
+    pub(crate) fn span(&self, name: &str) -> Option<Span> {
         let mut named = self.names.iter().zip(&self.spans);
         let (_, span) = named.find(|(known, _)| **known == name)?;
         let span = span.as_ref()?.shift(self.at);
@@ -78,7 +78,7 @@ impl<'a, const N: usize> Members<'a, N> {
     }
 
     /// Returns a member that is some JSON.
-    pub(super) fn value(&self, name: &'static str) -> Result<Bytes, FrameError> {
+    pub(crate) fn value(&self, name: &'static str) -> Result<Bytes, FrameError> {
         let mut named = self.names.iter().zip(&self.spans);
         let span = named.find(|(known, _)| **known == name);
         let span = span.and_then(|(_, span)| *span);
@@ -87,7 +87,7 @@ impl<'a, const N: usize> Members<'a, N> {
     }
 
     /// Returns a member that begins so, if it is there.
-    pub(super) fn begun(
+    pub(crate) fn begun(
         &self,
         name: &'static str,
         bracket: u8,
@@ -102,12 +102,12 @@ impl<'a, const N: usize> Members<'a, N> {
     }
 
     /// Returns a text.
-    pub(super) fn text(&self, name: &'static str) -> Result<Arc<str>, FrameError> {
+    pub(crate) fn text(&self, name: &'static str) -> Result<Arc<str>, FrameError> {
         self.text_if(name)?.ok_or(FrameError::Member(name))
     }
 
     /// Returns a text, if it is there.
-    pub(super) fn text_if(&self, name: &'static str) -> Result<Option<Arc<str>>, FrameError> {
+    pub(crate) fn text_if(&self, name: &'static str) -> Result<Option<Arc<str>>, FrameError> {
         let Some(span) = self.span(name) else {
             return Ok(None);
         };
@@ -118,7 +118,7 @@ impl<'a, const N: usize> Members<'a, N> {
     }
 
     /// Returns a whole number, if it is there.
-    pub(super) fn number_if(&self, name: &'static str) -> Result<Option<u64>, FrameError> {
+    pub(crate) fn number_if(&self, name: &'static str) -> Result<Option<u64>, FrameError> {
         let Some(span) = self.span(name) else {
             return Ok(None);
         };
@@ -130,7 +130,7 @@ impl<'a, const N: usize> Members<'a, N> {
     }
 
     /// Returns whether it is so, if it is said.
-    pub(super) fn flag_if(&self, name: &'static str) -> Result<Option<bool>, FrameError> {
+    pub(crate) fn flag_if(&self, name: &'static str) -> Result<Option<bool>, FrameError> {
         match self.span(name).map(|span| span.of(self.text)) {
             None => Ok(None),
             Some(b"true") => Ok(Some(true)),
@@ -151,7 +151,7 @@ impl<const N: usize> Sink for Members<'_, N> {
 }
 
 /// Returns a piece of a text without a copy.
-pub(super) fn slice(text: &Bytes, at: Span) -> Bytes {
+pub(crate) fn slice(text: &Bytes, at: Span) -> Bytes {
     match at.start <= at.end && at.end <= text.len() {
         true => text.slice(at.start..at.end),
         false => Bytes::new(),
