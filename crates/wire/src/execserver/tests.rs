@@ -69,6 +69,10 @@ fn messages_have_the_form_of_the_reference_to_the_byte() {
             r#""deltaBase64":"","done":true,"error":"cut"}}"#
         )
     );
+}
+
+#[test]
+fn answers_have_the_form_of_the_reference_to_the_byte() {
     let headers = [HeaderRef {
         name: "x-a",
         value: "1",
