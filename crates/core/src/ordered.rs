@@ -160,6 +160,15 @@ impl<C: Clone> Ordered<C> {
         }
     }
 
+    /// Takes all of it, where it ended as it should and waits in one piece.
+    pub fn take_whole(&mut self) -> Option<Bytes> {
+        if !matches!(self.end, Some(End::Clean)) || self.queue.len() > 1 {
+            return None;
+        }
+        self.bytes = 0;
+        Some(self.queue.pop_front().unwrap_or_default())
+    }
+
     /// Returns the number that the next piece has.
     #[must_use]
     pub const fn next(&self) -> u64 {

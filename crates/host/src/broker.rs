@@ -28,10 +28,9 @@ use bowline_core::time::Now;
 use bowline_link::BoxFuture;
 use bowline_wire::broker::{Answer, Ask, From, Item};
 
+pub use crate::credential::Credential;
 pub use backend::{Backend, Credentials, ExecutorBackend, Guests, HostBackend, Job};
-pub use client::{
-    Client, ClientOptions, ConnectError, Credential, DeliverError, Line, Reconnect, Served,
-};
+pub use client::{Client, ClientOptions, ConnectError, DeliverError, Line, Reconnect, Served};
 pub use failures::{BAD_REQUEST, EXPIRED, OUTCOME_UNKNOWN, TOOL_FAILED, expired, outcome_unknown};
 pub use federation::{Federation, Following, Takes, WORKER_KEEP};
 pub use hub::{

@@ -3,6 +3,12 @@
 //! Nothing above knows where bytes leave from: a server whose requests go through an executor is
 //! reached by the same [`HttpClient`](crate::http::client::HttpClient) as any other.
 
+mod exchange;
+mod faults;
+mod session;
+mod tunnel;
+mod voice;
+
 use std::fmt;
 use std::sync::Arc;
 
@@ -11,6 +17,12 @@ use bowline_wire::executor::Fill;
 use crate::http::client::{HttpError, Outgoing, Response, Wait};
 use crate::link::BoxFuture;
 use crate::websocket::Ended;
+
+pub use faults::{EGRESS_DENIED, EXECUTOR_AWAY, EXECUTOR_BUSY, EXECUTOR_REFUSED, away, told};
+pub use session::Session;
+pub use tunnel::{
+    BROKE_PROTOCOL, CREDENTIAL_OVER, FENCED, GOING_DOWN, GreetError, REFUSED, Tunnel, greet,
+};
 
 /// One request for one server.
 #[derive(Debug)]

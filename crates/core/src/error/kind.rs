@@ -168,16 +168,19 @@ pub enum Origin {
     Upstream,
     /// In a broker, or in a peer behind it.
     Broker,
+    /// In an executor, or on the way to or from it.
+    Executor,
 }
 
 impl Origin {
     /// All there are.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Gateway,
         Self::Policy,
         Self::Transport,
         Self::Upstream,
         Self::Broker,
+        Self::Executor,
     ];
 
     /// Reads the word used on the wire.
@@ -195,6 +198,7 @@ impl Origin {
             Self::Transport => "transport",
             Self::Upstream => "upstream",
             Self::Broker => "broker",
+            Self::Executor => "executor",
         }
     }
 }

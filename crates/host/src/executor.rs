@@ -1,0 +1,9 @@
+//! Tools in another network: executors that perform HTTP requests and run servers there.
+//!
+//! The gateway has [`Executors`], the registry of those that are connected, whether they joined or
+//! were dialled. The **servant** is what runs inside an executor and does what it is asked.
+
+mod registry;
+
+pub use crate::credential::Credential;
+pub use registry::Executors;

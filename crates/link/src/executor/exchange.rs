@@ -1,0 +1,300 @@
+//! One exchange over HTTP that an executor performs: what came of its answer, and what may be sent
+//! of its request.
+
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll, Waker};
+
+use bowline_core::flow::{Credit, Window};
+use bowline_core::ordered::{Crowded, Numbered, Ordered, Room, Taken, Unfit};
+use bowline_core::sync::lock;
+use bowline_wire::executor::{Answered, Frame, Mark};
+use bytes::Bytes;
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::faults;
+use super::session::{Cut, Session, Stream, Took};
+use super::voice::Voice;
+use crate::http::client::HttpError;
+use crate::websocket::Ended;
+
+/// Pieces of an answer that wait to be read; more are joined.
+const PIECES_MAX: usize = 256;
+
+/// One exchange, from the side of whoever waits for it.
+#[derive(Debug)]
+pub(super) struct Exchange {
+    number: u64,
+    session: Arc<Session>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    head: Head,
+    body: Ordered<HttpError>,
+    trailers: Bytes,
+    /// What waits or may come; given back once.
+    window: Option<Window>,
+    /// What may be sent of the request.
+    credit: Credit,
+    /// Why it is over before its end; also where the body had come and the head had not.
+    cause: Option<HttpError>,
+    /// Its place among the streams that the executor takes, as long as frames may come.
+    place: Option<OwnedSemaphorePermit>,
+    /// Who waits: for the head, to send more, or for the next piece. It is one at a time.
+    waker: Option<Waker>,
+}
+
+#[derive(Debug)]
+enum Head {
+    Awaited,
+    Here(Answered),
+    Taken,
+}
+
+impl Exchange {
+    /// Returns an exchange of which nothing was sent; `credit` is what the executor takes at once.
+    pub(super) fn new(
+        number: u64,
+        session: Arc<Session>,
+        window: Window,
+        credit: u64,
+        place: OwnedSemaphorePermit,
+    ) -> Self {
+        let room = Room {
+            pieces_max: PIECES_MAX,
+            bytes_max: usize::try_from(session.limits().stream_bytes_max).unwrap_or(usize::MAX),
+            crowded: Crowded::Joins,
+        };
+        let state = State {
+            head: Head::Awaited,
+            body: Ordered::new(Numbered::ByByte, room),
+            trailers: Bytes::new(),
+            window: Some(window),
+            credit: Credit::new(credit),
+            cause: None,
+            place: Some(place),
+            waker: None,
+        };
+        Self {
+            number,
+            session,
+            state: Mutex::new(state),
+        }
+    }
+
+    pub(super) const fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Waits for the head of the answer.
+    pub(super) async fn head(&self) -> Result<Answered, HttpError> {
+        poll_fn(|cx| self.poll_head(cx)).await
+    }
+
+    fn poll_head(&self, cx: &mut Context<'_>) -> Poll<Result<Answered, HttpError>> {
+        let mut state = lock(&self.state);
+        match std::mem::replace(&mut state.head, Head::Taken) {
+            Head::Here(answered) => return Poll::Ready(Ok(answered)),
+            Head::Awaited => state.head = Head::Awaited,
+            Head::Taken => {}
+        }
+        if let Some(cause) = &state.cause {
+            return Poll::Ready(Err(cause.clone()));
+        }
+        state.wait(cx)
+    }
+
+    /// Waits until something of the request may be sent; returns how much, at most `wanted`.
+    pub(super) async fn allowed(&self, wanted: u64) -> u64 {
+        poll_fn(|cx| {
+            let mut state = lock(&self.state);
+            match state.credit.take(wanted) {
+                0 => state.wait(cx),
+                bytes => Poll::Ready(bytes),
+            }
+        })
+        .await
+    }
+
+    /// Returns the body where all of it is here in one piece.
+    pub(super) fn whole(&self) -> Option<Bytes> {
+        let mut state = lock(&self.state);
+        let whole = state.body.take_whole()?;
+        self.give_back(&mut state);
+        Some(whole)
+    }
+
+    /// Returns the next piece of the body.
+    pub(super) fn poll_chunk(
+        &self,
+        cx: &mut Context<'_>,
+        voice: &Voice,
+    ) -> Poll<Option<Result<Bytes, HttpError>>> {
+        let mut state = lock(&self.state);
+        match state.body.take() {
+            Some(Taken::Piece(piece)) => {
+                let bytes = u64::try_from(piece.len()).unwrap_or(u64::MAX);
+                let window = state.window.as_mut();
+                let more = window.and_then(|window| self.session.budget().read(window, bytes));
+                let is_open = state.place.is_some();
+                drop(state);
+                if let Some(bytes) = more.filter(|_| is_open) {
+                    let stream = self.number;
+                    voice.say(&Frame::Credit { stream, bytes });
+                }
+                Poll::Ready(Some(Ok(piece)))
+            }
+            Some(Taken::End) => {
+                self.give_back(&mut state);
+                Poll::Ready(None)
+            }
+            Some(Taken::Broken(cause)) => {
+                self.give_back(&mut state);
+                Poll::Ready(Some(Err(cause)))
+            }
+            None => state.wait(cx),
+        }
+    }
+
+    /// Returns the lines that came behind the body.
+    #[allow(dead_code, reason = "read once bodies have trailers")]
+    pub(super) fn trailers(&self) -> Bytes {
+        lock(&self.state).trailers.clone()
+    }
+
+    /// Nobody waits any more. `was_sent` tells whether the executor knows of it.
+    pub(super) fn leave(&self, voice: &Voice, was_sent: bool) {
+        let is_open = {
+            let mut state = lock(&self.state);
+            self.give_back(&mut state);
+            state.place.take().is_some()
+        };
+        if is_open {
+            self.session.remove(self.number);
+            if was_sent {
+                let stream = self.number;
+                voice.say(&Frame::Cancel { stream });
+            }
+        }
+    }
+
+    fn give_back(&self, state: &mut State) {
+        if let Some(window) = state.window.take() {
+            self.session.budget().close(&window);
+        }
+    }
+
+    /// Ends it with an error behind what was queued, and tells the executor.
+    fn spoil(&self, state: &mut State, voice: &Voice, reason: &str) {
+        state.over(HttpError::Lost(reason.into()));
+        let stream = self.number;
+        voice.say(&Frame::Cancel { stream });
+    }
+}
+
+/// Wakes who waits, with no lock held.
+fn wake(mut state: MutexGuard<'_, State>) {
+    let waker = state.waker.take();
+    drop(state);
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}
+
+impl State {
+    fn wait<T>(&mut self, cx: &Context<'_>) -> Poll<T> {
+        match &mut self.waker {
+            Some(waker) => waker.clone_from(cx.waker()),
+            none => *none = Some(cx.waker().clone()),
+        }
+        Poll::Pending
+    }
+
+    fn over(&mut self, cause: HttpError) {
+        self.place = None;
+        self.body.fail(self.cause.get_or_insert(cause).clone());
+    }
+
+    fn data(&mut self, offset: u64, bytes: Bytes) -> Result<(), Unfit> {
+        let count = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        if let Some(window) = &mut self.window {
+            window.arrived(count).map_err(|_over| Unfit::Overflow)?;
+        }
+        self.body.push(offset, bytes)
+    }
+}
+
+impl Stream for Exchange {
+    fn take(&self, frame: Frame, voice: &Voice) -> Took {
+        let mut state = lock(&self.state);
+        if state.place.is_none() {
+            return Took::Over;
+        }
+        match frame {
+            Frame::Answer { answered, .. } if matches!(state.head, Head::Awaited) => {
+                state.head = Head::Here(answered);
+                // The end may have come before.
+                if state.body.is_over() {
+                    state.place = None;
+                }
+            }
+            Frame::Data { offset, bytes, .. } => match state.data(offset, bytes) {
+                Ok(()) => {}
+                Err(Unfit::Overflow) => {
+                    self.spoil(&mut state, voice, "the executor sent more than it may");
+                }
+                Err(Unfit::Order { .. } | Unfit::Late) => {
+                    self.spoil(&mut state, voice, "a piece of the answer is out of place");
+                }
+            },
+            Frame::End {
+                offset, trailers, ..
+            } => match offset == state.body.next() && !state.body.is_over() {
+                true => {
+                    state.body.end();
+                    state.trailers = trailers;
+                    // A head may come behind its body.
+                    if !matches!(state.head, Head::Awaited) {
+                        state.place = None;
+                    }
+                }
+                false => self.spoil(&mut state, voice, "the end of the answer is out of place"),
+            },
+            Frame::Credit { bytes, .. } => state.credit.add(bytes),
+            Frame::Failed { fault, .. } => state.over(faults::told(&fault)),
+            _ => self.spoil(
+                &mut state,
+                voice,
+                "the executor sent what does not belong here",
+            ),
+        }
+        let took = match state.place {
+            Some(_) => Took::More,
+            None => Took::Over,
+        };
+        wake(state);
+        took
+    }
+
+    fn cut(&self, ended: &Ended) -> Cut {
+        let mut state = lock(&self.state);
+        let reason = format!("the executor is not connected any more: {ended}");
+        state.over(HttpError::Lost(reason.into()));
+        wake(state);
+        Cut::Over
+    }
+
+    fn mark(&self) -> Option<Mark> {
+        None
+    }
+
+    fn resume(&self, _mark: &Mark, _voice: &Voice) {}
+
+    fn gone(&self, reason: &str) {
+        let mut state = lock(&self.state);
+        state.over(HttpError::Lost(reason.into()));
+        wake(state);
+    }
+}

@@ -1,0 +1,119 @@
+//! What is said on one connection with an executor: with and without waiting for room.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use bowline_core::sync::lock;
+use bowline_wire::executor::{self, Frame};
+use bytes::Bytes;
+use tokio::sync::Notify;
+
+use crate::link::Spawner;
+use crate::websocket::{Ended, Outgoing};
+
+/// Small frames that may wait for room: two credits and a cancel for each of a connection's
+/// streams, and as much again.
+const LATE_MAX: usize = 8_192;
+
+/// The close code of a connection that takes nothing.
+const STUCK: u16 = 1013;
+
+/// The writing half of a connection with an executor. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Voice {
+    outgoing: Outgoing,
+    late: Arc<Late>,
+}
+
+#[derive(Debug, Default)]
+struct Late {
+    queue: Mutex<VecDeque<Bytes>>,
+    wake: Notify,
+    /// Bytes of bodies that were handed over.
+    sent_bytes: AtomicU64,
+}
+
+impl Voice {
+    /// Takes over the writing half. What must not wait is sent by a task where there is no room.
+    pub(crate) fn new(outgoing: Outgoing, spawner: &dyn Spawner) -> Self {
+        let late = Arc::<Late>::default();
+        let task = follow(outgoing.clone(), Arc::clone(&late));
+        spawner.spawn("executor late frames", Box::pin(task));
+        Self { outgoing, late }
+    }
+
+    /// Says something, once there is room. Where this is dropped before it returns, nothing was
+    /// said.
+    pub(crate) async fn send(&self, frame: &Frame) -> Result<(), Ended> {
+        self.outgoing.send(frame.to_bytes()).await
+    }
+
+    /// Sends a piece of a body, once there is room.
+    pub(crate) async fn data(&self, stream: u64, offset: u64, bytes: &[u8]) -> Result<(), Ended> {
+        self.outgoing
+            .send(executor::data(stream, offset, bytes))
+            .await?;
+        let count = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        self.late.sent_bytes.fetch_add(count, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Says something small, without waiting: a credit, a cancel, a stop.
+    pub(crate) fn say(&self, frame: &Frame) {
+        let mut queue = lock(&self.late.queue);
+        // What waits goes first.
+        let message = match queue.is_empty() {
+            true => match self.outgoing.try_send(frame.to_bytes()) {
+                Ok(()) => return,
+                Err(message) => message,
+            },
+            false => frame.to_bytes(),
+        };
+        if self.outgoing.ended().is_some() {
+            return;
+        }
+        if queue.len() >= LATE_MAX {
+            drop(queue);
+            return self.close(STUCK, "nothing is read");
+        }
+        queue.push_back(message);
+        drop(queue);
+        self.late.wake.notify_one();
+    }
+
+    /// Returns how many bytes of bodies were sent.
+    pub(crate) fn sent_bytes(&self) -> u64 {
+        self.late.sent_bytes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn close(&self, code: u16, reason: &str) {
+        self.outgoing.close(code, reason);
+    }
+
+    pub(crate) fn ended(&self) -> Option<Ended> {
+        self.outgoing.ended()
+    }
+
+    pub(crate) async fn over(&self) -> Ended {
+        self.outgoing.over().await
+    }
+}
+
+/// Sends what found no room, until the connection ends.
+async fn follow(outgoing: Outgoing, late: Arc<Late>) {
+    loop {
+        let next = lock(&late.queue).front().cloned();
+        let Some(message) = next else {
+            tokio::select! {
+                biased;
+                _ = outgoing.over() => return,
+                () = late.wake.notified() => continue,
+            }
+        };
+        if outgoing.send(message).await.is_err() {
+            return lock(&late.queue).clear();
+        }
+        lock(&late.queue).pop_front();
+    }
+}
