@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bowline_host::tasks::Tasks;
-use bowline_link::http::client::{HttpClient, HttpError, Lines, Outgoing, Wait};
+use bowline_link::http::client::{HttpClient, HttpError, Lines, Outgoing, Upload, Wait};
 use bowline_link::http::endpoint::Endpoint;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method, StatusCode};
@@ -216,7 +216,7 @@ impl Exporter {
         let mut lines = Lines::default();
         lines.push(&CONTENT_TYPE, &HeaderValue::from_static("application/json"));
         request.lines = std::borrow::Cow::Owned(lines);
-        request.body = &body;
+        request.body = Upload::Whole(&body);
         let wait = Wait {
             connect: None,
             first_byte: None,

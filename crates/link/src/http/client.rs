@@ -14,9 +14,11 @@ use crate::link::BoxFuture;
 
 mod body;
 mod headers;
+mod upload;
 pub use body::{Body, Chunks};
 pub(crate) use headers::write_line;
 pub use headers::{Headers, Lines};
+pub use upload::Upload;
 
 /// Carries HTTP requests, from this machine or from another one. It follows no redirects, keeps
 /// no cookies, unpacks no bodies and sends a request at most once.
@@ -35,7 +37,7 @@ pub trait HttpClient: fmt::Debug + Send + Sync {
 
 /// A request. Where it goes and how long it is, is said by who carries it: neither `lines` nor
 /// `headers` hold `host`, `content-length`, `connection` or `transfer-encoding`.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Outgoing<'a> {
     /// What is asked for.
     pub method: Method,
@@ -46,7 +48,7 @@ pub struct Outgoing<'a> {
     /// Its own headers.
     pub headers: Vec<(HeaderName, HeaderValue)>,
     /// The body.
-    pub body: &'a [u8],
+    pub body: Upload<'a>,
 }
 
 impl<'a> Outgoing<'a> {
@@ -58,7 +60,7 @@ impl<'a> Outgoing<'a> {
             to,
             lines: Cow::Owned(Lines::default()),
             headers: Vec::new(),
-            body: &[],
+            body: Upload::default(),
         }
     }
 }

@@ -22,7 +22,7 @@ use crate::link::BoxFuture;
 mod pool;
 mod wire;
 use pool::Pool;
-use wire::{Refused, Wire};
+use wire::{Refused, Uploading, Wire};
 
 /// A peer that vanished is noticed by the kernel after about this long without a word.
 const KEEPALIVE: Duration = Duration::from_secs(60);
@@ -89,8 +89,13 @@ impl HyperClient {
         }
     }
 
-    async fn exchange(&self, request: Outgoing<'_>, wait: Wait<'_>) -> Result<Response, HttpError> {
+    async fn exchange(
+        &self,
+        mut request: Outgoing<'_>,
+        wait: Wait<'_>,
+    ) -> Result<Response, HttpError> {
         let to = request.to.origin();
+        let mut upload = Uploading::of(&mut request);
         // Each round takes one connection out of the pool, and the last one makes a new one.
         loop {
             let kept = self.pool.take(to).await;
@@ -99,7 +104,8 @@ impl HyperClient {
                 None => (Box::pin(self.dial(request.to, wait.connect)).await?, true),
             };
             (wait.leaving)();
-            match wire.send(&request, &self.limits, wait.first_byte).await {
+            let sent = wire.send(&request, &mut upload, &self.limits, wait.first_byte);
+            match sent.await {
                 Ok(answered) => return Ok(self.pool.response(to, answered)),
                 // It was closed while it waited, before a byte was written.
                 Err(Refused::Unsent(_)) if !is_new => {}

@@ -15,7 +15,7 @@ use http::{HeaderName, HeaderValue, Method, StatusCode};
 use thiserror::Error;
 use tokio::sync::Semaphore;
 
-use super::client::{HttpClient, HttpError, Outgoing, Response, Wait};
+use super::client::{HttpClient, HttpError, Outgoing, Response, Upload, Wait};
 use super::credentials::Credentials;
 use super::endpoint::{Endpoint, EndpointError};
 use super::session::Held;
@@ -238,7 +238,7 @@ fn request<'a>(
         to,
         lines: Cow::Borrowed(lines),
         headers: Vec::new(),
-        body,
+        body: Upload::Whole(body),
     };
     if let Verb::Traced(_, trace) | Verb::Keyed(_, Some(trace), _) = parcel.verb {
         request.headers.extend(traced(trace));

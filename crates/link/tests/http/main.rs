@@ -38,6 +38,7 @@ mod server;
 mod sessions;
 mod streams;
 mod tls;
+mod uploads;
 mod wire;
 use server::{Server, soon};
 

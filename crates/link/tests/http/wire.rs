@@ -1,7 +1,7 @@
 //! What goes over one connection, and what becomes of it.
 
 use ::http::{Method, StatusCode};
-use bowline_link::http::client::{HttpError, Outgoing, Response, Wait};
+use bowline_link::http::client::{HttpError, Outgoing, Response, Upload, Wait};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
@@ -33,7 +33,7 @@ impl Pair {
     /// Sends a request and answers it with these bytes; returns the answer and its connection.
     async fn answers(&mut self, bytes: &str) -> (Result<Response, HttpError>, u64) {
         let mut request = Outgoing::new(Method::POST, &self.to);
-        request.body = b"{}";
+        request.body = Upload::Whole(b"{}");
         let sending = self.client.send(request, WAIT);
         let answering = async {
             let seen = self.server.post().await;
@@ -177,7 +177,7 @@ async fn an_answer_before_the_end_of_a_long_request_is_taken() {
     let mut request = Outgoing::new(Method::POST, &to);
     // More than the kernel takes from a writer whose reader does not read.
     let body = vec![b'x'; 32 << 20];
-    request.body = &body;
+    request.body = Upload::Whole(&body);
     let response = soon(client.send(request, WAIT)).await.unwrap();
     assert_eq!(response.status, StatusCode::PAYLOAD_TOO_LARGE);
     assert_eq!(whole(response).await.unwrap(), "big");
@@ -193,7 +193,7 @@ async fn a_long_request_arrives_whole() {
     let mut pair = Pair::new().await;
     let mut request = Outgoing::new(Method::POST, &pair.to);
     let body: String = ('a'..='z').cycle().take(5 << 20).collect();
-    request.body = body.as_bytes();
+    request.body = Upload::Whole(body.as_bytes());
     let sending = pair.client.send(request, WAIT);
     let answering = async {
         let seen = pair.server.post().await;

@@ -21,9 +21,18 @@ enum State {
 }
 
 /// A body that arrives piece by piece.
-pub trait Chunks: fmt::Debug + Send {
+pub trait Chunks: fmt::Debug + Send + Sync {
     /// Returns the next piece; nothing after the last one.
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, HttpError>>>;
+
+    /// Returns the lines of headers that followed the last piece, each with its end; mostly none.
+    fn trailers(&mut self) -> Bytes {
+        Bytes::new()
+    }
+
+    /// Says how much the reader takes of the next piece: no more is fetched for it, where that
+    /// can be helped.
+    fn want(&mut self, _bytes_max: usize) {}
 }
 
 impl From<Bytes> for Body {
@@ -57,6 +66,22 @@ impl Body {
     /// Waits for the next piece.
     pub async fn chunk(&mut self) -> Option<Result<Bytes, HttpError>> {
         poll_fn(|cx| self.poll_chunk(cx)).await
+    }
+
+    /// Returns the lines of headers that followed the last piece, each with its end; mostly none.
+    pub fn trailers(&mut self) -> Bytes {
+        match &mut self.0 {
+            State::Here(_) => Bytes::new(),
+            State::Open(chunks) => chunks.trailers(),
+        }
+    }
+
+    /// Says how much the reader takes of the next piece: no more is fetched for it, where that
+    /// can be helped.
+    pub fn want(&mut self, bytes_max: usize) {
+        if let State::Open(chunks) = &mut self.0 {
+            chunks.want(bytes_max);
+        }
     }
 
     /// Reads to the end. A body that comes in one piece is not copied.

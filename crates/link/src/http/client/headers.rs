@@ -55,6 +55,12 @@ impl Headers {
         Self(lines.into())
     }
 
+    /// Returns the lines, each with its end, as they came.
+    #[must_use]
+    pub fn lines(&self) -> &[u8] {
+        &self.0
+    }
+
     /// Returns the value of the first header of a name.
     #[must_use]
     pub fn get(&self, name: &HeaderName) -> Option<&[u8]> {

@@ -89,13 +89,14 @@ impl Pool {
     pub(super) fn response(self: &Arc<Self>, to: &Arc<Origin>, answered: Answered) -> Response {
         let mut reading = answered.reading;
         let first = reading.here();
-        let body = if reading.is_over() {
+        let body = if reading.is_over() && !reading.has_trailers() {
             self.keep(to, reading);
             Body::from(first.unwrap_or_default())
         } else {
             Body::open(Box::new(Kept {
                 first,
                 open: Some(reading),
+                trailers: Bytes::new(),
                 to: Arc::clone(to),
                 pool: Arc::clone(self),
             }))
@@ -115,6 +116,8 @@ struct Kept {
     first: Option<Bytes>,
     /// Absent after the end.
     open: Option<Reading>,
+    /// What followed the body, once it is over.
+    trailers: Bytes,
     to: Arc<Origin>,
     pool: Arc<Pool>,
 }
@@ -130,9 +133,20 @@ impl Chunks for Kept {
         let chunk = reading.poll_chunk(cx);
         if let Poll::Ready(Some(Err(_))) = &chunk {
             self.open = None;
-        } else if let Some(reading) = self.open.take_if(|reading| reading.is_over()) {
+        } else if let Some(mut reading) = self.open.take_if(|reading| reading.is_over()) {
+            self.trailers = reading.trailers();
             self.pool.keep(&self.to, reading);
         }
         chunk
+    }
+
+    fn trailers(&mut self) -> Bytes {
+        std::mem::take(&mut self.trailers)
+    }
+
+    fn want(&mut self, bytes_max: usize) {
+        if let Some(reading) = &mut self.open {
+            reading.want(bytes_max);
+        }
     }
 }

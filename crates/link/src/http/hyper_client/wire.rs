@@ -6,12 +6,12 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Bytes, BytesMut};
+use bytes::{BufMut as _, Bytes, BytesMut};
 use http::{Method, StatusCode};
 use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::time::{Instant, timeout_at};
 
-use super::super::client::{Headers, HttpError, Outgoing, causes};
+use super::super::client::{Headers, HttpError, Outgoing, Upload, causes};
 use super::ClientLimits;
 
 mod body;
@@ -19,11 +19,14 @@ mod head;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod upload;
 
 use body::{Decoder, Step};
 use head::Head;
 pub(super) use stream::Dialed;
 use stream::Stream;
+use upload::Broken;
+pub(super) use upload::Uploading;
 
 /// What a connection holds to read and to write, each, while it waits for its next request.
 const BUFFER_BYTES: usize = 4 * 1024;
@@ -67,6 +70,8 @@ struct Sending<'a> {
     state: Out,
     /// Heads that were not the answer.
     interim: usize,
+    /// A body that is still arriving, with the head; nothing else is written then.
+    upload: Option<&'a mut Uploading>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -86,6 +91,10 @@ pub(super) struct Reading {
     body: Decoder,
     /// Whether the connection can be used again.
     keeps: bool,
+    /// The rest of the request, which goes out while the answer is read.
+    upload: Option<Box<Uploading>>,
+    /// How much may be read at once.
+    want: usize,
 }
 
 /// What is known of an answer when its head is here.
@@ -116,15 +125,21 @@ impl Wire {
     pub(super) async fn send(
         mut self: Box<Self>,
         request: &Outgoing<'_>,
+        upload: &mut Option<Box<Uploading>>,
         limits: &ClientLimits,
         first_byte: Option<Instant>,
     ) -> Result<Answered, Refused> {
         self.write.clear();
-        head::write(&mut self.write, request);
-        let mut body = request.body;
-        if body.len() <= COPY_BYTES_MAX {
-            self.write.extend_from_slice(body);
-            body = &[];
+        let mut body = match request.body {
+            Upload::Whole(body) => body,
+            Upload::Open { .. } => &[],
+        };
+        if upload.is_none() {
+            head::write(&mut self.write, request);
+            if body.len() <= COPY_BYTES_MAX {
+                self.write.extend_from_slice(body);
+                body = &[];
+            }
         }
         let mut sending = Sending {
             method: &request.method,
@@ -132,6 +147,7 @@ impl Wire {
             written: 0,
             state: Out::Unsent,
             interim: 0,
+            upload: upload.as_deref_mut(),
         };
         let answered = poll_fn(|cx| self.poll_exchange(cx, &mut sending, limits));
         let head = match first_byte {
@@ -142,7 +158,9 @@ impl Wire {
             },
         };
         // What was not asked to its end cannot be followed by another request.
-        let keeps = head.keeps && sending.state == Out::Done;
+        let state = sending.state;
+        let is_open = state == Out::Open && upload.is_some();
+        let keeps = head.keeps && (state == Out::Done || is_open);
         Ok(Answered {
             status: head.status,
             headers: head.headers,
@@ -150,6 +168,8 @@ impl Wire {
                 wire: self,
                 body: head.body,
                 keeps,
+                upload: upload.take().filter(|_| is_open),
+                want: READ_BYTES_MAX,
             },
         })
     }
@@ -166,7 +186,8 @@ impl Wire {
         {
             sending.state = match written {
                 Ok(()) => Out::Done,
-                Err(error) => Out::Broken(sending.fail(&error)?),
+                Err(Broken::Write(error)) => Out::Broken(sending.fail(&error)?),
+                Err(Broken::Source(error)) => return Poll::Ready(Err(Refused::Failed(error))),
             };
         }
         loop {
@@ -188,7 +209,7 @@ impl Wire {
                 Some(head) => return Poll::Ready(Ok(head)),
                 None => {}
             }
-            match ready!(self.poll_read(cx)) {
+            match ready!(self.poll_read(cx, READ_BYTES_MAX)) {
                 Ok(0) => return Poll::Ready(Err(sending.lost("it was closed".into()))),
                 Ok(_) => {}
                 Err(error) => return Poll::Ready(Err(sending.lost(causes(&error)))),
@@ -197,6 +218,21 @@ impl Wire {
     }
 
     fn poll_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        sending: &mut Sending<'_>,
+    ) -> Poll<Result<(), Broken>> {
+        if let Some(upload) = &mut sending.upload {
+            let written = upload.poll(&mut self.stream, cx);
+            if upload.has_left() {
+                sending.state = Out::Open;
+            }
+            return written;
+        }
+        self.poll_write_whole(cx, sending).map_err(Broken::Write)
+    }
+
+    fn poll_write_whole(
         &mut self,
         cx: &mut Context<'_>,
         sending: &mut Sending<'_>,
@@ -227,12 +263,13 @@ impl Wire {
     }
 
     /// Reads once into the buffer; nothing was read at the end.
-    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+    fn poll_read(&mut self, cx: &mut Context<'_>, bytes_max: usize) -> Poll<io::Result<usize>> {
         if self.read.spare_capacity_mut().is_empty() {
             // Grows by doubling, or takes the room of what was used.
             self.read.reserve(self.read.len().max(BUFFER_BYTES));
         }
-        pin!(self.stream.read_buf(&mut self.read)).poll(cx)
+        let mut room = (&mut self.read).limit(bytes_max);
+        pin!(self.stream.read_buf(&mut room)).poll(cx)
     }
 
     /// Lets go of memory that a quiet connection should not hold.
@@ -282,7 +319,7 @@ impl Reading {
     /// Returns the connection if it can be used again.
     pub(super) fn into_wire(mut self) -> Option<Box<Wire>> {
         // What nobody asked for would be taken for the next answer.
-        if !self.keeps || !self.is_over() || !self.wire.read.is_empty() {
+        if !self.keeps || self.upload.is_some() || !self.is_over() || !self.wire.read.is_empty() {
             return None;
         }
         self.wire.rest();
@@ -302,6 +339,9 @@ impl Reading {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Bytes, HttpError>>> {
         let lost = |reason| Poll::Ready(Some(Err(HttpError::Lost(reason))));
+        if let Err(error) = self.send_on(cx) {
+            return Poll::Ready(Some(Err(error)));
+        }
         loop {
             match self.body.step(&mut self.wire.read) {
                 Ok(Step::Data(piece)) => return Poll::Ready(Some(Ok(piece))),
@@ -310,7 +350,7 @@ impl Reading {
                 Err(broken) => return lost(causes(&broken)),
             }
             self.make_room();
-            match ready!(self.wire.poll_read(cx)) {
+            match ready!(self.wire.poll_read(cx, self.want)) {
                 Ok(0) => {
                     if let Err(broken) = self.body.close() {
                         return lost(causes(&broken));
@@ -322,10 +362,43 @@ impl Reading {
         }
     }
 
+    /// Goes on with a request that has not gone out to its end.
+    fn send_on(&mut self, cx: &mut Context<'_>) -> Result<(), HttpError> {
+        let Some(upload) = &mut self.upload else {
+            return Ok(());
+        };
+        match upload.poll(&mut self.wire.stream, cx) {
+            Poll::Pending => {}
+            Poll::Ready(Ok(())) => self.upload = None,
+            Poll::Ready(Err(Broken::Source(error))) => return Err(error),
+            // Who does not read on may still answer to the end.
+            Poll::Ready(Err(Broken::Write(_))) => {
+                self.upload = None;
+                self.keeps = false;
+            }
+        }
+        Ok(())
+    }
+
+    /// Says how much may be read at once.
+    pub(super) fn want(&mut self, bytes_max: usize) {
+        self.want = bytes_max.clamp(1, READ_BYTES_MAX);
+    }
+
+    /// Whether lines followed the body.
+    pub(super) const fn has_trailers(&self) -> bool {
+        self.body.has_trailers()
+    }
+
+    /// Returns the lines that followed the body.
+    pub(super) fn trailers(&mut self) -> Bytes {
+        self.body.trailers()
+    }
+
     /// Makes room for as much as will come, within bounds.
     fn make_room(&mut self) {
         let expected = usize::try_from(self.body.expects()).unwrap_or(READ_BYTES_MAX);
-        let expected = expected.min(READ_BYTES_MAX);
+        let expected = expected.min(self.want);
         if expected > BUFFER_BYTES {
             self.wire.read.reserve(expected);
         }

@@ -14,7 +14,11 @@ const COPY_BYTES_MAX: usize = 8 * 1024;
 
 /// How much of a body is still to come.
 #[derive(Debug)]
-pub(super) struct Decoder(State);
+pub(super) struct Decoder {
+    state: State,
+    /// Lines that followed the last chunk.
+    trailers: Vec<u8>,
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -64,33 +68,48 @@ pub(super) enum Broken {
 }
 
 impl Decoder {
+    const fn new(state: State) -> Self {
+        let trailers = Vec::new();
+        Self { state, trailers }
+    }
+
+    /// Takes the lines that followed the last chunk.
+    pub(super) fn trailers(&mut self) -> Bytes {
+        std::mem::take(&mut self.trailers).into()
+    }
+
+    /// Whether there are such lines.
+    pub(super) const fn has_trailers(&self) -> bool {
+        !self.trailers.is_empty()
+    }
+
     pub(super) const fn of_length(length: u64) -> Self {
-        Self(match length {
+        Self::new(match length {
             0 => State::Over,
             length => State::Length(length),
         })
     }
 
     pub(super) const fn chunked() -> Self {
-        Self(State::Chunked(Chunked::Size))
+        Self::new(State::Chunked(Chunked::Size))
     }
 
     pub(super) const fn until_close() -> Self {
-        Self(State::UntilClose)
+        Self::new(State::UntilClose)
     }
 
     /// Whether it ends before the connection does.
     pub(super) const fn has_end(&self) -> bool {
-        !matches!(self.0, State::UntilClose)
+        !matches!(self.state, State::UntilClose)
     }
 
     pub(super) fn is_over(&self) -> bool {
-        self.0 == State::Over
+        self.state == State::Over
     }
 
     /// Returns how many bytes will come for certain.
     pub(super) const fn expects(&self) -> u64 {
-        match self.0 {
+        match self.state {
             State::Length(left) | State::Chunked(Chunked::Data(left)) => left,
             State::UntilClose | State::Chunked(_) | State::Over => 0,
         }
@@ -99,7 +118,7 @@ impl Decoder {
     /// Takes the next piece off the buffer. After an error there is the same error again.
     pub(super) fn step(&mut self, buffer: &mut BytesMut) -> Result<Step, Broken> {
         self.skip_framing(buffer)?;
-        let left = match self.0 {
+        let left = match self.state {
             State::Over => return Ok(Step::End),
             State::Length(left) | State::Chunked(Chunked::Data(left)) => left,
             State::UntilClose => u64::MAX,
@@ -111,7 +130,7 @@ impl Decoder {
         let here = usize::try_from(left).map_or(buffer.len(), |left| left.min(buffer.len()));
         let piece = take(buffer, here);
         let left = left.saturating_sub(here as u64);
-        self.0 = match self.0 {
+        self.state = match self.state {
             State::Length(_) if left == 0 => State::Over,
             State::Length(_) => State::Length(left),
             State::Chunked(_) if left == 0 => State::Chunked(Chunked::DataEnd),
@@ -125,9 +144,9 @@ impl Decoder {
 
     /// The connection was closed.
     pub(super) fn close(&mut self) -> Result<(), Broken> {
-        match self.0 {
+        match self.state {
             State::UntilClose | State::Over => {
-                self.0 = State::Over;
+                self.state = State::Over;
                 Ok(())
             }
             State::Length(_) | State::Chunked(_) => Err(Broken::Closed),
@@ -136,7 +155,7 @@ impl Decoder {
 
     /// Goes over what is no data, as far as it is here.
     fn skip_framing(&mut self, buffer: &mut BytesMut) -> Result<(), Broken> {
-        while let State::Chunked(at) = self.0 {
+        while let State::Chunked(at) = self.state {
             let (bytes_max, broken) = match at {
                 Chunked::Data(_) => return Ok(()),
                 Chunked::Size => (CHUNK_LINE_BYTES_MAX, Broken::Size),
@@ -147,7 +166,11 @@ impl Decoder {
                 return Ok(());
             };
             let text = buffer.get(..length.saturating_sub(2)).unwrap_or_default();
-            self.0 = match at {
+            if matches!(at, Chunked::Trailer(_)) && !text.is_empty() {
+                self.trailers
+                    .extend_from_slice(buffer.get(..length).unwrap_or_default());
+            }
+            self.state = match at {
                 Chunked::Size => match chunk_size(text).ok_or(broken)? {
                     0 => State::Chunked(Chunked::Trailer(0)),
                     size => State::Chunked(Chunked::Data(size)),

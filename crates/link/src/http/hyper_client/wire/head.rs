@@ -41,11 +41,15 @@ pub(super) fn write(out: &mut Vec<u8>, request: &Outgoing<'_>) {
     for (name, value) in &request.headers {
         write_line(out, name, value);
     }
-    if !request.body.is_empty() || request.method == Method::POST {
-        out.extend_from_slice(b"content-length: ");
-        let mut digits = itoa::Buffer::new();
-        out.extend_from_slice(digits.format(request.body.len()).as_bytes());
-        out.extend_from_slice(b"\r\n");
+    match request.body.length() {
+        None => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
+        Some(0) if request.method != Method::POST => {}
+        Some(length) => {
+            out.extend_from_slice(b"content-length: ");
+            let mut digits = itoa::Buffer::new();
+            out.extend_from_slice(digits.format(length).as_bytes());
+            out.extend_from_slice(b"\r\n");
+        }
     }
     out.extend_from_slice(b"\r\n");
 }
@@ -95,11 +99,15 @@ fn bad(reason: &'static str) -> HttpError {
     HttpError::Head(reason.into())
 }
 
-/// Returns what follows the first line.
+/// Returns what follows the first line, without the empty one at the end.
 fn lines(buffer: &[u8], length: usize) -> &[u8] {
     let head = buffer.get(..length).unwrap_or_default();
     let first = memchr::memchr(b'\n', head).map_or(length, |end| end + 1);
-    head.get(first..).unwrap_or_default()
+    let lines = head.get(first..).unwrap_or_default();
+    let whole = lines
+        .strip_suffix(b"\r\n")
+        .or_else(|| lines.strip_suffix(b"\n"));
+    whole.unwrap_or(lines)
 }
 
 /// What headers say about the body and the connection.
