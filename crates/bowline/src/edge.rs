@@ -21,6 +21,7 @@ pub mod session;
 pub mod stream;
 mod trace;
 pub mod unread;
+mod upgrade;
 pub mod watcher;
 
 use std::sync::{Arc, Mutex};

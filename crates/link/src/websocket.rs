@@ -1,4 +1,4 @@
-//! One WebSocket: text frames both ways, bounded, with a heartbeat that finds a dead one.
+//! One WebSocket: messages both ways, bounded, with a heartbeat that finds a dead one.
 //!
 //! Shared by the broker and by executors. A connection costs little while nothing is said.
 
@@ -8,18 +8,21 @@ use std::time::Duration;
 use bytes::Bytes;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
 use crate::link::Spawner;
 
+mod accept;
 mod dial;
 mod frame;
+mod handshake;
 mod read;
 mod shared;
 mod task;
 
+pub use accept::{AcceptError, Caller, accept};
 pub use dial::{dial, dial_with};
 use frame::Encoder;
+pub use handshake::{Agreed, Fault, accept_key, check};
 use read::Reader;
 use shared::Shared;
 use task::Task;
@@ -27,6 +30,8 @@ use task::Task;
 /// The bounds of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct SocketLimits {
+    /// What our messages are called.
+    pub form: Form,
     /// Largest message, in bytes.
     pub message_bytes_max: usize,
     /// Messages that wait to be written.
@@ -44,6 +49,7 @@ pub struct SocketLimits {
 impl Default for SocketLimits {
     fn default() -> Self {
         Self {
+            form: Form::Text,
             message_bytes_max: bowline_wire::broker::FRAME_BYTES_MAX,
             queue_max: 1_024,
             queue_bytes_max: 16 * 1024 * 1024,
@@ -52,6 +58,16 @@ impl Default for SocketLimits {
             write_timeout: Duration::from_secs(25),
         }
     }
+}
+
+/// What our messages are called. Messages of both kinds are read; where text is spoken, each is
+/// checked to be one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Each is a text.
+    Text,
+    /// Each is bytes.
+    Binary,
 }
 
 /// Which side of the handshake we were.
@@ -214,10 +230,4 @@ pub enum DialError {
     /// The token holds what no header can.
     #[error("the token cannot be sent in a header")]
     Token,
-}
-
-/// Returns what `Sec-WebSocket-Accept` answers to a key.
-#[must_use]
-pub fn accept_key(key: &[u8]) -> String {
-    derive_accept_key(key)
 }

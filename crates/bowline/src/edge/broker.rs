@@ -1,6 +1,5 @@
 //! `/broker`: where peers come in. Shakes hands for a WebSocket; then the connection is a peer's.
 
-mod handshake;
 mod porter;
 
 use std::sync::Arc;
@@ -15,11 +14,14 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::body::{self, Answer};
 use super::door::Proven;
 use super::hold::Hold;
-use super::{Edge, listen};
+use super::{Edge, listen, upgrade};
 use porter::Entrance;
 
 /// Connections at once that have shaken hands and not yet said who they are.
 pub(super) const LOBBY_MAX: usize = 256;
+
+/// Where it is written what peers say.
+const PAGE: &str = "docs/broker.md";
 
 /// What a connection is once the answer to its handshake is written.
 #[derive(Debug)]
@@ -36,16 +38,16 @@ pub(super) fn answer(edge: &Edge, parts: &Parts, hold: &Hold) -> Answer {
         Ok(proven) => proven,
         Err(refused) => return listen::refusal(refused),
     };
-    let accept = match handshake::accept(parts) {
-        Ok(accept) => accept,
-        Err(fault) => return fault.answer(),
+    let agreed = match websocket::check(parts) {
+        Ok(agreed) => agreed,
+        Err(fault) => return upgrade::refuse(fault, PAGE),
     };
     let Ok(place) = Arc::clone(&edge.lobby).try_acquire_owned() else {
         let message = "too many connections have not said who they are; try again\n";
         return body::text(StatusCode::SERVICE_UNAVAILABLE, message);
     };
     hold.becomes(Upgrade { proven, place });
-    accept.answer()
+    upgrade::agree(&agreed)
 }
 
 /// Keeps a connection whose handshake is done, to its end; `read` is what came early.

@@ -9,10 +9,14 @@ use thiserror::Error;
 use tokio_tungstenite::tungstenite::protocol::frame::FrameHeader;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::{Control, Data, OpCode};
 
-use super::Side;
+use super::{Form, Side};
 
 /// The most that a control frame may say, in bytes; the standard's number.
 pub(super) const CONTROL_BYTES_MAX: usize = 125;
+
+/// What is smaller is copied out of the buffer that it came in, in bytes: a small message that
+/// waits somewhere must not keep a large buffer alive.
+const COPY_OUT_BYTES_MAX: usize = 16 * 1024;
 
 /// The code of a close that gives none.
 const NO_CODE: u16 = 1005;
@@ -20,7 +24,7 @@ const NO_CODE: u16 = 1005;
 /// What came.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Came {
-    Text(Bytes),
+    Message(Bytes),
     Ping(Bytes),
     Close {
         code: u16,
@@ -56,6 +60,8 @@ impl Fault {
 #[derive(Debug)]
 pub(super) struct Decoder {
     side: Side,
+    /// Where text is spoken, every message is one, whatever its sender calls it.
+    form: Form,
     message_bytes_max: usize,
     /// The frame whose payload is not here yet.
     head: Option<(FrameHeader, usize)>,
@@ -64,9 +70,10 @@ pub(super) struct Decoder {
 }
 
 impl Decoder {
-    pub(super) const fn new(side: Side, message_bytes_max: usize) -> Self {
+    pub(super) const fn new(side: Side, form: Form, message_bytes_max: usize) -> Self {
         Self {
             side,
+            form,
             message_bytes_max,
             head: None,
             partial: None,
@@ -86,7 +93,7 @@ impl Decoder {
             self.head = Some((head, len));
             return Ok(None);
         }
-        let mut payload = read.split_to(len);
+        let mut payload = take(read, len);
         if let Some(mask) = head.mask {
             apply(&mut payload, mask);
         }
@@ -146,11 +153,23 @@ impl Decoder {
             self.partial = Some((kind, whole));
             return Ok(Came::Nothing);
         }
-        match (kind, std::str::from_utf8(&whole)) {
-            (Data::Text, Ok(_)) => Ok(Came::Text(whole.freeze())),
-            (Data::Text, Err(_)) => Err(Fault::NoText),
-            _ => Ok(Came::Nothing),
+        let is_text = kind == Data::Text || self.form == Form::Text;
+        match is_text && std::str::from_utf8(&whole).is_err() {
+            true => Err(Fault::NoText),
+            false => Ok(Came::Message(whole.freeze())),
         }
+    }
+}
+
+/// Takes bytes out of what was read: small ones are copied, large ones keep their place.
+fn take(read: &mut BytesMut, len: usize) -> BytesMut {
+    match read.get(..len) {
+        Some(small) if len <= COPY_OUT_BYTES_MAX => {
+            let small = BytesMut::from(small);
+            read.advance(len);
+            small
+        }
+        _ => read.split_to(len),
     }
 }
 
@@ -203,13 +222,20 @@ impl Encoder {
         Self { masks }
     }
 
-    /// Whether a payload goes out as it is.
-    pub(super) const fn is_plain(&self) -> bool {
-        self.masks.is_none()
+    pub(super) fn message(&mut self, form: Form, message: &[u8], out: &mut Vec<u8>) {
+        self.write(opcode(form), message, out);
     }
 
-    pub(super) fn text(&mut self, text: &[u8], out: &mut Vec<u8>) {
-        self.write(OpCode::Data(Data::Text), text, out);
+    /// Writes what stands before a message; returns the message as it is to follow. One that
+    /// nobody else holds is not copied.
+    pub(super) fn apart(&mut self, form: Form, message: Bytes, out: &mut Vec<u8>) -> Bytes {
+        let Some(mask) = self.begin(opcode(form), message.len(), out) else {
+            return message;
+        };
+        let message = message.try_into_mut();
+        let mut masked = message.unwrap_or_else(|shared| BytesMut::from(&shared[..]));
+        apply(&mut masked, mask);
+        masked.freeze()
     }
 
     pub(super) fn ping(&mut self, out: &mut Vec<u8>) {
@@ -234,11 +260,6 @@ impl Encoder {
         self.write(OpCode::Control(Control::Close), &payload, out);
     }
 
-    /// Writes what stands before a text that follows as it is.
-    pub(super) fn head(&mut self, len: usize, out: &mut Vec<u8>) {
-        self.begin(OpCode::Data(Data::Text), len, out);
-    }
-
     fn write(&mut self, opcode: OpCode, payload: &[u8], out: &mut Vec<u8>) {
         let mask = self.begin(opcode, payload.len(), out);
         let start = out.len();
@@ -260,6 +281,13 @@ impl Encoder {
         debug_assert!(written.is_ok(), "memory takes what is written");
         mask
     }
+}
+
+const fn opcode(form: Form) -> OpCode {
+    OpCode::Data(match form {
+        Form::Text => Data::Text,
+        Form::Binary => Data::Binary,
+    })
 }
 
 impl Masks {

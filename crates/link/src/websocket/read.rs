@@ -66,7 +66,7 @@ impl Reader {
             source: Some(source),
             read: BytesMut::from(read),
             room: READ_BYTES,
-            decoder: Decoder::new(side, limits.message_bytes_max),
+            decoder: Decoder::new(side, limits.form, limits.message_bytes_max),
             silence_max: limits.silence_max,
             heard: clock::now(),
             alarm: None,
@@ -79,7 +79,7 @@ impl Reader {
                 return Err(ended);
             }
             match self.decoder.step(&mut self.read) {
-                Ok(Some(Came::Text(text))) => return Ok(text),
+                Ok(Some(Came::Message(message))) => return Ok(message),
                 Ok(Some(Came::Ping(said))) => self.shared.pong(said),
                 Ok(Some(Came::Nothing)) => {}
                 Ok(Some(Came::Close { code, reason })) => {

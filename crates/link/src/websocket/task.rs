@@ -1,6 +1,6 @@
 //! The task of a connection: it writes what is queued, pings, and closes.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,8 +18,14 @@ use crate::http::clock;
 /// Small messages are written together up to this many bytes.
 const BATCH_BYTES_MAX: usize = 64 * 1024;
 
-/// A message of this size is written from where it is.
+/// A message that is larger is written from where it is.
 const COPY_BYTES_MAX: usize = 16 * 1024;
+
+/// Large messages are written together up to this many bytes.
+const BATCH_LARGE_BYTES_MAX: usize = 256 * 1024;
+
+/// Pieces that one write takes.
+const SLICES_MAX: usize = 2 * (BATCH_LARGE_BYTES_MAX / COPY_BYTES_MAX + 1);
 
 /// What the writing half holds while nothing is said, in bytes.
 const REST_BYTES: usize = 2 * 1024;
@@ -47,10 +53,20 @@ pub(super) struct Task<W> {
 #[derive(Debug, Default)]
 struct Batch {
     out: Vec<u8>,
-    /// Follows `out`.
-    large: Option<Bytes>,
+    /// Large messages, each with where in `out` it stands.
+    large: Vec<(usize, Bytes)>,
+    large_bytes: usize,
     messages: usize,
     weight: usize,
+}
+
+/// What comes after a write.
+#[derive(Debug)]
+enum Next {
+    More,
+    Wait,
+    Close(u16, Arc<str>),
+    End(Option<u16>),
 }
 
 /// It is over when the task goes away, however it does.
@@ -80,20 +96,20 @@ impl<W: AsyncWrite + Unpin> Task<W> {
                 batch.rest();
             }
             match next {
-                Work::Write(_) | Work::Pong(_) => {}
-                Work::Wait => {
+                Next::More => {}
+                Next::Wait => {
                     tokio::select! {
                         () = self.shared.woken() => {}
                         () = ping.as_mut() => {}
                     }
                 }
-                Work::Close(code, reason) => {
+                Next::Close(code, reason) => {
                     self.farewell(code, &reason).await;
                     self.shared.end(Ended::Local);
                     return self.linger().await;
                 }
-                Work::End(None) => return,
-                Work::End(Some(code)) => {
+                Next::End(None) => return,
+                Next::End(Some(code)) => {
                     self.farewell(code, "").await;
                     return self.linger().await;
                 }
@@ -101,49 +117,55 @@ impl<W: AsyncWrite + Unpin> Task<W> {
         }
     }
 
-    /// Takes what is to be written, as long as it is small.
-    fn gather(&mut self, batch: &mut Batch) -> Work {
+    /// Takes what is to be written, as long as it is not too much for one write.
+    fn gather(&mut self, batch: &mut Batch) -> Next {
         loop {
             match self.shared.work() {
                 Work::Pong(said) => self.encoder.pong(&said, &mut batch.out),
                 Work::Write(message) => {
                     batch.messages += 1;
                     batch.weight += self.shared.room(&message);
-                    if message.len() > COPY_BYTES_MAX && self.encoder.is_plain() {
-                        self.encoder.head(message.len(), &mut batch.out);
-                        batch.large = Some(message.clone());
-                        return Work::Write(message);
-                    }
-                    self.encoder.text(&message, &mut batch.out);
-                    if batch.out.len() >= BATCH_BYTES_MAX {
-                        return Work::Write(message);
+                    self.encode(message, batch);
+                    let full = batch.out.len() >= BATCH_BYTES_MAX;
+                    if full || batch.large_bytes >= BATCH_LARGE_BYTES_MAX {
+                        return Next::More;
                     }
                 }
-                other => return other,
+                Work::Wait => return Next::Wait,
+                Work::Close(code, reason) => return Next::Close(code, reason),
+                Work::End(code) => return Next::End(code),
             }
         }
     }
 
-    async fn write(&mut self, batch: &Batch) -> Result<(), Ended> {
-        self.put(&batch.out).await?;
-        if let Some(large) = &batch.large {
-            self.put(large).await?;
+    fn encode(&mut self, message: Bytes, batch: &mut Batch) {
+        let form = self.limits.form;
+        if message.len() <= COPY_BYTES_MAX {
+            return self.encoder.message(form, &message, &mut batch.out);
         }
+        let message = self.encoder.apart(form, message, &mut batch.out);
+        batch.large_bytes += message.len();
+        batch.large.push((batch.out.len(), message));
+    }
+
+    async fn write(&mut self, batch: &Batch) -> Result<(), Ended> {
+        let mut slices = batch.slices();
+        self.put(&mut slices).await?;
         let limit = self.limits.write_timeout;
         done(timeout(limit, self.stream.flush()).await, limit)
     }
 
     /// Writes bytes. Time is counted anew with each piece that leaves.
-    async fn put(&mut self, mut bytes: &[u8]) -> Result<(), Ended> {
+    async fn put(&mut self, mut slices: &mut [IoSlice<'_>]) -> Result<(), Ended> {
         let limit = self.limits.write_timeout;
-        while !bytes.is_empty() {
-            let count = match timeout(limit, self.stream.write(bytes)).await {
+        while !slices.is_empty() {
+            let count = match timeout(limit, self.stream.write_vectored(slices)).await {
                 Ok(Ok(0)) => return Err(broken(&io::ErrorKind::WriteZero.into())),
                 Ok(Ok(count)) => count,
                 Ok(Err(error)) => return Err(broken(&error)),
                 Err(_) => return Err(Ended::Stuck(limit)),
             };
-            bytes = bytes.get(count..).unwrap_or_default();
+            IoSlice::advance_slices(&mut slices, count);
         }
         Ok(())
     }
@@ -182,15 +204,35 @@ impl<W: AsyncWrite + Unpin> Task<W> {
 }
 
 impl Batch {
+    /// Returns all pieces in their order; none of them is empty.
+    fn slices(&self) -> Vec<IoSlice<'_>> {
+        let mut slices = Vec::with_capacity(2 * self.large.len() + 1);
+        let mut from = 0;
+        for (at, large) in &self.large {
+            let small = self.out.get(from..*at).unwrap_or_default();
+            slices.push(IoSlice::new(small));
+            slices.push(IoSlice::new(large));
+            from = *at;
+        }
+        match self.out.get(from..) {
+            None | Some([]) => {}
+            Some(rest) => slices.push(IoSlice::new(rest)),
+        }
+        debug_assert!(slices.len() <= SLICES_MAX, "the batch is bounded");
+        slices
+    }
+
     /// Forgets what was written, and the memory that a burst took.
     fn rest(&mut self) {
         self.out.clear();
-        self.large = None;
+        self.large.clear();
+        self.large_bytes = 0;
         self.messages = 0;
         self.weight = 0;
         if self.out.capacity() > REST_BYTES {
             self.out = Vec::new();
         }
+        self.large.shrink_to(0);
     }
 }
 

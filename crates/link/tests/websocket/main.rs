@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bowline_link::http::endpoint::Endpoint;
 use bowline_link::websocket::{
-    DialError, Ended, Incoming, Outgoing, Side, SocketLimits, accept_key, dial, join,
+    DialError, Ended, Form, Incoming, Outgoing, Side, SocketLimits, accept_key, dial, join,
 };
 use bowline_link::{BoxFuture, Spawner};
 use bytes::Bytes;
@@ -21,6 +21,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+mod accepting;
 mod certificate;
 mod dialling;
 mod ends;

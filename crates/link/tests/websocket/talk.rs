@@ -61,15 +61,73 @@ async fn a_message_in_pieces_arrives_whole_with_pings_in_between() {
 }
 
 #[tokio::test]
-async fn what_is_no_text_is_skipped() {
+async fn messages_of_both_kinds_are_read_and_ours_are_called_what_was_asked() {
     let spawner = Tokio::default();
-    let (_outgoing, mut incoming, mut stream) = raw_server(SocketLimits::default(), &spawner).await;
-    let mut bytes = frame(BINARY, None, b"\xff\xfe");
-    bytes.extend(frame(0x02, None, b"\xff"));
-    bytes.extend(frame(0x80, None, b"more"));
-    bytes.extend(frame(TEXT, None, b"text"));
-    stream.write_all(&bytes).await.unwrap();
-    assert_eq!(incoming.next().await.unwrap(), "text");
+    for (form, kind) in [(Form::Text, TEXT), (Form::Binary, BINARY)] {
+        let limits = SocketLimits {
+            form,
+            ..SocketLimits::default()
+        };
+        let (outgoing, mut incoming, mut stream) = raw_server(limits, &spawner).await;
+        let mut bytes = frame(BINARY, None, b"bytes");
+        bytes.extend(frame(0x02, None, b"in "));
+        bytes.extend(frame(0x80, None, b"pieces"));
+        bytes.extend(frame(TEXT, None, b"text"));
+        stream.write_all(&bytes).await.unwrap();
+        for said in ["bytes", "in pieces", "text"] {
+            assert_eq!(incoming.next().await.unwrap(), said);
+        }
+        for message in ["small".to_owned(), "x".repeat(100_000)] {
+            outgoing.send(message.clone().into()).await.unwrap();
+            assert_eq!(read_said(&mut stream).await, (kind, message.into_bytes()));
+        }
+        // What is no text is one only where bytes are spoken.
+        stream
+            .write_all(&frame(BINARY, None, b"\xff"))
+            .await
+            .unwrap();
+        let next = incoming.next().await;
+        match form {
+            Form::Text => assert!(matches!(next, Err(Ended::Invalid(_))), "{next:?}"),
+            Form::Binary => assert_eq!(next.unwrap(), &b"\xff"[..]),
+        }
+    }
+}
+
+#[tokio::test]
+async fn bytes_of_all_sizes_arrive_whole_also_where_their_sender_still_holds_them() {
+    let spawner = Tokio::default();
+    let limits = SocketLimits {
+        form: Form::Binary,
+        ..SocketLimits::default()
+    };
+    let ((client, mut from_server), (server, mut from_client)) =
+        pair(limits, limits, &spawner).await;
+    let mut random = fastrand::Rng::with_seed(7);
+    let mut any = || {
+        let size = 1usize << random.u32(..18);
+        let bytes = std::iter::repeat_with(|| random.u8(..));
+        bytes.take(size).collect::<Bytes>()
+    };
+    let held: Vec<Bytes> = std::iter::repeat_with(&mut any).take(200).collect();
+    let send = async {
+        for message in &held {
+            let alone = || Bytes::from(message.to_vec());
+            client.send(message.clone()).await.unwrap();
+            client.send(alone()).await.unwrap();
+            server.send(message.clone()).await.unwrap();
+            server.send(alone()).await.unwrap();
+        }
+    };
+    let read = async {
+        for message in &held {
+            for _ in 0..2 {
+                assert_eq!(from_client.next().await.as_ref(), Ok(message));
+                assert_eq!(from_server.next().await.as_ref(), Ok(message));
+            }
+        }
+    };
+    tokio::join!(send, read);
 }
 
 #[tokio::test]
@@ -130,4 +188,29 @@ async fn a_dropped_send_leaves_nothing_or_the_whole_message() {
     assert_eq!(heard, sent);
     assert!(sent.len() < 200, "the queue never was full");
     drop(server);
+}
+
+#[tokio::test]
+async fn a_small_message_that_waits_holds_no_buffer_that_others_came_in() {
+    let spawner = Tokio::default();
+    let (_outgoing, mut incoming, mut stream) = raw_server(SocketLimits::default(), &spawner).await;
+    let mut bytes = Vec::new();
+    for _ in 0..50 {
+        bytes.extend(frame(TEXT, None, &[b'x'; 60_000]));
+        bytes.extend(frame(TEXT, None, b"small"));
+        bytes.extend(frame(0x01, None, b"in "));
+        bytes.extend(frame(0x80, None, b"pieces"));
+    }
+    let write = async { stream.write_all(&bytes).await.unwrap() };
+    let read = async {
+        for _ in 0..50 {
+            assert_eq!(incoming.next().await.unwrap().len(), 60_000);
+            for said in ["small", "in pieces"] {
+                let small = incoming.next().await.unwrap();
+                assert_eq!(small, said);
+                assert!(small.is_unique(), "it shares its memory");
+            }
+        }
+    };
+    tokio::join!(write, read);
 }

@@ -2,12 +2,11 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use bowline_link::websocket::accept_key;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Method, StatusCode, Version};
-
-use crate::edge::body::{self, Answer};
+use thiserror::Error;
+use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
 /// The only version there is.
 const VERSION: HeaderValue = HeaderValue::from_static("13");
@@ -18,37 +17,35 @@ const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
 const KEY_BYTES: usize = 16;
 
 /// Why there is no handshake.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum Fault {
     /// It is asked for in another way than by GET.
+    #[error("a WebSocket is asked for by GET")]
     Method,
     /// No WebSocket is asked for.
+    #[error("only WebSocket is spoken here")]
     Plain,
     /// It is one of another version.
+    #[error("the version of WebSocket is 13")]
     Version,
     /// The request is not a valid one.
+    #[error("this is no handshake of a WebSocket")]
     Malformed,
 }
 
 impl Fault {
-    pub(super) fn answer(self) -> Answer {
-        let (status, line) = match self {
-            Self::Method => (StatusCode::METHOD_NOT_ALLOWED, "peers come in by GET\n"),
-            Self::Plain => (
-                StatusCode::UPGRADE_REQUIRED,
-                "peers speak WebSocket here: docs/broker.md\n",
-            ),
-            Self::Version => (
-                StatusCode::UPGRADE_REQUIRED,
-                "the version of WebSocket is 13\n",
-            ),
-            Self::Malformed => (
-                StatusCode::BAD_REQUEST,
-                "this is no handshake of a WebSocket\n",
-            ),
-        };
-        let mut answer = body::text(status, line);
-        let headers = answer.headers_mut();
+    /// Returns the status of the answer that refuses.
+    #[must_use]
+    pub const fn status(self) -> StatusCode {
+        match self {
+            Self::Method => StatusCode::METHOD_NOT_ALLOWED,
+            Self::Plain | Self::Version => StatusCode::UPGRADE_REQUIRED,
+            Self::Malformed => StatusCode::BAD_REQUEST,
+        }
+    }
+
+    /// Adds the headers that such an answer must have.
+    pub fn add_headers(self, headers: &mut HeaderMap) {
         match self {
             Self::Method => {
                 headers.insert(header::ALLOW, HeaderValue::from_static("GET"));
@@ -60,27 +57,33 @@ impl Fault {
             }
             Self::Malformed => {}
         }
-        answer
     }
 }
 
 /// What proves that a handshake was read.
-#[derive(Debug)]
-pub(super) struct Accept(HeaderValue);
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Agreed(HeaderValue);
 
-impl Accept {
-    pub(super) fn answer(self) -> Answer {
-        let mut answer = body::empty(StatusCode::SWITCHING_PROTOCOLS);
-        let headers = answer.headers_mut();
+impl Agreed {
+    /// Adds the headers of the answer that agrees, whose status is 101.
+    pub fn add_headers(&self, headers: &mut HeaderMap) {
         headers.insert(header::UPGRADE, WEBSOCKET);
         headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
-        headers.insert(header::SEC_WEBSOCKET_ACCEPT, self.0);
-        answer
+        headers.insert(header::SEC_WEBSOCKET_ACCEPT, self.0.clone());
     }
 }
 
+/// Returns what `Sec-WebSocket-Accept` answers to a key.
+#[must_use]
+pub fn accept_key(key: &[u8]) -> String {
+    derive_accept_key(key)
+}
+
 /// Reads a handshake.
-pub(super) fn accept(parts: &Parts) -> Result<Accept, Fault> {
+///
+/// # Errors
+/// It is none, or not one that can be answered.
+pub fn check(parts: &Parts) -> Result<Agreed, Fault> {
     if parts.method != Method::GET {
         return Err(Fault::Method);
     }
@@ -105,7 +108,7 @@ pub(super) fn accept(parts: &Parts) -> Result<Accept, Fault> {
         return Err(Fault::Malformed);
     }
     let accept = HeaderValue::try_from(accept_key(key.as_bytes()));
-    accept.map(Accept).map_err(|_error| Fault::Malformed)
+    accept.map(Agreed).map_err(|_error| Fault::Malformed)
 }
 
 /// Returns the value of a header that stands exactly once.
@@ -145,7 +148,7 @@ mod tests {
             request = request.header(*name, *value);
         }
         let (parts, ()) = request.body(()).unwrap().into_parts();
-        accept(&parts).map(|accept| accept.0.to_str().unwrap().to_owned())
+        check(&parts).map(|agreed| agreed.0.to_str().unwrap().to_owned())
     }
 
     #[test]
