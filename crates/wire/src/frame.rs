@@ -14,6 +14,9 @@ pub enum FrameError {
     /// It does not say what it is.
     #[error("a frame says its `kind`")]
     NoKind,
+    /// It holds more values than a message may.
+    #[error("a message holds too many values")]
+    TooManyValues,
     /// A member is missing or is not what it must be.
     #[error("`{0}` is missing or is not what it must be")]
     Member(&'static str),

@@ -62,6 +62,13 @@ impl<'a> Object<'a> {
         this
     }
 
+    pub(crate) fn integer(self, name: &str, number: i64) -> Self {
+        let this = self.key(name);
+        let mut digits = itoa::Buffer::new();
+        this.out.extend_from_slice(digits.format(number).as_bytes());
+        this
+    }
+
     pub(crate) fn number_if(self, name: &str, number: Option<u64>) -> Self {
         match number {
             Some(number) => self.number(name, number),

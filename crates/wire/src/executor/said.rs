@@ -283,7 +283,7 @@ impl FaultCode {
 const FAULT: [&str; 3] = ["code", "execution", "reason"];
 
 impl Fault {
-    pub(super) fn read(said: &Bytes) -> Result<Self, FrameError> {
+    pub(crate) fn read(said: &Bytes) -> Result<Self, FrameError> {
         let members = Members::of_text(said, &FAULT)?;
         let execution = members.text_if("execution")?;
         Ok(Self {
@@ -296,7 +296,7 @@ impl Fault {
         })
     }
 
-    pub(super) fn to_vec(&self) -> Vec<u8> {
+    pub(crate) fn to_vec(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(128);
         Object::bare(&mut out)
             .text("code", self.code.as_str())
