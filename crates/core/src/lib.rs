@@ -25,6 +25,7 @@ pub mod pins;
 pub mod policy;
 pub mod recovery;
 pub mod redact;
+pub mod resume;
 pub mod run;
 pub mod seats;
 pub mod seen;

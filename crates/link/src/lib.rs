@@ -21,4 +21,7 @@ pub use link::{
 };
 pub use processes::{Processes, Usage};
 pub use stderr::{LogLine, Stamps, StderrLimits, StderrLog};
-pub use stdio::{ClientInfo, ConnectError, Reaper, StdioLimits, StdioSpec, connect};
+pub use stdio::{
+    ClientInfo, ConnectError, Process, Reaper, Seat, Spawn, StdioLimits, StdioSpec, connect,
+    connect_over,
+};

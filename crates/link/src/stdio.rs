@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bowline_core::caller::{Abilities, Ability, CallerEnd};
 use thiserror::Error;
-use tokio::process::ChildStderr;
+use tokio::io::AsyncRead;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
@@ -22,8 +22,12 @@ use crate::stderr::{LAST_WORDS_LINES, StderrLog, drain, last_words};
 
 mod child;
 pub(crate) mod handshake;
+pub(crate) mod keeper;
+mod process;
 mod tree;
-use child::Child;
+
+pub use child::Child;
+pub use process::{Identity, Process, Spawn, Streams};
 
 /// How to start a server.
 #[derive(Clone, Debug)]
@@ -172,8 +176,19 @@ pub enum ConnectError {
     },
 }
 
-/// Starts a server and shakes hands with it. The link lives in tasks of `spawner`; the receiver
-/// hears what the server says outside calls.
+/// A server whose process is made by whoever is asked.
+#[derive(Clone, Debug)]
+pub struct Seat {
+    /// The server's name, for messages.
+    pub server: Arc<str>,
+    /// The one session that this link belongs to; absent where it is shared.
+    pub owner: Option<Arc<dyn CallerEnd>>,
+    /// The bounds.
+    pub limits: StdioLimits,
+}
+
+/// Starts a child of ours and shakes hands with it. The link lives in tasks of `spawner`; the
+/// receiver hears what the server says outside calls.
 ///
 /// # Errors
 /// Every failure says what the server did, and leaves no process behind.
@@ -184,38 +199,57 @@ pub async fn connect(
     deadline: Instant,
     spawner: &dyn Spawner,
 ) -> Result<(Arc<dyn Link>, mpsc::Receiver<LinkEvent>), ConnectError> {
+    let seat = Seat {
+        server: spec.server.clone(),
+        owner: spec.owner.clone(),
+        limits: spec.limits,
+    };
+    connect_over(spec, &seat, stderr, client, deadline, spawner).await
+}
+
+/// Has a server started and shakes hands with it, like [`connect`], wherever its process runs.
+///
+/// # Errors
+/// Every failure says what the server did, and leaves no process behind.
+pub async fn connect_over<S: Spawn + ?Sized>(
+    spawn: &S,
+    seat: &Seat,
+    stderr: Arc<StderrLog>,
+    client: ClientInfo,
+    deadline: Instant,
+    spawner: &dyn Spawner,
+) -> Result<(Arc<dyn Link>, mpsc::Receiver<LinkEvent>), ConnectError> {
     let log_before = stderr.stamps().newest();
-    let mut child = Child::spawn(spec)?;
-    let tree = child.tree.clone();
-    let peer = Peer::new(spec.server.clone(), spec.limits, spec.owner.clone());
+    let mut process = spawn.spawn(deadline).await?;
+    let identity = process.identity();
+    let peer = Peer::new(seat.server.clone(), seat.limits, seat.owner.clone());
     // Dropped before the end, it kills what was started.
     let mut starting = Starting(Some(peer.clone()));
-    let (events, heard) = mpsc::channel(spec.limits.events_max.max(1));
-    let mut streams = Vec::new();
-    if let Some(stdin) = child.process.stdin.take() {
+    let (events, heard) = mpsc::channel(seat.limits.events_max.max(1));
+    let mut followed = Vec::new();
+    let streams = process.streams();
+    if let Some(stdin) = streams.stdin {
         spawner.spawn("link.writer", Box::pin(write_loop(peer.clone(), stdin)));
     }
-    if let Some(stdout) = child.process.stdout.take() {
+    if let Some(stdout) = streams.stdout {
         let stamps = stderr.stamps().clone();
         let task = read_loop(peer.clone(), events, stamps, stdout);
-        streams.push(spawn_followed(spawner, "link.reader", task));
+        followed.push(spawn_followed(spawner, "link.reader", task));
     }
-    if let Some(pipe) = child.process.stderr.take() {
+    if let Some(pipe) = streams.stderr {
         let task = drain_while_there(peer.clone(), stderr.clone(), pipe);
-        streams.push(spawn_followed(spawner, "link.stderr", task));
+        followed.push(spawn_followed(spawner, "link.stderr", task));
     }
-    let keeping = child.keep(peer.clone(), streams, spec.limits);
+    let keeping = keeper::keep(process, peer.clone(), followed, seat.limits);
     spawner.spawn("link.keeper", Box::pin(keeping));
 
-    match handshake::shake(&peer, &client, abilities(spec.owner.as_ref()), deadline).await {
+    match handshake::shake(&peer, &client, abilities(seat.owner.as_ref()), deadline).await {
         Ok(info) => {
-            let pid = tree.server_pid();
             starting.0 = None;
-            let processes = tree.processes();
             let link = StdioLink {
                 peer,
-                pid,
-                processes,
+                pid: identity.pid(),
+                processes: identity.processes(),
                 info,
             };
             Ok((Arc::new(link), heard))
@@ -224,7 +258,7 @@ pub async fn connect(
             drop(starting);
             let exit = peer.ended().await;
             let stderr_tail = stderr.tail(log_before, LAST_WORDS_LINES);
-            Err(failure.explain(spec.server.clone(), exit, stderr_tail))
+            Err(failure.explain(seat.server.clone(), exit, stderr_tail))
         }
     }
 }
@@ -256,7 +290,7 @@ fn spawn_followed(
 }
 
 /// A descendant that was not killed may hold stderr open for ever; nobody waits for that.
-async fn drain_while_there(peer: Arc<Peer>, log: Arc<StderrLog>, pipe: ChildStderr) {
+async fn drain_while_there(peer: Arc<Peer>, log: Arc<StderrLog>, pipe: impl AsyncRead + Unpin) {
     tokio::select! {
         biased;
         () = drain(log, pipe) => {}
@@ -276,12 +310,13 @@ impl Drop for Starting {
     }
 }
 
-/// A link with a child process.
+/// A link with a process.
 #[derive(Debug)]
 struct StdioLink {
     peer: Arc<Peer>,
     pid: u32,
-    processes: Processes,
+    /// Where they are on this machine.
+    processes: Option<Processes>,
     info: ServerInfo,
 }
 
@@ -312,7 +347,7 @@ impl Link for StdioLink {
     }
 
     fn processes(&self) -> Option<Processes> {
-        self.is_open().then_some(self.processes)
+        self.processes.filter(|_| self.is_open())
     }
 
     fn in_flight(&self) -> usize {

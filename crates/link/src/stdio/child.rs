@@ -7,36 +7,30 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::process::Command;
-use tokio::sync::oneshot;
-use tokio::time::timeout;
+use tokio::process::{ChildStderr, ChildStdin, ChildStdout, Command};
+use tokio::time::{Instant, timeout};
 
+use super::process::{Identity, Process, Spawn, Streams};
 use super::tree::Tree;
 use super::{ConnectError, StdioLimits, StdioSpec};
 use crate::limits::{ChildLimits, EXIT_OVER_MEMORY, EXIT_OVER_PROCESSES};
-use crate::link::Exit;
-use crate::peer::{Peer, Stop};
-
-/// A process whose streams have ended is expected to go within this time.
-const EXIT_GRACE: Duration = Duration::from_millis(500);
-
-/// What a gone process has left in its pipes is read within this time.
-const DRAIN_GRACE: Duration = Duration::from_millis(500);
+use crate::link::{BoxFuture, Exit};
+use crate::processes::Processes;
 
 /// A killed tree is gone within this time, or the reaper itself is stuck.
 const KILL_GRACE: Duration = Duration::from_secs(2);
 
 /// A running process; dropped, it is killed with all it started.
 #[derive(Debug)]
-pub(super) struct Child {
-    pub(super) process: tokio::process::Child,
-    pub(super) tree: Arc<Tree>,
+pub struct Child {
+    process: tokio::process::Child,
+    tree: Arc<Tree>,
     limits: ChildLimits,
 }
 
 impl Child {
     /// Starts the program of a server, under its reaper where there is one.
-    pub(super) fn spawn(spec: &StdioSpec) -> Result<Self, ConnectError> {
+    fn start(spec: &StdioSpec) -> Result<Self, ConnectError> {
         let failed = |source| ConnectError::Spawn {
             server: spec.server.clone(),
             command: spec.command.to_string_lossy().into_owned(),
@@ -80,76 +74,6 @@ impl Child {
         })
     }
 
-    /// Sees the process through to its end, and tells all who wait.
-    pub(super) async fn keep(
-        mut self,
-        peer: Arc<Peer>,
-        streams: Vec<oneshot::Receiver<()>>,
-        limits: StdioLimits,
-    ) {
-        let kept = Kept(peer);
-        let peer = &kept.0;
-        let first = tokio::select! {
-            biased;
-            status = self.process.wait() => Ok(status),
-            reason = peer.ending() => Err(reason),
-        };
-        let exit = match first {
-            Ok(status) => self.exit(&status),
-            Err((Exit::Closed, _)) => match timeout(EXIT_GRACE, self.process.wait()).await {
-                Ok(status) => self.exit(&status),
-                Err(_) => {
-                    peer.fail(Exit::Closed);
-                    self.stop(peer, limits).await;
-                    Exit::Closed
-                }
-            },
-            Err((Exit::Overrun, _)) => {
-                self.kill().await;
-                Exit::Overrun
-            }
-            Err(_) => self.stop(peer, limits).await,
-        };
-        peer.end(exit, Stop::AtOnce);
-        // Answers that were given before the end still count.
-        let _ = timeout(DRAIN_GRACE, all(streams)).await;
-        peer.finish(exit);
-    }
-
-    /// Stops the process: its stdin is closed already, so it is given time, then told, then
-    /// killed.
-    async fn stop(&mut self, peer: &Peer, limits: StdioLimits) -> Exit {
-        let gone = tokio::select! {
-            biased;
-            gone = self.stop_in_order(limits) => gone,
-            () = peer.haste() => None,
-        };
-        match gone {
-            Some(status) => self.exit(&status),
-            None => self.kill().await,
-        }
-    }
-
-    async fn stop_in_order(&mut self, limits: StdioLimits) -> Option<io::Result<ExitStatus>> {
-        if let Ok(status) = timeout(limits.stop_stdin, self.process.wait()).await {
-            return Some(status);
-        }
-        self.tree.terminate();
-        timeout(limits.stop_term, self.process.wait()).await.ok()
-    }
-
-    async fn kill(&mut self) -> Exit {
-        self.tree.kill();
-        let status = match timeout(KILL_GRACE, self.process.wait()).await {
-            Ok(status) => status,
-            Err(_) => {
-                let _ = self.process.start_kill();
-                self.process.wait().await
-            }
-        };
-        self.exit(&status)
-    }
-
     fn exit(&self, status: &io::Result<ExitStatus>) -> Exit {
         let Ok(status) = status else {
             return Exit::Gone;
@@ -184,30 +108,73 @@ impl Child {
     }
 }
 
+impl Spawn for StdioSpec {
+    type Process = Child;
+
+    fn spawn(&self, _deadline: Instant) -> BoxFuture<'_, Result<Child, ConnectError>> {
+        Box::pin(std::future::ready(Child::start(self)))
+    }
+}
+
+impl Process for Child {
+    type Stdin = ChildStdin;
+    type Stdout = ChildStdout;
+    type Stderr = ChildStderr;
+
+    fn streams(&mut self) -> Streams<ChildStdin, ChildStdout, ChildStderr> {
+        Streams {
+            stdin: self.process.stdin.take(),
+            stdout: self.process.stdout.take(),
+            stderr: self.process.stderr.take(),
+        }
+    }
+
+    fn identity(&self) -> Arc<dyn Identity> {
+        Arc::clone(&self.tree) as Arc<dyn Identity>
+    }
+
+    async fn wait(&mut self) -> Exit {
+        let status = self.process.wait().await;
+        self.exit(&status)
+    }
+
+    async fn stop(&mut self, limits: StdioLimits) -> Option<Exit> {
+        if let Ok(exit) = timeout(limits.stop_stdin, self.wait()).await {
+            return Some(exit);
+        }
+        self.tree.terminate();
+        timeout(limits.stop_term, self.wait()).await.ok()
+    }
+
+    async fn kill(&mut self) -> Exit {
+        self.tree.kill();
+        match timeout(KILL_GRACE, self.wait()).await {
+            Ok(exit) => exit,
+            Err(_) => {
+                let _ = self.process.start_kill();
+                self.wait().await
+            }
+        }
+    }
+}
+
+impl Identity for Tree {
+    fn pid(&self) -> u32 {
+        self.server_pid()
+    }
+
+    fn processes(&self) -> Option<Processes> {
+        Some(self.below())
+    }
+}
+
 impl Drop for Child {
     fn drop(&mut self) {
         self.tree.kill();
     }
 }
 
-/// A link with a keeper; without one, nobody would tell those who wait.
-#[derive(Debug)]
-struct Kept(Arc<Peer>);
-
-impl Drop for Kept {
-    fn drop(&mut self) {
-        self.0.finish(Exit::Gone);
-    }
-}
-
 fn no_directory(cwd: &Path) -> io::Error {
     let text = format!("the directory `{}` does not exist", cwd.display());
     io::Error::new(io::ErrorKind::NotFound, text)
-}
-
-async fn all(streams: Vec<oneshot::Receiver<()>>) {
-    for stream in streams {
-        // The other end is dropped, never used.
-        let _ = stream.await;
-    }
 }

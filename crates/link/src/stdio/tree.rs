@@ -41,7 +41,7 @@ impl Tree {
     }
 
     /// Returns the server's processes; the reaper is none of them.
-    pub(super) fn processes(&self) -> Processes {
+    pub(super) fn below(&self) -> Processes {
         let root = self.root.as_raw_pid().unsigned_abs();
         match self.has_reaper {
             true => Processes::Below(root),
