@@ -362,6 +362,7 @@ fn reach_of(reach: &config::Reach, own: &Path, env: &Env, learners: Learners) ->
             transport: remote.transport,
             credentials: Arc::new(Headers::of(remote, learners)),
         }),
+        config::Reach::Placed(placed) => Reach::Child(ChildSpec::new(&*placed.server)),
     }
 }
 

@@ -5,6 +5,7 @@ mod clients;
 pub(crate) mod duration;
 mod env;
 mod error;
+pub(crate) mod executor;
 mod expand;
 mod file;
 mod find;
@@ -18,6 +19,7 @@ mod size;
 mod sources;
 pub(crate) mod suggest;
 mod tree;
+mod via;
 mod warn;
 
 #[cfg(test)]
@@ -44,12 +46,14 @@ pub use self::broker::{BrokerConfig, PeerConfig};
 pub use self::clients::{ClientConfig, Direct};
 pub use self::env::Env;
 pub use self::error::Error;
+pub use self::executor::{ExecutorConfig, HeldSecret, Protocol, ServantConfig};
 pub(crate) use self::expand::read_secret_file;
 pub use self::find::find;
 pub use self::frame::{Place, Problem, place};
 pub use self::policy::{Mention, PolicyConfig, ProfileConfig, RoleConfig, WhenConfig};
 pub use self::reach::{Child, Reach, Remote, Template};
 pub use self::secrets::Secrets;
+pub use self::via::{Placed, Via};
 
 /// Largest config file.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
@@ -92,6 +96,10 @@ pub struct Config {
     pub journal: Engine,
     /// What the broker takes on.
     pub broker: BrokerConfig,
+    /// Executors that are dialled, by name.
+    pub executors: BTreeMap<Arc<str>, ExecutorConfig>,
+    /// What this machine does where it is an executor.
+    pub servant: ServantConfig,
     /// Where secrets come from.
     pub sources: Sources,
     /// What servers take from places that may change.
@@ -129,6 +137,8 @@ impl Default for Config {
             telemetry: Telemetry::default(),
             journal: Engine::default(),
             broker: BrokerConfig::default(),
+            executors: BTreeMap::new(),
+            servant: ServantConfig::default(),
             sources: Sources::default(),
             watched: Vec::new(),
             audit: Audit::default(),

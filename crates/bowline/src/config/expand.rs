@@ -35,6 +35,9 @@ pub(crate) enum Error {
     /// As above.
     #[error("a secret cannot be used here")]
     NoSecrets,
+    /// As above.
+    #[error("`${{executor:{0}}}` can only stand in a header of a server with `via`")]
+    Elsewhere(String),
     /// The file is right, but the secret cannot be had.
     #[error(transparent)]
     Missing(#[from] secrets::Error),
@@ -59,7 +62,7 @@ impl Error {
     pub(crate) fn is_fault_of_the_file(&self) -> bool {
         matches!(
             self,
-            Self::Unclosed | Self::Name(_) | Self::Secret(_) | Self::NoSecrets
+            Self::Unclosed | Self::Name(_) | Self::Secret(_) | Self::NoSecrets | Self::Elsewhere(_)
         )
     }
 }
@@ -140,6 +143,9 @@ fn value(inside: &str, source: Source<'_>) -> Result<String, Error> {
         }
         let secrets = source.secrets.ok_or(Error::NoSecrets)?;
         return Ok(String::clone(&*secrets.value(name)?));
+    }
+    if let Some(name) = inside.strip_prefix("executor:") {
+        return Err(Error::Elsewhere(name.to_owned()));
     }
     let (name, default) = match inside.split_once(":-") {
         Some((name, default)) => (name, Some(default)),

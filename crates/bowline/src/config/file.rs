@@ -2,6 +2,7 @@
 
 mod broker;
 mod clients;
+mod executor;
 mod keys;
 mod reader;
 mod rules;
@@ -28,6 +29,7 @@ use super::tree::{Entry, Node, Syntax};
 use crate::secrets::StoreKind;
 
 pub(crate) use self::clients::Agent;
+pub(crate) use self::executor::{Executor, Servant};
 pub(crate) use self::secrets::Secret;
 pub(crate) use self::server::{Server, Span, Text};
 
@@ -91,6 +93,10 @@ pub(crate) struct File {
     pub(crate) secret_store: StoreKind,
     /// `clients`: what is said of programs that are started with `run`.
     pub(crate) clients: Vec<Agent>,
+    /// Every `[executors.NAME]`.
+    pub(crate) executors: Vec<Executor>,
+    /// `executor`: what this machine does where it is one.
+    pub(crate) servant: Servant,
     /// `audit.calls`.
     pub(crate) audit_calls: Option<bool>,
     /// `audit.payload`.
@@ -150,6 +156,8 @@ fn common(reader: &mut Reader, key: &str, node: &Node, place: &str, file: &mut F
         "secrets" => file.secrets = secrets::fill(reader, node, place),
         "secret_store" => file.secret_store = secrets::store(reader, node, place),
         "clients" => file.clients = clients::read(reader, node, place),
+        "executors" => file.executors = executor::all(reader, node, place),
+        "executor" => file.servant = executor::own(reader, node, place),
         "audit" => audit(reader, node, place, file),
         key => file.rules.fill(reader, key, node, place),
     }

@@ -24,6 +24,8 @@ pub struct PolicyConfig {
     pub principals: BTreeMap<Arc<str>, Arc<str>>,
     /// What principals may do as peers of the broker.
     pub peers: BTreeMap<Arc<str>, PeerConfig>,
+    /// Names under which principals may join as executors, beside their own.
+    pub executors: BTreeMap<Arc<str>, Vec<Pattern>>,
     /// What each context hides, by its name.
     pub contexts: BTreeMap<Arc<str>, Vec<Pattern>>,
     /// Every profile, by name.

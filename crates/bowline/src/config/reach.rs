@@ -14,6 +14,7 @@ use http::HeaderName;
 
 use super::env::Env;
 use super::expand::{Source, expand_noting, references, secrets_in};
+use super::via::{Placed, Via};
 use crate::secrets::command::Tool;
 use crate::secrets::{Origin, Sources};
 
@@ -24,6 +25,8 @@ pub enum Reach {
     Child(Child),
     /// It runs elsewhere and speaks HTTP.
     Remote(Remote),
+    /// An executor starts it.
+    Placed(Placed),
 }
 
 /// A child process.
@@ -52,6 +55,8 @@ pub struct Remote {
     pub transport: Transport,
     /// Sent with every request.
     pub headers: Vec<(HeaderName, Template)>,
+    /// The executor that sends them; this machine where absent.
+    pub via: Option<Via>,
 }
 
 /// A text whose `${...}` are read anew whenever it is used, so that a rotated secret counts at
@@ -188,6 +193,7 @@ impl Reach {
         match self {
             Self::Child(child) => child.command.display().to_string(),
             Self::Remote(remote) => remote.url.to_string(),
+            Self::Placed(placed) => format!("{} on executor {}", placed.server, placed.executor),
         }
     }
 }

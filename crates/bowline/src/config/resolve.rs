@@ -12,6 +12,7 @@ use bowline_host::allowlist::{Allowlist, DOCUMENT_BYTES_MAX};
 use bowline_link::http::endpoint::Endpoint;
 use http::HeaderValue;
 
+use super::executor;
 use super::expand::{self, Source, expand_noting};
 use super::file::{File, Server, Span, Text};
 use super::frame::{Place, Problem};
@@ -20,6 +21,7 @@ use super::reach::{Child, Ground, Reach, Remote, Template};
 use super::secrets::Secrets;
 use super::sources;
 use super::tree::Syntax;
+use super::via::{self, Via};
 use super::warn::{warn, warn_of_forgetting, warn_of_strangers};
 use super::{
     Audit, Breaker, Broken, Config, HostLimits, Restart, ServerConfig, Telemetry, Warning, clients,
@@ -46,7 +48,7 @@ pub(super) fn resolve(
     if !problems.is_empty() {
         return Err(problems);
     }
-    sources::warm(&file.servers, &secrets);
+    sources::warm(&file, &secrets);
     let origin = Origin {
         source: Source {
             secrets: Some(&secrets),
@@ -89,6 +91,12 @@ pub(super) fn resolve(
         Ok(clients) => config.clients = clients,
         Err(problem) => problems.push(problem),
     }
+    executor::resolve(
+        (&file.executors, &file.servant),
+        (origin.text, origin.source),
+        &mut config,
+        &mut problems,
+    );
     servers(file.servers, origin, &mut config, &mut problems);
     config.policy = file.rules.policy;
     if let Some(path) = &file.rules.allowlist {
@@ -237,17 +245,22 @@ fn mentions(mut written: Vec<(Arc<str>, Pattern, Range<usize>)>, text: &str) -> 
 
 fn one(server: &Server, name: &str, source: Source<'_>) -> Result<ServerConfig, Stop> {
     let mut secrets = Secrets::default();
-    let reach = match (&server.command, &server.url) {
-        (Some(command), None) => {
+    via::refuse_what_only_executors_have(server, name).map_err(Stop::File)?;
+    let reach = match (&server.command, &server.url, &server.via) {
+        (Some(command), None, _) => {
             Reach::Child(child(server, name, command, (source, &mut secrets))?)
         }
-        (None, Some(url)) => Reach::Remote(remote(server, name, url, (source, &mut secrets))?),
-        (Some(_), Some(url)) => {
+        (None, Some(url), _) => Reach::Remote(remote(server, name, url, (source, &mut secrets))?),
+        (None, None, Some(via)) => {
+            refuse_what_only_others_have(server, name)?;
+            Reach::Placed(via::placed(server, name, via).map_err(Stop::File)?)
+        }
+        (Some(_), Some(url), _) => {
             let message = format!("server `{name}` has both `command` and `url`");
             let problem = Problem::new(url.span.clone(), message, "is it started or reached?");
             return Err(Stop::File(problem.help("keep one of them")));
         }
-        (None, None) => {
+        (None, None, None) => {
             let message = format!("server `{name}` has neither `command` nor `url`");
             let label = "what should be started or reached?";
             let problem = Problem::new(server.name_span.clone(), message, label);
@@ -380,8 +393,17 @@ fn remote(
         ));
     }
     let ground = Ground::new(source);
+    let executor = server.via.as_ref().map(via::executor).transpose();
+    let executor = executor.map_err(Stop::File)?;
     let mut headers = Vec::with_capacity(server.headers.len());
+    let mut fills = Vec::new();
     for (key, value) in &server.headers {
+        if executor.is_some()
+            && let Some(fill) = via::fill(key, value).map_err(Stop::File)?
+        {
+            fills.push(fill);
+            continue;
+        }
         // Read once now, so that what cannot be had is told at the start.
         let now = text(
             value,
@@ -402,6 +424,7 @@ fn remote(
         url: address,
         transport: server.transport.unwrap_or_default(),
         headers,
+        via: executor.map(|executor| Via { executor, fills }),
     })
 }
 
@@ -420,8 +443,26 @@ fn refuse_what_only_children_have(server: &Server, name: &str) -> Result<(), Sto
     match given.into_iter().next() {
         None => Ok(()),
         Some((key, span)) => {
-            let message = format!("server `{name}` is reached at a `url`, so `{key}` has no use");
+            let how = match &server.url {
+                Some(_) => "reached at a `url`",
+                None => "started by an executor",
+            };
+            let message = format!("server `{name}` is {how}, so `{key}` has no use");
             let problem = Problem::new(span.clone(), message, "only a `command` has it");
+            Err(Stop::File(problem))
+        }
+    }
+}
+
+/// Refuses what has no use for a server that an executor starts.
+fn refuse_what_only_others_have(server: &Server, name: &str) -> Result<(), Stop> {
+    refuse_what_only_children_have(server, name)?;
+    let header = server.headers.first().map(|(_, value)| &value.span);
+    match header.or(server.key_header_span.as_ref()) {
+        None => Ok(()),
+        Some(span) => {
+            let message = format!("server `{name}` is started by an executor, and has no headers");
+            let problem = Problem::new(span.clone(), message, "only a `url` has headers");
             Err(Stop::File(problem))
         }
     }

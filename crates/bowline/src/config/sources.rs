@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::expand::{Source, expand, secrets_in};
+use super::expand::{Source, expand, references, secrets_in};
 use super::file::{File, Secret, Server, Text};
 use super::frame::Problem;
 use super::reach::{Ground, Template};
@@ -78,9 +78,17 @@ fn origin(secret: &Secret, source: Source<'_>) -> Result<Origin, Problem> {
 }
 
 /// Runs the programs that servers need secrets of, all at once rather than one by one.
-pub(super) fn warm(servers: &[Server], sources: &Sources) {
-    let texts = servers.iter().flat_map(texts);
+pub(super) fn warm(file: &File, sources: &Sources) {
+    let texts = file.servers.iter().flat_map(texts);
+    let texts = texts.chain(of_executors(file));
     sources.warm(texts.flat_map(|text| secrets_in(&text.text)));
+}
+
+/// What executors need: credentials of those that are dialled, and what this one fills in.
+fn of_executors(file: &File) -> impl Iterator<Item = &Text> {
+    let tokens = file.executors.iter().filter_map(|one| one.token.as_ref());
+    let held = file.servant.secrets.iter();
+    tokens.chain(held.filter_map(|secret| secret.value.as_ref()))
 }
 
 /// Returns the names of the secrets that servers need, each with the servers.
@@ -114,9 +122,12 @@ fn started(server: &Server) -> impl Iterator<Item = &Text> {
 pub(super) fn watched(server: &Server, name: &str, source: Source<'_>) -> Watched {
     let ground = Ground::new(source);
     let template = |text: &Text| Template::new(&text.text, &ground);
+    let sent = server.headers.iter().map(|(_, text)| text);
+    // What an executor fills in changes there, and counts at once.
+    let sent = sent.filter(|text| !references(&text.text).any(|one| one.starts_with("executor:")));
     Watched {
         server: name.into(),
-        sent: Texts::of(server.headers.iter().map(|(_, text)| template(text))),
+        sent: Texts::of(sent.map(template)),
         started: Texts::of(started(server).map(template)),
     }
 }

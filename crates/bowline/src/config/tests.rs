@@ -1,6 +1,7 @@
 //! Whole files in, values or exact error text out.
 
 mod broker;
+mod executors;
 mod keys;
 mod queueing;
 mod rules;
@@ -137,7 +138,7 @@ error[config]: unknown key `lasy` in [servers.files]
 3 | lasy = true
   | ^^^^ did you mean `lazy`?
   |
-  = help: keys here: command, args, env, cwd, inherit_env, url, headers, transport, timeout, \
+  = help: keys here: command, args, env, cwd, inherit_env, url, headers, transport, via, server, timeout, \
 start_timeout, install_timeout, drain_timeout, lazy, idle_stop, ping, isolation, max_calls, \
 queue, limits, restart, breaker, pin, cache, check_output, tools"
     );
@@ -145,15 +146,15 @@ queue, limits, restart, breaker, pin, cache, check_output, tools"
 
 #[test]
 fn a_key_that_is_promised_is_refused_by_name() {
-    let text = "[servers.tracker]\ncommand = \"a\"\nvia = \"executor:x\"\n";
+    let text = "[servers.tracker]\ncommand = \"a\"\njournal = \"nats\"\n";
     assert_eq!(
         toml(text, &Env::default()).unwrap_err(),
         "\
-error[config]: `via` in [servers.tracker] is not built yet in this version
+error[config]: `journal` in [servers.tracker] is not built yet in this version
  --> /etc/b/bowline.toml:3:1
   |
-3 | via = \"executor:x\"
-  | ^^^ known, but not built yet
+3 | journal = \"nats\"
+  | ^^^^^^^ known, but not built yet
   |
   = help: remove it, or wait for a later version"
     );
@@ -174,7 +175,7 @@ breaker = { failures = 0 }
 [servers.ok.tools.t]
 effect = \"wriet\"
 [executors.office]
-url = \"ws://x\"
+url = \"ftp://x\"
 ";
     let report = toml(text, &Env::default()).unwrap_err();
     let found: Vec<_> = report
@@ -196,7 +197,7 @@ url = \"ws://x\"
             "`failures` must be a whole number, 1 or more",
             "server `ok` has neither `command` nor `url`",
             "`effect` cannot be \"wriet\"",
-            "`executors` in the file is not built yet in this version",
+            "executor `office` cannot be reached at this `url`",
         ]
     );
 }

@@ -82,10 +82,10 @@ pub(super) fn right(reader: &mut Reader, entry: &Entry, peer: &mut PeerConfig) {
 }
 
 /// What the entries of a list are, in words.
-struct Said {
-    what: &'static str,
-    label: &'static str,
-    help: &'static str,
+pub(super) struct Said {
+    pub(super) what: &'static str,
+    pub(super) label: &'static str,
+    pub(super) help: &'static str,
 }
 
 const TO: Said = Said {
@@ -106,7 +106,7 @@ const OFFERS: Said = Said {
     help: "write names of servers such as \"build-*\"",
 };
 
-fn list<T>(
+pub(super) fn list<T>(
     reader: &mut Reader,
     entry: &Entry,
     said: &Said,
@@ -141,8 +141,8 @@ fn kind(text: &str) -> Option<Arc<str>> {
     (fits && text.chars().all(plain)).then(|| text.into())
 }
 
-/// A pattern of names of servers: with a dot or a kind it would be about tools.
-fn servers(text: &str) -> Option<Pattern> {
+/// A pattern of names of servers or executors: with a dot or a kind it would be about tools.
+pub(super) fn servers(text: &str) -> Option<Pattern> {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '*');
     let pattern = Pattern::parse(text).ok()?;
     text.chars().all(plain).then_some(pattern)

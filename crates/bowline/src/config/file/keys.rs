@@ -21,9 +21,11 @@ pub(super) const TOP: Keys = Keys {
         "context",
         "profiles",
         "clients",
+        "executors",
+        "executor",
         "servers",
     ],
-    planned: &["executors"],
+    planned: &[],
 };
 pub(super) const GATEWAY: Keys = Keys {
     built: &["listen", "names"],
@@ -89,7 +91,7 @@ pub(super) const RATE: Keys = Keys {
     planned: &[],
 };
 pub(super) const PRINCIPAL: Keys = Keys {
-    built: &["role", "to", "kinds", "offers"],
+    built: &["role", "to", "kinds", "offers", "executors"],
     planned: &[],
 };
 pub(super) const CONTEXT: Keys = Keys {
@@ -118,6 +120,8 @@ pub(super) const SERVER: Keys = Keys {
         "url",
         "headers",
         "transport",
+        "via",
+        "server",
         "timeout",
         "start_timeout",
         "install_timeout",
@@ -136,7 +140,23 @@ pub(super) const SERVER: Keys = Keys {
         "check_output",
         "tools",
     ],
-    planned: &["via", "journal"],
+    planned: &["journal"],
+};
+pub(super) const EXECUTORS: Keys = Keys {
+    built: &["url", "protocol", "token"],
+    planned: &[],
+};
+pub(super) const EXECUTOR: Keys = Keys {
+    built: &["allow", "servers", "secrets"],
+    planned: &[],
+};
+pub(super) const EXECUTOR_SERVER: Keys = Keys {
+    built: &["allow"],
+    planned: &[],
+};
+pub(super) const EXECUTOR_SECRET: Keys = Keys {
+    built: &["value", "to"],
+    planned: &[],
 };
 pub(super) const CHILD_LIMITS: Keys = Keys {
     built: &["memory", "processes", "file", "open_files"],
@@ -190,6 +210,8 @@ pub(super) const JSON_SERVER: Keys = Keys {
 pub(super) const JSON_EXTRA: Keys = Keys {
     built: &[
         "inherit_env",
+        "via",
+        "server",
         "timeout",
         "start_timeout",
         "install_timeout",

@@ -7,6 +7,7 @@ use bowline_core::budget::{Allowance, BudgetRule, RateRule};
 use bowline_core::policy::{Otherwise, Pattern};
 
 use super::broker;
+use super::executor;
 use super::keys;
 use super::reader::Reader;
 use super::server::{Text, choice, inside};
@@ -219,24 +220,31 @@ impl Rules {
         if refuses_owner(reader, named) || !is_principal(reader, named) {
             return;
         }
-        let (mut role, mut peer) = (None, None);
+        let (mut role, mut peer, mut joins) = (None, None, None);
         for entry in reader.table(&named.node, &named.key, place, &keys::PRINCIPAL) {
-            if entry.key == "role" {
-                role = Some(reader.text(entry));
-            } else {
-                let rights = peer.get_or_insert_default();
-                broker::right(reader, entry, rights);
+            match entry.key.as_str() {
+                "role" => role = Some(reader.text(entry)),
+                "executors" => joins = Some(executor::rights(reader, entry)),
+                _ => {
+                    let rights = peer.get_or_insert_default();
+                    broker::right(reader, entry, rights);
+                }
             }
         }
         match role {
             Some(Some(role)) => self.given.push((named.key.as_str().into(), role)),
             // Told already, or it is about a peer.
             Some(None) => {}
-            None if peer.is_some() => {}
+            None if peer.is_some() || joins.is_some() => {}
             None => missing(reader, named, "role"),
         }
         if let Some(peer) = peer {
             self.policy.peers.insert(named.key.as_str().into(), peer);
+        }
+        if let Some(joins) = joins {
+            self.policy
+                .executors
+                .insert(named.key.as_str().into(), joins);
         }
     }
 

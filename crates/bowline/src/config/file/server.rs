@@ -80,6 +80,10 @@ pub(crate) struct Server {
     pub(crate) url: Option<Text>,
     pub(crate) headers: Vec<(HeaderName, Text)>,
     pub(crate) transport: Option<Transport>,
+    /// `executor:NAME`.
+    pub(crate) via: Option<Text>,
+    /// What it is called there.
+    pub(crate) there: Option<Text>,
     pub(crate) args: Vec<Text>,
     pub(crate) env: Vec<(String, Text)>,
     pub(crate) cwd: Option<Text>,
@@ -125,6 +129,8 @@ pub(super) fn fill(reader: &mut Reader, server: &mut Server, entries: &[Entry], 
                 ];
                 server.transport = choice(reader, entry, &choices);
             }
+            "via" => server.via = reader.text(entry),
+            "server" => server.there = reader.text(entry),
             "args" => server.args = reader.texts(entry),
             "env" => server.env = reader.variables(entry),
             "cwd" => server.cwd = reader.text(entry),

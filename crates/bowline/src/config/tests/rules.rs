@@ -84,6 +84,7 @@ fn who_may_do_what_is_read_from_both_syntaxes() {
         .into(),
         principals: [("ci.build".into(), "reviewer".into())].into(),
         peers: BTreeMap::new(),
+        executors: BTreeMap::new(),
         contexts: [("no-writes".into(), patterns(&["files.write_*"]))].into(),
         profiles: [("small".into(), small)].into(),
         allowlist: None,
