@@ -249,7 +249,7 @@ impl Tunnel {
             }
         };
         match within(wait.first_byte, answered).await {
-            Some(answered) => held.response(answered?),
+            Some(answered) => held.response(&answered?),
             None => Err(HttpError::FirstByteTimeout),
         }
     }

@@ -31,7 +31,7 @@ impl Drop for Held {
 
 impl Held {
     /// Returns the answer, whose body comes over this exchange.
-    pub(super) fn response(self, answered: Answered) -> Result<Response, HttpError> {
+    pub(super) fn response(self, answered: &Answered) -> Result<Response, HttpError> {
         let status = StatusCode::from_u16(answered.status);
         let status = status.map_err(|_| HttpError::Head("the status is none".into()))?;
         if answered.lines.len() > HEAD_BYTES_MAX {
