@@ -2,11 +2,13 @@
 
 pub mod announce;
 pub mod api;
+mod arrival;
 pub mod body;
 mod broker;
 pub mod connection;
 pub mod door;
 pub mod errors;
+mod executor;
 pub mod guard;
 pub mod hold;
 mod key;
@@ -113,7 +115,7 @@ impl Edge {
             runs: Mutex::default(),
             host,
             hub,
-            lobby: Arc::new(Semaphore::new(broker::LOBBY_MAX)),
+            lobby: Arc::new(Semaphore::new(upgrade::LOBBY_MAX)),
             about,
             reloader,
             traces,

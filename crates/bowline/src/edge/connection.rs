@@ -23,13 +23,13 @@ use tokio::time::MissedTickBehavior;
 
 use super::Edge;
 use super::body::{Answer, EdgeBody};
-use super::broker::{self, Upgrade};
 use super::door::Local;
 use super::guard::{Guarded, Pulse};
 use super::hold::Hold;
 use super::listen::answer;
 use super::stream::Guard;
 use super::unread::Unread;
+use super::upgrade::{self, Upgrade};
 
 /// How long a caller may take to send a request's head, its first included.
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
@@ -92,8 +92,8 @@ pub async fn keep(edge: Arc<Edge>, stream: TcpStream, stop: watch::Receiver<bool
         () = hold.closed() => None,
     };
     if let Some((upgrade, io)) = after {
-        // Boxed, so that connections of HTTP do not keep room for a peer.
-        Box::pin(broker::keep(&edge, hold, io, *upgrade)).await;
+        // Boxed, so that connections of HTTP do not keep room for what comes after it.
+        Box::pin(upgrade::keep(&edge, hold, io, *upgrade)).await;
     }
 }
 

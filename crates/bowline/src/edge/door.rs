@@ -236,7 +236,7 @@ impl Door {
             (Place::Mcp(_) | Place::Sse(_) | Place::Messages(_), Auth::NotForMcp)
             | (Place::Livez | Place::Readyz, _) => Ok(Proven::by_itself(&self.anonymous)),
             (Place::Mcp(_) | Place::Sse(_) | Place::Messages(_), Auth::Required)
-            | (Place::Api | Place::Metrics | Place::Broker, _) => Err(Refused::Unauthorized),
+            | (Place::Api | Place::Metrics | Place::Upgrade(_), _) => Err(Refused::Unauthorized),
         }
     }
 

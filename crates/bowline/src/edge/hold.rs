@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use bowline_core::sync::lock;
 use tokio::sync::Notify;
 
-use super::broker::Upgrade;
 use super::door::Refused;
+use super::upgrade::Upgrade;
 use crate::tokens::Issued;
 
 /// The connections that proved themselves with a token; no more than there are connections.

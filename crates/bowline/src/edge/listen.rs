@@ -14,7 +14,7 @@ use super::errors::UNAUTHORIZED;
 use super::hold::Hold;
 use super::mcp::Endpoint;
 use super::route::{Place, place};
-use super::{Edge, api, broker, connection, mcp, metrics, ready};
+use super::{Edge, api, connection, mcp, metrics, ready, upgrade};
 
 /// Connections served at once; further ones wait in the kernel's queue.
 pub const CONNECTIONS_MAX: usize = 16_384;
@@ -61,8 +61,8 @@ pub(super) async fn answer(
     let Some(place) = place(parts.uri.path()) else {
         return body::text(StatusCode::NOT_FOUND, "there is nothing here\n");
     };
-    if place == Place::Broker {
-        return broker::answer(edge, &parts, hold);
+    if let Place::Upgrade(goes) = place {
+        return upgrade::answer(edge, &parts, hold, goes);
     }
     let proven = edge.door.identify(&parts, &place).and_then(|proven| {
         edge.holds.prove(hold, proven.token.as_ref())?;
@@ -82,7 +82,7 @@ pub(super) async fn answer(
         }
         Place::Livez => return body::text(StatusCode::OK, "ok\n"),
         Place::Readyz => return ready::answer(edge),
-        Place::Broker => return broker::answer(edge, &parts, hold),
+        Place::Upgrade(goes) => return upgrade::answer(edge, &parts, hold, goes),
     };
     mcp::answer(edge, &principal, (endpoint, &scope), &parts, incoming).await
 }

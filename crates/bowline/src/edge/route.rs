@@ -14,8 +14,8 @@ pub enum Place {
     Sse(Scope),
     /// Where they post.
     Messages(Scope),
-    /// Where peers of the broker come in.
-    Broker,
+    /// Where connections come in that go on as something else than HTTP.
+    Upgrade(Goes),
     /// The API.
     Api,
     /// What is counted, for whoever watches many machines.
@@ -26,11 +26,21 @@ pub enum Place {
     Readyz,
 }
 
+/// What a connection goes on as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Goes {
+    /// A peer of the broker, which may also say who it is in its first frame.
+    Peer,
+    /// An executor.
+    Executor,
+}
+
 /// Returns what `path` leads to.
 #[must_use]
 pub fn place(path: &str) -> Option<Place> {
     match path {
-        "/broker" => Some(Place::Broker),
+        "/broker" => Some(Place::Upgrade(Goes::Peer)),
+        "/executor" => Some(Place::Upgrade(Goes::Executor)),
         "/livez" => Some(Place::Livez),
         "/metrics" => Some(Place::Metrics),
         "/readyz" => Some(Place::Readyz),
@@ -76,7 +86,8 @@ mod tests {
             Some(Place::Mcp(Scope::Server("files".into())))
         );
         assert_eq!(place("/api/v1/servers"), Some(Place::Api));
-        assert_eq!(place("/broker"), Some(Place::Broker));
+        assert_eq!(place("/broker"), Some(Place::Upgrade(Goes::Peer)));
+        assert_eq!(place("/executor"), Some(Place::Upgrade(Goes::Executor)));
         assert_eq!(place("/metrics"), Some(Place::Metrics));
         assert_eq!(place("/sse"), Some(Place::Sse(Scope::All)));
         assert_eq!(
@@ -107,6 +118,8 @@ mod tests {
             "/metrics/",
             "/broker/",
             "/broker/day",
+            "/executor/",
+            "/executor/office",
             "/servers/files/broker",
             "/.well-known/mcp",
             "*",

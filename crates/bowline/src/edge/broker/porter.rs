@@ -1,25 +1,23 @@
 //! Says who a peer is: its credential decides, and what it claims must agree.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 
 use bowline_core::call::{Principal, Role};
 use bowline_core::mailbox::{HUB, Mailbox};
 use bowline_core::policy::Pattern;
-use bowline_core::sync::lock;
-use bowline_host::audit::{Note, Target};
 use bowline_host::broker::{Admitted, Porter, Rights};
 use bowline_host::events::What;
-use bowline_journal::audit::Kind;
 use bowline_link::BoxFuture;
 use bowline_wire::broker::{Hello, Refusal};
-use tokio::sync::OwnedSemaphorePermit;
 
-use super::Upgrade;
 use crate::config::PeerConfig;
 use crate::edge::Edge;
+use crate::edge::arrival::Arrival;
 use crate::edge::door::Proven;
-use crate::edge::hold::Hold;
+
+/// What is said to one whose rights are others now.
+const CHANGED: &str = "what this peer may do has changed; connect again";
 
 /// The role that is stamped on what the owner sends.
 const OWNER: &str = "owner";
@@ -33,49 +31,33 @@ const DENIALS: [&str; 2] = ["not_allowed", "conflict"];
 /// Where one connection comes in.
 #[derive(Debug)]
 pub(super) struct Entrance {
-    edge: Arc<Edge>,
-    hold: Arc<Hold>,
-    /// Who it is, where a header said so.
-    proven: Option<Proven>,
-    /// Given back when it has said who it is.
-    place: Mutex<Option<OwnedSemaphorePermit>>,
+    arrival: Arrival,
     /// Whether those who watch were told that it was refused something.
     told: AtomicBool,
 }
 
 impl Entrance {
-    pub(super) fn new(edge: &Arc<Edge>, hold: &Arc<Hold>, upgrade: Upgrade) -> Self {
+    pub(super) const fn new(arrival: Arrival) -> Self {
         Self {
-            edge: Arc::clone(edge),
-            hold: Arc::clone(hold),
-            proven: upgrade.proven,
-            place: Mutex::new(Some(upgrade.place)),
+            arrival,
             told: AtomicBool::new(false),
         }
     }
 
     /// Leaves a row of what somebody was denied.
     fn note(&self, principal: &Arc<Principal>, what: &str, refusal: &Refusal) {
-        let host = &self.edge.host;
-        let mut note = Note::new(Kind::Denied, host.clock().unix_ms(), "failed");
-        note.principal = Some(Arc::clone(principal));
-        note.target = Target::Named {
-            server: None,
-            name: what.into(),
-        };
-        note.id.clone_from(&refusal.id);
-        note.reason = Some(Arc::clone(&refusal.reason));
-        host.audit().note(note);
+        let id = refusal.id.as_ref();
+        self.arrival.note(principal, what, &refusal.reason, id);
     }
 
     /// Returns who a peer is. A header counts before what a frame says, and a frame that says
     /// something else is refused.
     fn prove(&self, hello: &Hello) -> Option<Proven> {
         let told = match &hello.token {
-            Some(token) => Some(self.edge.door.holder(token)?),
+            Some(token) => Some(self.arrival.edge.door.holder(token)?),
             None => None,
         };
-        match (&self.proven, told) {
+        match (&self.arrival.proven, told) {
             (Some(proven), Some(told)) => {
                 (proven.principal.name == told.principal.name).then(|| proven.clone())
             }
@@ -88,7 +70,7 @@ impl Entrance {
 impl Porter for Entrance {
     fn admit(&self, hello: &Hello) -> Result<(Admitted, BoxFuture<'static, Refusal>), Refusal> {
         let proven = self.prove(hello).ok_or_else(unproven)?;
-        let standing = Standing::of(&self.edge, &proven.principal);
+        let standing = Standing::of(&self.arrival.edge, &proven.principal);
         let same_role = hello.role.is_none() || hello.role == standing.role;
         let mailbox = mailbox(&proven.principal, &hello.session_id).filter(|_| same_role);
         let Some(mailbox) = mailbox else {
@@ -96,21 +78,16 @@ impl Porter for Entrance {
             self.note(&proven.principal, "broker.hello", &refusal);
             return Err(refusal);
         };
-        let held = self.edge.holds.prove(&self.hold, proven.token.as_ref());
-        held.map_err(|_revoked| unproven())?;
-        drop(lock(&self.place).take());
+        let settled = self.arrival.settle(&proven);
+        settled.map_err(|_revoked| unproven())?;
         let admitted = Admitted {
             principal: Arc::clone(&proven.principal),
             mailbox,
             role: standing.role.clone(),
             rights: standing.rights(),
         };
-        let over = over(
-            Arc::clone(&self.edge),
-            Arc::clone(&self.hold),
-            proven,
-            standing,
-        );
+        let over = self.arrival.over(proven, standing, (Standing::of, CHANGED));
+        let over = async { refusal("expired", over.await) };
         Ok((admitted, Box::pin(over)))
     }
 
@@ -127,31 +104,13 @@ impl Porter for Entrance {
         self.note(&peer.principal, "broker.frame", refusal);
         // Who sends many such frames is told of once.
         if !self.told.swap(true, Ordering::Relaxed) {
-            self.edge.host.events().tell(What::Peer {
+            self.arrival.edge.host.events().tell(What::Peer {
                 mailbox: Arc::clone(peer.mailbox.as_str()),
                 state: "refused",
                 reason: Some(Arc::clone(&refusal.reason)),
             });
         }
     }
-}
-
-/// Ends when the credential does, or when what it proves is something else.
-async fn over(edge: Arc<Edge>, hold: Arc<Hold>, proven: Proven, standing: Standing) -> Refusal {
-    let mut rules = edge.host.policy_changes();
-    let changed = async {
-        // They may have changed before this was asked for.
-        while standing == Standing::of(&edge, &proven.principal) {
-            if rules.changed().await.is_err() {
-                std::future::pending::<()>().await;
-            }
-        }
-    };
-    let reason = tokio::select! {
-        () = hold.closed() => "the token has expired or was revoked",
-        () = changed => "what this peer may do has changed; connect again",
-    };
-    refusal("expired", reason)
 }
 
 /// What the config says of a peer at the moment.

@@ -1,0 +1,95 @@
+//! Somebody who came in by a WebSocket: proves who it is, and goes when its credential does.
+
+use std::sync::{Arc, Mutex};
+
+use bowline_core::call::Principal;
+use bowline_core::sync::lock;
+use bowline_host::audit::{Note, Target};
+use bowline_journal::audit::Kind;
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::Edge;
+use super::door::{Proven, Refused};
+use super::hold::Hold;
+use super::upgrade::Upgrade;
+
+/// What is said to one whose token counts no more.
+pub(super) const EXPIRED: &str = "the token has expired or was revoked";
+
+/// Somebody who came in.
+#[derive(Debug)]
+pub(super) struct Arrival {
+    pub(super) edge: Arc<Edge>,
+    hold: Arc<Hold>,
+    /// Who it is, where a header said so.
+    pub(super) proven: Option<Proven>,
+    /// Given back when it has said who it is.
+    place: Mutex<Option<OwnedSemaphorePermit>>,
+}
+
+impl Arrival {
+    pub(super) fn new(edge: &Arc<Edge>, hold: &Arc<Hold>, upgrade: Upgrade) -> Self {
+        Self {
+            edge: Arc::clone(edge),
+            hold: Arc::clone(hold),
+            proven: upgrade.proven,
+            place: Mutex::new(Some(upgrade.place)),
+        }
+    }
+
+    /// Lets it in as whom it proved to be.
+    ///
+    /// # Errors
+    /// The token was revoked in this very moment.
+    pub(super) fn settle(&self, proven: &Proven) -> Result<(), Refused> {
+        self.edge.holds.prove(&self.hold, proven.token.as_ref())?;
+        drop(lock(&self.place).take());
+        Ok(())
+    }
+
+    /// Leaves a row of what somebody was denied.
+    pub(super) fn note(
+        &self,
+        principal: &Arc<Principal>,
+        what: &str,
+        reason: &Arc<str>,
+        id: Option<&Arc<str>>,
+    ) {
+        let host = &self.edge.host;
+        let mut note = Note::new(Kind::Denied, host.clock().unix_ms(), "failed");
+        note.principal = Some(Arc::clone(principal));
+        note.target = Target::Named {
+            server: None,
+            name: what.into(),
+        };
+        note.id = id.cloned();
+        note.reason = Some(Arc::clone(reason));
+        host.audit().note(note);
+    }
+
+    /// Ends when the credential does, or when what it proves is something else than `standing`;
+    /// returns what is said then.
+    pub(super) fn over<S: PartialEq>(
+        &self,
+        proven: Proven,
+        standing: S,
+        (of, changed): (fn(&Edge, &Principal) -> S, &'static str),
+    ) -> impl Future<Output = &'static str> + use<S> {
+        let (edge, hold) = (Arc::clone(&self.edge), Arc::clone(&self.hold));
+        async move {
+            let mut rules = edge.host.policy_changes();
+            let other = async {
+                // They may have changed before this was asked for.
+                while standing == of(&edge, &proven.principal) {
+                    if rules.changed().await.is_err() {
+                        std::future::pending::<()>().await;
+                    }
+                }
+            };
+            tokio::select! {
+                () = hold.closed() => EXPIRED,
+                () = other => changed,
+            }
+        }
+    }
+}
