@@ -59,14 +59,7 @@ pub(super) fn resolve(
     let mut config = Config {
         limits: limits(&file),
         audit: audit(&file),
-        telemetry: Telemetry {
-            otlp: file.otlp.clone(),
-            service_name: file
-                .service_name
-                .clone()
-                .unwrap_or_else(|| defaults::SERVICE_NAME.to_owned()),
-            sample: file.sample.unwrap_or(defaults::SAMPLE),
-        },
+        telemetry: telemetry(&file),
         journal: file.engine.unwrap_or_default(),
         broker: file.broker,
         names: file.names.clone(),
@@ -113,6 +106,15 @@ pub(super) fn resolve(
         Ok(config)
     } else {
         Err(problems)
+    }
+}
+
+fn telemetry(file: &File) -> Telemetry {
+    let name = file.service_name.clone();
+    Telemetry {
+        otlp: file.otlp.clone(),
+        service_name: name.unwrap_or_else(|| defaults::SERVICE_NAME.to_owned()),
+        sample: file.sample.unwrap_or(defaults::SAMPLE),
     }
 }
 

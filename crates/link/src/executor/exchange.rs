@@ -180,6 +180,16 @@ impl Exchange {
         }
     }
 
+    /// What was to be sent broke off: nobody is to take its start for the whole.
+    pub(super) fn broke(&self, error: HttpError, voice: &Voice) {
+        let mut state = lock(&self.state);
+        state.over(error);
+        wake(state);
+        self.session.remove(self.number);
+        let stream = self.number;
+        voice.say(&Frame::Cancel { stream });
+    }
+
     fn give_back(&self, state: &mut State) {
         if let Some(window) = state.window.take() {
             self.session.budget().close(&window);

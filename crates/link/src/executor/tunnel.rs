@@ -1,10 +1,12 @@
 //! The gateway's end of one connection with an executor that speaks our protocol.
 
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bowline_wire::executor::{Asked, DATA_BYTES_MAX, Frame, FrameError, Hello, Open, VERSION};
+use bytes::Bytes;
 use thiserror::Error;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout, timeout_at};
@@ -13,7 +15,7 @@ use super::exchange::Exchange;
 use super::session::Session;
 use super::voice::Voice;
 use super::{Carried, Carrier, Errand, Offers, faults};
-use crate::http::client::{HttpError, Outgoing as Request, Response, Wait, write_line};
+use crate::http::client::{HttpError, Outgoing as Request, Response, Upload, Wait, write_line};
 use crate::http::clock;
 use crate::link::{BoxFuture, Spawner};
 use crate::websocket::{Ended, Incoming, Outgoing};
@@ -255,31 +257,55 @@ impl Tunnel {
     }
 }
 
-/// Sends the body of a request, as the executor takes it.
-async fn upload(exchange: &Exchange, voice: &Voice, body: &[u8]) {
-    let stream = exchange.number();
+/// Sends the body of a request, as the executor takes it. One that breaks off is never ended: its
+/// stream is taken back with the request.
+async fn upload(exchange: &Exchange, voice: &Voice, body: Upload<'_>) {
     let mut offset = 0;
-    let mut rest = body;
+    let trailers = match body {
+        Upload::Whole(bytes) => {
+            if !pieces(exchange, voice, &mut offset, bytes).await {
+                return;
+            }
+            Bytes::new()
+        }
+        Upload::Open { mut chunks, .. } => loop {
+            match poll_fn(|cx| chunks.poll_chunk(cx)).await {
+                Some(Ok(bytes)) => {
+                    if !pieces(exchange, voice, &mut offset, &bytes).await {
+                        return;
+                    }
+                }
+                Some(Err(error)) => return exchange.broke(error, voice),
+                None => break chunks.trailers(),
+            }
+        },
+    };
+    let end = Frame::End {
+        stream: exchange.number(),
+        offset,
+        trailers,
+    };
+    // A connection that is over ends the exchange as well.
+    let _ = voice.send(&end).await;
+}
+
+/// Sends bytes of a body; tells whether more can follow.
+async fn pieces(exchange: &Exchange, voice: &Voice, offset: &mut u64, bytes: &[u8]) -> bool {
+    let mut rest = bytes;
     while !rest.is_empty() {
         let wanted = rest.len().min(DATA_BYTES_MAX);
         let allowed = exchange.allowed(u64::try_from(wanted).unwrap_or(0)).await;
         let count = usize::try_from(allowed).unwrap_or(wanted);
         let Some((piece, after)) = rest.split_at_checked(count) else {
-            return;
+            return false;
         };
-        if voice.data(stream, offset, piece).await.is_err() {
-            return;
+        if voice.data(exchange.number(), *offset, piece).await.is_err() {
+            return false;
         }
-        offset += allowed;
+        *offset += allowed;
         rest = after;
     }
-    let end = Frame::End {
-        stream,
-        offset,
-        trailers: bytes::Bytes::new(),
-    };
-    // A connection that is over ends the exchange as well.
-    let _ = voice.send(&end).await;
+    true
 }
 
 /// Waits for something until then, or for as long as it takes.
@@ -309,7 +335,7 @@ fn asked(errand: &Errand<'_>, wait: &Wait<'_>, credit: u64) -> Asked {
         credit,
         connect_ms: wait.connect.map(left),
         first_byte_ms: wait.first_byte.map(left),
-        length: u64::try_from(request.body.len()).ok(),
+        length: request.body.length(),
         fills: errand.fills.to_vec(),
         method: request.method.as_str().into(),
         url: request.to.uri().to_string().into(),
