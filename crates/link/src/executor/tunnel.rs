@@ -12,7 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::exchange::Exchange;
-use super::session::Session;
+use super::session::{Attached, Session};
 use super::voice::Voice;
 use super::{Carried, Carrier, Errand, Offers, faults};
 use crate::http::client::{HttpError, Outgoing as Request, Response, Wait, write_line};
@@ -127,11 +127,11 @@ impl Tunnel {
     /// The executor did not keep the handshake.
     pub async fn open(
         hello: &Hello,
-        session: Arc<Session>,
+        attached: Attached,
         (outgoing, mut incoming): (Outgoing, Incoming),
         spawner: &dyn Spawner,
     ) -> Result<Self, GreetError> {
-        let connection = session.attach();
+        let session = &attached.session;
         let open = Frame::Open(Open {
             v: VERSION,
             session: Arc::clone(session.id()),
@@ -147,7 +147,11 @@ impl Tunnel {
             true => opened.marks,
             false => Vec::new(),
         };
-        session.resume(&marks, &voice);
+        attached.resume(&marks, &voice);
+        let Attached {
+            session,
+            connection,
+        } = attached;
         let received = Arc::<AtomicU64>::default();
         let reader = Reader {
             incoming,
