@@ -3,7 +3,8 @@
 //! The gateway has [`Executors`], the registry of those that are connected, whether they joined or
 //! were dialled. The **servant** is what runs inside an executor and does what it is asked.
 
+mod placed;
 mod registry;
 
 pub use crate::credential::Credential;
-pub use registry::Executors;
+pub use registry::{DialSpec, ExecutorStatus, Executors, ExecutorsOptions, Porter, Protocol, Via};
