@@ -3,12 +3,16 @@
 //! The gateway has [`Executors`], the registry of those that are connected, whether they joined or
 //! were dialled. The **servant** is what runs inside an executor and does what it is asked.
 
+mod listen;
 mod offer;
 mod registry;
+mod run;
 mod servant;
 mod servers;
 
 pub use crate::credential::Credential;
-pub use offer::{Egress, NoSecret, NoSecrets, Offer, OfferLimits, Secrets};
+pub use listen::{Attend, Door, ListenError, listen, listen_with};
+pub use offer::{Allowed, NoSecret, NoSecrets, Offer, OfferLimits, Secrets};
 pub use registry::Executors;
-pub use servant::{Servant, ServeError};
+pub use run::{RunError, RunOptions, run, run_with};
+pub use servant::{Servant, ServeError, Standing};

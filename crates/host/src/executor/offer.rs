@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_core::egress::{Egress, Rule, RuleError};
 use bowline_core::flow::FlowLimits;
 use bowline_link::http::endpoint::Endpoint;
 use bowline_link::http::hyper_client::ClientLimits;
@@ -19,7 +20,7 @@ pub struct Offer {
     /// What it is called.
     pub name: Arc<str>,
     /// Where requests may go.
-    pub egress: Arc<Egress>,
+    pub egress: Allowed,
     /// The servers that it can start, by the names that a gateway asks for.
     pub servers: BTreeMap<Arc<str>, StdioSpec>,
     /// What it fills into headers.
@@ -34,7 +35,7 @@ impl Offer {
     pub fn new(name: &str) -> Self {
         Self {
             name: name.into(),
-            egress: Arc::default(),
+            egress: Allowed::default(),
             servers: BTreeMap::new(),
             secrets: Arc::new(NoSecrets),
             limits: OfferLimits::default(),
@@ -118,10 +119,21 @@ impl Secrets for NoSecrets {
 }
 
 /// Where requests may go; nowhere, unless it is said.
-#[derive(Clone, Debug, Default)]
-pub struct Egress {
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Allowed {
     /// For every server of the gateway.
-    pub allow: Vec<Arc<str>>,
-    /// For one of them, beside that.
-    pub servers: BTreeMap<Arc<str>, Vec<Arc<str>>>,
+    pub all: Vec<Rule>,
+    /// For one of them, as the gateway calls it, beside that.
+    pub servers: BTreeMap<Arc<str>, Vec<Rule>>,
+}
+
+impl Allowed {
+    /// Returns where requests for one server of the gateway may go.
+    ///
+    /// # Errors
+    /// There are too many rules.
+    pub fn of(&self, server: &str) -> Result<Egress, RuleError> {
+        let own = self.servers.get(server).into_iter().flatten();
+        Egress::new(self.all.iter().chain(own).cloned().collect())
+    }
 }

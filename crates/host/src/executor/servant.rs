@@ -16,6 +16,7 @@ use bowline_wire::executor::{
     Asked, Fault, FaultCode, Frame, FrameError, Hello, Open, Opened, VERSION,
 };
 use thiserror::Error;
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use super::offer::Offer;
@@ -29,6 +30,9 @@ use self::streams::{NotTaken, Stopped, Streams};
 
 /// How often connections with servers are looked at.
 const TIDY_EVERY: Duration = Duration::from_secs(10);
+
+/// How long a gateway may take to read what it is told at the end.
+const FAREWELL: Duration = Duration::from_secs(1);
 
 /// What an executor calls its software.
 const SOFTWARE: &str = concat!("bowline/", env!("CARGO_PKG_VERSION"));
@@ -47,6 +51,7 @@ struct Inner {
     instance: Arc<str>,
     roads: Roads,
     place: Mutex<Place>,
+    standing: watch::Sender<Standing>,
     tasks: Tasks,
     clock: Arc<dyn Clock>,
 }
@@ -56,10 +61,31 @@ struct Inner {
 struct Place {
     session: Option<Arc<Session>>,
     /// The connection that carries it.
-    attached: Option<(u64, Voice)>,
+    attached: Option<Carrying>,
     /// Which connection was the last.
     connection: u64,
-    is_closed: bool,
+}
+
+/// A connection that carries the session.
+#[derive(Debug)]
+struct Carrying {
+    connection: u64,
+    voice: Voice,
+    streams: Arc<Streams>,
+}
+
+/// How it goes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Standing {
+    /// No gateway was there yet.
+    #[default]
+    Waiting,
+    /// A gateway has opened a session.
+    Connected,
+    /// The gateway is gone, or cannot be reached, and this is why.
+    Away(Arc<str>),
+    /// It is closed here.
+    Closed,
 }
 
 /// What a gateway opened, and may come back to.
@@ -115,6 +141,7 @@ impl Servant {
             instance: hex(&random).into(),
             roads: Roads::new(&offer),
             place: Mutex::default(),
+            standing: watch::Sender::default(),
             offer,
             tasks,
             clock,
@@ -151,6 +178,7 @@ impl Servant {
         let said = timeout(step, voice.send(&opened)).await;
         said.map_err(|_late| ServeError::Timeout)??;
         attached.session.servers.attach(&voice);
+        self.stand(Standing::Connected);
         let Err(error) = attached.read(&mut incoming).await;
         if attached.is_fenced() {
             return Err(ServeError::Fenced);
@@ -187,14 +215,20 @@ impl Servant {
 
     /// Opens a session or goes on with the one that is here. Another one ends, with all it held.
     fn open(&self, open: &Open, voice: &Voice) -> Result<Attached, ServeError> {
+        let streams = Streams::new(self.0.offer.limits.flow, voice.clone());
+        let streams = Arc::new(streams);
         let mut place = lock(&self.0.place);
-        if place.is_closed {
+        if self.is_closed() {
             voice.close(GOING_DOWN, "");
             return Err(ServeError::Ended(Ended::Local));
         }
         place.connection += 1;
         let connection = place.connection;
-        let before = place.attached.replace((connection, voice.clone()));
+        let before = place.attached.replace(Carrying {
+            connection,
+            voice: voice.clone(),
+            streams: Arc::clone(&streams),
+        });
         let known = place.session.take_if(|known| known.id == open.session);
         let other = place.session.take();
         let resumed = known.is_some();
@@ -206,27 +240,32 @@ impl Servant {
         });
         place.session = Some(Arc::clone(&session));
         drop(place);
-        if let Some((_, voice)) = before {
-            voice.close(FENCED, "another connection took its place");
+        if let Some(before) = before {
+            before.streams.clear();
+            let reason = "another connection took its place";
+            before.voice.close(FENCED, reason);
             session.servers.detach();
         }
         if let Some(other) = other {
             other.servers.kill();
         }
-        let streams = Streams::new(self.0.offer.limits.flow, voice.clone());
         Ok(Attached {
             servant: self.clone(),
             session,
             connection,
             resumed,
             voice: voice.clone(),
-            streams: Arc::new(streams),
+            streams,
         })
     }
 
     /// Ends a session that nobody came back to.
     async fn keep(self, session: Arc<Session>, connection: u64) {
-        sleep(self.0.offer.limits.keep).await;
+        tokio::select! {
+            biased;
+            () = self.closed() => return,
+            () = sleep(self.0.offer.limits.keep) => {}
+        }
         let mut place = lock(&self.0.place);
         if place.connection != connection || place.attached.is_some() {
             return;
@@ -237,19 +276,67 @@ impl Servant {
         self.0.roads.tidy();
     }
 
+    /// Sees how it goes.
+    #[must_use]
+    pub fn standing(&self) -> watch::Receiver<Standing> {
+        self.0.standing.subscribe()
+    }
+
+    /// Notes how it goes, unless it is closed.
+    pub(super) fn stand(&self, how: Standing) {
+        self.0.standing.send_if_modified(|standing| {
+            let is_new = *standing != Standing::Closed && *standing != how;
+            if is_new {
+                *standing = how;
+            }
+            is_new
+        });
+    }
+
+    /// Waits until it is closed.
+    pub(super) async fn closed(&self) {
+        let mut standing = self.standing();
+        // The sender is ours, so the channel cannot close under us.
+        let _ = standing.wait_for(|how| *how == Standing::Closed).await;
+    }
+
+    fn is_closed(&self) -> bool {
+        *self.0.standing.borrow() == Standing::Closed
+    }
+
     /// Goes down: what runs ends, and whoever is connected is told.
-    pub fn close(&self) {
-        let mut place = lock(&self.0.place);
-        place.is_closed = true;
-        let session = place.session.take();
-        let attached = place.attached.take();
-        drop(place);
+    pub async fn close(&self) {
+        self.stand(Standing::Closed);
+        let (session, attached) = {
+            let mut place = lock(&self.0.place);
+            (place.session.take(), place.attached.take())
+        };
         if let Some(session) = session {
             session.servers.kill();
         }
-        if let Some((_, voice)) = attached {
-            voice.close(GOING_DOWN, "");
+        if let Some(attached) = attached {
+            attached.streams.fail(&Fault {
+                code: FaultCode::Closing,
+                execution: Execution::Unknown,
+                reason: "the executor goes down".into(),
+            });
+            attached.voice.close(GOING_DOWN, "");
+            let _ = timeout(FAREWELL, attached.voice.over()).await;
         }
+    }
+
+    /// Returns what is offered.
+    #[must_use]
+    pub fn offer(&self) -> &Offer {
+        &self.0.offer
+    }
+
+    pub(super) fn clock(&self) -> &Arc<dyn Clock> {
+        &self.0.clock
+    }
+
+    pub(super) fn tasks(&self) -> &Tasks {
+        &self.0.tasks
     }
 }
 
@@ -266,16 +353,17 @@ struct Attached {
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        self.streams.clear(&Stopped::Cancelled);
+        self.streams.clear();
         self.voice.close(GOING_DOWN, "");
         let inner = &self.servant.0;
         let mut place = lock(&inner.place);
-        let is_ours = place.attached.as_ref().map(|(number, _)| *number) == Some(self.connection);
-        if !is_ours {
+        let ours = |carrying: &mut Carrying| carrying.connection == self.connection;
+        if place.attached.take_if(ours).is_none() {
             return;
         }
-        place.attached = None;
         drop(place);
+        self.servant
+            .stand(Standing::Away("the gateway is gone".into()));
         self.session.servers.detach();
         let keeping = self
             .servant

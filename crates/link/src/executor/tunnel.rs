@@ -241,9 +241,7 @@ impl Tunnel {
             None => return Err(HttpError::ConnectTimeout),
         }
         held.was_sent = true;
-        let Upload::Whole(body) = errand.request.body else {
-            return Err(HttpError::Invalid("its body is still arriving"));
-        };
+        let body = errand.request.body;
         let answered = async {
             tokio::select! {
                 biased;

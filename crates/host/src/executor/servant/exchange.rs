@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use bowline_core::egress::Denied;
 use bowline_core::error::Execution;
-use bowline_link::executor::{EGRESS_DENIED, Voice};
+use bowline_link::executor::Voice;
 use bowline_link::http::client::{Body, HttpClient, HttpError, Lines, Outgoing, Upload, Wait};
 use bowline_link::http::endpoint::Endpoint;
 use bowline_wire::executor::{Answered, Asked, DATA_BYTES_MAX, Fault, FaultCode, Fill, Frame};
@@ -94,7 +95,12 @@ impl Exchange {
             leaving: &|| {},
         };
         let sent = self.client.send(request, wait).await;
-        let response = sent.map_err(|error| fault(&error))?;
+        let response = sent.map_err(|error| {
+            if let HttpError::Denied(denied) = &error {
+                tell_remedy(&asked.server, denied);
+            }
+            fault(&error)
+        })?;
         let answer = Frame::Answer {
             stream: self.stream.number,
             answered: Answered {
@@ -112,9 +118,8 @@ impl Exchange {
         // What was read and may not be sent yet.
         let mut piece = Bytes::new();
         loop {
-            let allowed = match self.allowed(&mut body, &mut piece).await? {
-                Some(allowed) => allowed,
-                None => return Ok((offset, body.trailers())),
+            let Some(allowed) = self.allowed(&mut body, &mut piece).await? else {
+                return Ok((offset, body.trailers()));
             };
             if piece.is_empty() {
                 body.want(allowed.min(DATA_BYTES_MAX));
@@ -189,6 +194,17 @@ impl Exchange {
     }
 }
 
+/// Tells whoever keeps the executor what would let a request go where it was not let.
+fn tell_remedy(server: &str, denied: &Denied) {
+    let what = denied.what();
+    match denied.remedy() {
+        Some(rule) => {
+            tracing::warn!(server, %what, "a request is not allowed; `--allow {rule}` would allow it");
+        }
+        None => tracing::warn!(server, %what, "a request is not allowed"),
+    }
+}
+
 /// Reads headers. Each is checked: what is no header could be another request.
 fn lines(text: &[u8]) -> Result<Lines, Fault> {
     let mut lines = Lines::default();
@@ -240,7 +256,7 @@ fn fault(error: &HttpError) -> Fault {
         HttpError::Invalid(_) => FaultCode::Invalid,
         HttpError::FirstByteTimeout => FaultCode::FirstByteTimeout,
         HttpError::Head(_) => FaultCode::Head,
-        HttpError::Elsewhere(failure) if &*failure.code == EGRESS_DENIED => FaultCode::Denied,
+        HttpError::Denied(_) => FaultCode::Denied,
         HttpError::Lost(_) | HttpError::Elsewhere(_) | HttpError::TooLong { .. } => FaultCode::Lost,
     };
     let reason = match error {
@@ -249,9 +265,10 @@ fn fault(error: &HttpError) -> Fault {
         }
         HttpError::Invalid(reason) => (*reason).into(),
         HttpError::Elsewhere(failure) => failure.reason.as_ref().into(),
-        HttpError::ConnectTimeout | HttpError::FirstByteTimeout | HttpError::TooLong { .. } => {
-            error.to_string().into()
-        }
+        HttpError::Denied(_)
+        | HttpError::ConnectTimeout
+        | HttpError::FirstByteTimeout
+        | HttpError::TooLong { .. } => error.to_string().into(),
     };
     Fault {
         code,

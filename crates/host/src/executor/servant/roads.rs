@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex};
 
 use bowline_core::sync::lock;
 use bowline_link::http::client::HttpClient;
-use bowline_link::http::hyper_client::{ClientLimits, HyperClient};
+use bowline_link::http::hyper_client::{ClientLimits, Gate, HyperClient};
 
-use crate::executor::offer::Offer;
+use crate::executor::offer::{Allowed, Offer};
 
 /// Servers of gateways whose connections are kept.
 const ROADS_MAX: usize = 256;
@@ -16,6 +16,7 @@ const ROADS_MAX: usize = 256;
 #[derive(Debug)]
 pub(super) struct Roads {
     limits: ClientLimits,
+    allowed: Allowed,
     clients: Mutex<HashMap<Arc<str>, Arc<HyperClient>>>,
 }
 
@@ -23,6 +24,7 @@ impl Roads {
     pub(super) fn new(offer: &Offer) -> Self {
         Self {
             limits: offer.limits.client,
+            allowed: offer.egress.clone(),
             clients: Mutex::default(),
         }
     }
@@ -38,7 +40,9 @@ impl Roads {
         {
             clients.remove(&other);
         }
-        let client = Arc::new(HyperClient::new(self.limits).ok()?);
+        // With more rules than can be, nothing is allowed.
+        let gate = Gate::new(Arc::new(self.allowed.of(server).unwrap_or_default()));
+        let client = Arc::new(HyperClient::gated(self.limits, gate).ok()?);
         clients.insert(Arc::clone(server), Arc::clone(&client));
         Some(client)
     }

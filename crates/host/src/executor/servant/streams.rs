@@ -235,21 +235,30 @@ impl Streams {
         }
     }
 
-    /// The connection is over, or is to be: all are stopped, and no more are taken.
-    pub(super) fn clear(&self, why: &Stopped) {
+    /// The connection is over: all are stopped, and no more are taken.
+    pub(super) fn clear(&self) {
+        self.stop_all();
+    }
+
+    /// The connection is to be over: all are told why.
+    pub(super) fn fail(&self, fault: &Fault) {
+        for stream in self.stop_all() {
+            self.voice.say(&Frame::Failed {
+                stream: stream.number,
+                fault: fault.clone(),
+            });
+        }
+    }
+
+    fn stop_all(&self) -> Vec<Arc<Stream>> {
         let mut table = lock(&self.table);
         table.is_over = true;
         let live: Vec<_> = table.live.values().cloned().collect();
         drop(table);
-        for stream in live {
-            self.stop(&stream, why.clone());
+        for stream in &live {
+            self.stop(stream, Stopped::Cancelled);
         }
-    }
-
-    /// Returns how many there are.
-    #[cfg(test)]
-    pub(super) fn count(&self) -> usize {
-        lock(&self.table).live.len()
+        live
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_core::egress::Rule;
 use bowline_core::flow::FlowLimits;
 use bowline_host::executor::{Offer, Servant, ServeError};
 use bowline_host::ports::SystemClock;
@@ -94,6 +95,34 @@ impl Gateway {
         soon(self.outgoing.send(frame.to_bytes())).await.unwrap();
     }
 
+    pub(super) async fn ask(&self, stream: u64, asked: Asked) {
+        self.say(Frame::Request { stream, asked }).await;
+    }
+
+    pub(super) async fn send(&self, stream: u64, offset: u64, bytes: impl Into<Bytes>) {
+        let bytes = bytes.into();
+        self.say(Frame::Data {
+            stream,
+            offset,
+            bytes,
+        })
+        .await;
+    }
+
+    pub(super) async fn end(&self, stream: u64, offset: u64, trailers: &'static str) {
+        let trailers = Bytes::from_static(trailers.as_bytes());
+        self.say(Frame::End {
+            stream,
+            offset,
+            trailers,
+        })
+        .await;
+    }
+
+    pub(super) async fn credit(&self, stream: u64, bytes: u64) {
+        self.say(Frame::Credit { stream, bytes }).await;
+    }
+
     pub(super) async fn next(&mut self) -> Frame {
         let message = soon(self.incoming.next()).await.unwrap();
         Frame::read(&message).unwrap()
@@ -116,6 +145,18 @@ impl Gateway {
                 Frame::Credit { .. } => {}
                 other => panic!("{other:?}"),
             }
+        }
+    }
+
+    /// Waits for the next piece of an answer.
+    pub(super) async fn piece(&mut self, number: u64) -> (u64, Bytes) {
+        match self.next().await {
+            Frame::Data {
+                stream,
+                offset,
+                bytes,
+            } if stream == number => (offset, bytes),
+            other => panic!("{other:?}"),
         }
     }
 
@@ -185,7 +226,10 @@ impl Upstream {
 
     /// Returns who may go there, as an offer says it.
     pub(super) fn offer(&self) -> Offer {
-        Offer::new("office")
+        let rule = format!("localhost:{}", self.listener.local_addr().unwrap().port());
+        let mut offer = Offer::new("office");
+        offer.egress.all = vec![Rule::parse(&rule).unwrap()];
+        offer
     }
 
     /// Takes a connection and reads the head of the request on it.
