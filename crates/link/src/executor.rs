@@ -18,6 +18,7 @@ use crate::http::client::{HttpError, Outgoing, Response, Wait};
 use crate::link::BoxFuture;
 use crate::websocket::Ended;
 
+pub(crate) use faults::denied;
 pub use faults::{EGRESS_DENIED, EXECUTOR_AWAY, EXECUTOR_BUSY, EXECUTOR_REFUSED, away, told};
 pub use session::{Attached, Session};
 pub use tunnel::{
