@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use bowline_core::egress::{Egress, Rule};
 use bowline_link::http::endpoint::{Endpoint, EndpointError};
 
 use super::expand::Source;
@@ -50,9 +51,9 @@ pub struct ExecutorConfig {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServantConfig {
     /// What may be reached for every server of the gateway.
-    pub allow: Vec<Arc<str>>,
+    pub allow: Vec<Rule>,
     /// What may be reached for single ones as well.
-    pub servers: BTreeMap<Arc<str>, Vec<Arc<str>>>,
+    pub servers: BTreeMap<Arc<str>, Vec<Rule>>,
     /// Secrets that are filled in, by name.
     pub secrets: BTreeMap<Arc<str>, HeldSecret>,
 }
@@ -63,7 +64,7 @@ pub struct HeldSecret {
     /// Read whenever it is sent.
     pub value: Template,
     /// Where it may be sent; everywhere that may be reached where absent.
-    pub to: Option<Vec<Arc<str>>>,
+    pub to: Option<Egress>,
 }
 
 /// Reads the address of an executor or of a gateway, `ws` or `http`, with or without TLS.
@@ -150,22 +151,22 @@ fn look(warnings: &mut Vec<Warning>, one: &file::Executor, executor: &ExecutorCo
 }
 
 fn own(servant: &file::Servant, ground: &Ground) -> ServantConfig {
-    let places = |texts: &[Text]| -> Vec<Arc<str>> {
-        texts.iter().map(|text| text.text.trim().into()).collect()
-    };
+    let servers = servant.servers.iter();
     let mut own = ServantConfig {
-        allow: places(&servant.allow),
-        ..ServantConfig::default()
+        allow: servant.allow.clone(),
+        servers: servers
+            .map(|(name, allow)| (name.as_str().into(), allow.clone()))
+            .collect(),
+        secrets: BTreeMap::new(),
     };
-    for (name, allow) in &servant.servers {
-        own.servers.insert(name.as_str().into(), places(allow));
-    }
     for secret in &servant.secrets {
         // One without a value was told already.
         if let Some(value) = &secret.value {
+            let to = secret.to.clone();
             let held = HeldSecret {
                 value: Template::new(&value.text, ground),
-                to: secret.to.as_deref().map(places),
+                // There are no more than fit: the file was read so.
+                to: to.map(|to| Egress::new(to).unwrap_or_default()),
             };
             own.secrets.insert(secret.name.as_str().into(), held);
         }
