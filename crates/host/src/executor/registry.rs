@@ -7,7 +7,7 @@ mod status;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use bowline_core::backoff::Backoff;
@@ -55,8 +55,6 @@ pub struct ExecutorsOptions {
     pub backoff: Backoff,
     /// A connection that lasted so long was a good one.
     pub steady: Duration,
-    /// Is told who comes and goes.
-    pub events: Option<Events>,
 }
 
 impl Default for ExecutorsOptions {
@@ -77,7 +75,6 @@ impl Default for ExecutorsOptions {
                 cap: Duration::from_secs(30),
             },
             steady: Duration::from_secs(10),
-            events: None,
         }
     }
 }
@@ -121,6 +118,8 @@ struct Shared {
     options: ExecutorsOptions,
     names: Mutex<BTreeMap<Arc<str>, Arc<Entry>>>,
     closing: watch::Sender<bool>,
+    /// Is told who comes and goes; there is none before the host is.
+    events: OnceLock<Events>,
 }
 
 impl Executors {
@@ -134,8 +133,14 @@ impl Executors {
                 options,
                 names: Mutex::default(),
                 closing: watch::Sender::new(false),
+                events: OnceLock::new(),
             }),
         }
+    }
+
+    /// Tells those who watch a host who comes and goes, from now on.
+    pub fn report_to(&self, events: Events) {
+        let _second = self.shared.events.set(events);
     }
 
     /// Returns the bounds that a connection of an executor that joins must be made with.
@@ -287,7 +292,7 @@ impl Executors {
 
 impl Shared {
     fn tell(&self, name: &Arc<str>, state: &'static str, reason: Option<Arc<str>>) {
-        if let Some(events) = &self.options.events {
+        if let Some(events) = self.events.get() {
             events.tell(What::Executor {
                 name: Arc::clone(name),
                 state,
