@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bowline_core::egress::{Egress, Rule};
+pub use bowline_host::executor::Protocol;
 use bowline_link::http::endpoint::{Endpoint, EndpointError};
 
 use super::expand::Source;
@@ -12,29 +13,8 @@ use super::frame::{Problem, place};
 use super::reach::{Ground, Template};
 use super::{Config, Warning};
 
-/// What is spoken with an executor.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Protocol {
-    /// Our own protocol.
-    #[default]
-    Bowline,
-    /// That of the exec-server of Codex.
-    ExecServer,
-}
-
-impl Protocol {
-    /// All that there are.
-    pub const ALL: [Self; 2] = [Self::Bowline, Self::ExecServer];
-
-    /// Returns the word used in configuration and API.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Bowline => "bowline",
-            Self::ExecServer => "exec-server",
-        }
-    }
-}
+/// What can be spoken with an executor.
+pub(crate) const PROTOCOLS: [Protocol; 2] = [Protocol::Bowline, Protocol::ExecServer];
 
 /// An executor that is dialled.
 #[derive(Clone, Debug, PartialEq, Eq)]

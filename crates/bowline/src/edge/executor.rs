@@ -62,7 +62,8 @@ impl Porter for Entrance {
             && refusal.code.as_deref() == Some(NOT_ALLOWED)
         {
             let principal = &proven.principal;
-            self.arrival.note(principal, "executor.hello", &reason, None);
+            self.arrival
+                .note(principal, "executor.hello", &reason, None);
         }
         // What it calls itself is anything until it is let in.
         let name = if name::is_server(name) { name } else { "?" };

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use clap::{Args, Subcommand};
 
 use crate::config::Protocol;
+use crate::config::executor::PROTOCOLS;
 
 /// What to do with executors.
 #[derive(Clone, Debug, Subcommand)]
@@ -64,7 +65,7 @@ pub struct Listen {
 }
 
 fn protocol(text: &str) -> Result<Protocol, String> {
-    let known = Protocol::ALL.into_iter();
+    let known = PROTOCOLS.into_iter();
     let found = known.clone().find(|protocol| protocol.as_str() == text);
     found.ok_or_else(|| {
         let known: Vec<_> = known.map(Protocol::as_str).collect();

@@ -9,7 +9,7 @@ use super::broker::{self, Said};
 use super::keys;
 use super::reader::Reader;
 use super::server::{Text, choice, inside};
-use crate::config::executor::Protocol;
+use crate::config::executor::{PROTOCOLS, Protocol};
 use crate::config::frame::Problem;
 use crate::config::name;
 use crate::config::tree::{Entry, Node};
@@ -72,7 +72,7 @@ pub(super) fn all(reader: &mut Reader, node: &Node, place: &str) -> Vec<Executor
             match entry.key.as_str() {
                 "url" => one.url = reader.text(entry),
                 "protocol" => {
-                    let choices = Protocol::ALL.map(|protocol| (protocol.as_str(), protocol));
+                    let choices = PROTOCOLS.map(|protocol| (protocol.as_str(), protocol));
                     one.protocol = choice(reader, entry, &choices).unwrap_or_default();
                 }
                 "token" => one.token = reader.text(entry),

@@ -37,10 +37,9 @@ impl Executors {
         out.gauge(name::EXECUTOR_STREAMS, help, &self.streams)?;
         let kind = MetricType::Counter;
         let help = "Requests and servers that were begun on executors";
-        let opened = out
-            .0
-            .encode_descriptor(name::EXECUTOR_OPENED, help, None, kind)?;
-        opened_counter(opened, self.opened)?;
+        out.0
+            .encode_descriptor(name::EXECUTOR_OPENED, help, None, kind)?
+            .encode_counter::<super::NoLabelSet, _, u64>(&self.opened, None)?;
         let help = "Bytes of bodies that went through executors";
         let mut family = out
             .0
@@ -53,11 +52,4 @@ impl Executors {
         }
         Ok(())
     }
-}
-
-fn opened_counter(
-    mut metric: prometheus_client::encoding::MetricEncoder<'_>,
-    number: u64,
-) -> fmt::Result {
-    metric.encode_counter::<super::NoLabelSet, _, u64>(&number, None)
 }
