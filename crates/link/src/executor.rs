@@ -24,6 +24,7 @@ pub use session::{Attached, Session};
 pub use tunnel::{
     BROKE_PROTOCOL, CREDENTIAL_OVER, FENCED, GOING_DOWN, GreetError, REFUSED, Tunnel, greet,
 };
+pub use voice::Voice;
 
 /// One request for one server.
 #[derive(Debug)]

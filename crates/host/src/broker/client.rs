@@ -1,6 +1,5 @@
 //! A connection to a hub that is made anew when it is lost.
 
-mod address;
 mod connection;
 mod errand;
 mod keeper;
@@ -27,6 +26,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::timeout_at;
 
 use super::{Errand, ErrandError, Manifest, Remote};
+use crate::address;
 use crate::credential::Credential;
 use crate::ports::{Clock, SystemClock};
 use crate::tasks::Tasks;
@@ -281,7 +281,7 @@ impl Client {
             index: Arc::default(),
         };
         let shared = Arc::new(Shared {
-            endpoint: address::parse(endpoint)?,
+            endpoint: address::parse(endpoint, address::BROKER)?,
             credential,
             served,
             instance: hex(&random).into(),

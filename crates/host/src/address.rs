@@ -1,12 +1,15 @@
-//! Where the broker of a hub is, from what people write.
+//! Where peers and executors come in, from what people write.
 
 use bowline_link::http::endpoint::{Endpoint, EndpointError};
 
 /// Where a hub has its broker.
-const PATH: &str = "/broker";
+pub(crate) const BROKER: &str = "/broker";
 
-/// Reads `http(s)://HOST:PORT` or `ws(s)://HOST:PORT`, with or without the path of the broker.
-pub(super) fn parse(text: &str) -> Result<Endpoint, EndpointError> {
+/// Where a gateway takes executors in, and an executor gateways.
+pub(crate) const EXECUTOR: &str = "/executor";
+
+/// Reads `http(s)://HOST:PORT` or `ws(s)://HOST:PORT`, with or without the path of the entrance.
+pub(crate) fn parse(text: &str, entrance: &str) -> Result<Endpoint, EndpointError> {
     let text = text.trim();
     let text = match text.split_once("://") {
         Some((scheme, rest)) if scheme.eq_ignore_ascii_case("ws") => format!("http://{rest}"),
@@ -15,9 +18,9 @@ pub(super) fn parse(text: &str) -> Result<Endpoint, EndpointError> {
     };
     let endpoint = Endpoint::parse(&text)?;
     let path = endpoint.uri().path().trim_end_matches('/');
-    match path.ends_with(PATH) {
+    match path.ends_with(entrance) {
         true => endpoint.resolve(path),
-        false => endpoint.resolve(&format!("{path}{PATH}")),
+        false => endpoint.resolve(&format!("{path}{entrance}")),
     }
 }
 
@@ -34,9 +37,15 @@ mod tests {
             ("WSS://h/broker/", "https://h/broker"),
             (" https://h/behind ", "https://h/behind/broker"),
         ] {
-            assert_eq!(parse(text).unwrap().to_string(), want, "{text}");
+            assert_eq!(parse(text, BROKER).unwrap().to_string(), want, "{text}");
         }
-        assert_eq!(parse("ftp://h").unwrap_err(), EndpointError::Scheme);
-        assert_eq!(parse("h:1/broker").unwrap_err(), EndpointError::Invalid);
+        assert_eq!(
+            parse("ftp://h", EXECUTOR).unwrap_err(),
+            EndpointError::Scheme
+        );
+        assert_eq!(
+            parse("h:1/broker", BROKER).unwrap_err(),
+            EndpointError::Invalid
+        );
     }
 }
