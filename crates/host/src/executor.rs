@@ -3,7 +3,12 @@
 //! The gateway has [`Executors`], the registry of those that are connected, whether they joined or
 //! were dialled. The **servant** is what runs inside an executor and does what it is asked.
 
+mod offer;
 mod registry;
+mod servant;
+mod servers;
 
 pub use crate::credential::Credential;
+pub use offer::{Egress, NoSecret, NoSecrets, Offer, OfferLimits, Secrets};
 pub use registry::Executors;
+pub use servant::{Servant, ServeError};

@@ -6,3 +6,4 @@
     clippy::indexing_slicing,
     reason = "tests"
 )]
+mod servant;

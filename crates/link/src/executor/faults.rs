@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_core::egress::Denied;
 use bowline_core::error::{Class, Execution, Failure, Origin, Retry};
 use bowline_wire::executor::{Fault, FaultCode};
 
@@ -59,6 +60,13 @@ pub fn away(reason: &str) -> HttpError {
     elsewhere(Class::Unavailable, never, retry, EXECUTOR_AWAY, reason)
 }
 
+/// Returns what is said of a request to where nothing may go.
+pub(crate) fn denied(denied: &Denied) -> Arc<Failure> {
+    let reason = denied.to_string();
+    let never = Execution::NotStarted;
+    failure(Class::Denied, never, Retry::Never, EGRESS_DENIED, &reason)
+}
+
 /// Returns what is said where an executor has no place for one more.
 pub(super) fn busy(reason: &str) -> HttpError {
     let retry = Retry::After(AGAIN);
@@ -73,14 +81,24 @@ fn elsewhere(
     code: &str,
     reason: &str,
 ) -> HttpError {
-    HttpError::Elsewhere(Arc::new(Failure {
+    HttpError::Elsewhere(failure(class, execution, retry, code, reason))
+}
+
+fn failure(
+    class: Class,
+    execution: Execution,
+    retry: Retry,
+    code: &str,
+    reason: &str,
+) -> Arc<Failure> {
+    Arc::new(Failure {
         class,
         execution,
         retry,
         origin: Origin::Executor,
         code: code.into(),
         reason: reason.into(),
-    }))
+    })
 }
 
 #[cfg(test)]

@@ -241,7 +241,9 @@ impl Tunnel {
             None => return Err(HttpError::ConnectTimeout),
         }
         held.was_sent = true;
-        let body = errand.request.body;
+        let Upload::Whole(body) = errand.request.body else {
+            return Err(HttpError::Invalid("its body is still arriving"));
+        };
         let answered = async {
             tokio::select! {
                 biased;

@@ -21,7 +21,7 @@ const STUCK: u16 = 1013;
 
 /// The writing half of a connection with an executor. Cheap to clone.
 #[derive(Clone, Debug)]
-pub(crate) struct Voice {
+pub struct Voice {
     outgoing: Outgoing,
     late: Arc<Late>,
 }
@@ -36,7 +36,8 @@ struct Late {
 
 impl Voice {
     /// Takes over the writing half. What must not wait is sent by a task where there is no room.
-    pub(crate) fn new(outgoing: Outgoing, spawner: &dyn Spawner) -> Self {
+    #[must_use]
+    pub fn new(outgoing: Outgoing, spawner: &dyn Spawner) -> Self {
         let late = Arc::<Late>::default();
         let task = follow(outgoing.clone(), Arc::clone(&late));
         spawner.spawn("executor late frames", Box::pin(task));
@@ -45,12 +46,18 @@ impl Voice {
 
     /// Says something, once there is room. Where this is dropped before it returns, nothing was
     /// said.
-    pub(crate) async fn send(&self, frame: &Frame) -> Result<(), Ended> {
+    ///
+    /// # Errors
+    /// The connection is over, and it was not said.
+    pub async fn send(&self, frame: &Frame) -> Result<(), Ended> {
         self.outgoing.send(frame.to_bytes()).await
     }
 
     /// Sends a piece of a body, once there is room.
-    pub(crate) async fn data(&self, stream: u64, offset: u64, bytes: &[u8]) -> Result<(), Ended> {
+    ///
+    /// # Errors
+    /// The connection is over, and it was not sent.
+    pub async fn data(&self, stream: u64, offset: u64, bytes: &[u8]) -> Result<(), Ended> {
         self.outgoing
             .send(executor::data(stream, offset, bytes))
             .await?;
@@ -60,7 +67,7 @@ impl Voice {
     }
 
     /// Says something small, without waiting: a credit, a cancel, a stop.
-    pub(crate) fn say(&self, frame: &Frame) {
+    pub fn say(&self, frame: &Frame) {
         let mut queue = lock(&self.late.queue);
         // What waits goes first.
         let message = match queue.is_empty() {
@@ -83,19 +90,24 @@ impl Voice {
     }
 
     /// Returns how many bytes of bodies were sent.
-    pub(crate) fn sent_bytes(&self) -> u64 {
+    #[must_use]
+    pub fn sent_bytes(&self) -> u64 {
         self.late.sent_bytes.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn close(&self, code: u16, reason: &str) {
+    /// Closes the connection, once what was said is written.
+    pub fn close(&self, code: u16, reason: &str) {
         self.outgoing.close(code, reason);
     }
 
-    pub(crate) fn ended(&self) -> Option<Ended> {
+    /// Returns how the connection ended, once it has.
+    #[must_use]
+    pub fn ended(&self) -> Option<Ended> {
         self.outgoing.ended()
     }
 
-    pub(crate) async fn over(&self) -> Ended {
+    /// Waits for the end of the connection.
+    pub async fn over(&self) -> Ended {
         self.outgoing.over().await
     }
 }

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
+use bowline_core::egress::Denied;
 use bowline_core::error::{Execution, Failure};
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 use thiserror::Error;
@@ -106,6 +107,9 @@ pub enum HttpError {
     /// No connection came about in time.
     #[error("no connection in time")]
     ConnectTimeout,
+    /// Who carries it may not go there.
+    #[error("{0}")]
+    Denied(Arc<Denied>),
     /// The request cannot be sent as it is.
     #[error("the request cannot be sent: {0}")]
     Invalid(&'static str),
@@ -135,7 +139,9 @@ impl HttpError {
     pub fn execution(&self) -> Execution {
         match self {
             Self::Elsewhere(failure) => failure.execution,
-            Self::Unreachable(_) | Self::ConnectTimeout | Self::Invalid(_) => Execution::NotStarted,
+            Self::Unreachable(_) | Self::ConnectTimeout | Self::Denied(_) | Self::Invalid(_) => {
+                Execution::NotStarted
+            }
             Self::FirstByteTimeout | Self::Head(_) | Self::Lost(_) | Self::TooLong { .. } => {
                 Execution::Unknown
             }

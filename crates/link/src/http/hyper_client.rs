@@ -6,6 +6,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_core::egress::Denied;
 use http::Uri;
 use http::uri::PathAndQuery;
 use hyper_rustls::{ConfigBuilderExt, HttpsConnector, HttpsConnectorBuilder};
@@ -19,8 +20,11 @@ use super::client::{HttpClient, HttpError, Outgoing, Response, Wait, causes};
 use super::endpoint::Endpoint;
 use crate::link::BoxFuture;
 
+mod gate;
 mod pool;
 mod wire;
+use gate::Gated;
+pub use gate::{Gate, Lookup, SystemLookup};
 use pool::Pool;
 use wire::{Refused, Uploading, Wire};
 
@@ -56,9 +60,16 @@ impl Default for ClientLimits {
 /// A connection is driven by the task whose request it carries, so an answer costs no other task
 /// and no wake-up between two.
 pub struct HyperClient {
-    connector: HttpsConnector<HttpConnector>,
+    connector: Connector,
     pool: Arc<Pool>,
     limits: ClientLimits,
+}
+
+/// What dials.
+#[derive(Clone)]
+enum Connector {
+    Open(HttpsConnector<HttpConnector>),
+    Gated(HttpsConnector<Gated>),
 }
 
 impl fmt::Debug for HyperClient {
@@ -83,7 +94,30 @@ impl HyperClient {
     #[must_use]
     pub fn with_tls(limits: ClientLimits, tls: ClientConfig) -> Self {
         Self {
-            connector: connector(limits.connect, tls),
+            connector: Connector::Open(connector(limits.connect, tls)),
+            pool: Arc::new(Pool::new(limits.idle_max)),
+            limits,
+        }
+    }
+
+    /// Returns a client that trusts the roots of the web and dials only what `gate` lets through.
+    ///
+    /// # Errors
+    /// The cryptography provider does not support the protocol versions.
+    pub fn gated(limits: ClientLimits, gate: Gate) -> Result<Self, rustls::Error> {
+        Ok(Self::gated_with_tls(limits, gate, web_roots()?))
+    }
+
+    /// Returns a client that trusts what `tls` says and dials only what `gate` lets through.
+    #[must_use]
+    pub fn gated_with_tls(limits: ClientLimits, gate: Gate, tls: ClientConfig) -> Self {
+        let gated = Gated {
+            gate,
+            tcp: tcp(limits.connect),
+            connect: limits.connect,
+        };
+        Self {
+            connector: Connector::Gated(over_tls(gated, tls)),
             pool: Arc::new(Pool::new(limits.idle_max)),
             limits,
         }
@@ -118,7 +152,10 @@ impl HyperClient {
     async fn dial(&self, to: &Endpoint, by: Option<Instant>) -> Result<Box<Wire>, HttpError> {
         let address = address(to)?;
         let connecting = tokio::time::timeout(self.limits.connect, async {
-            let stream = self.connector.clone().oneshot(address).await;
+            let stream = match self.connector.clone() {
+                Connector::Open(open) => open.oneshot(address).await,
+                Connector::Gated(gated) => gated.oneshot(address).await,
+            };
             let stream = stream.map_err(|error| not_reached(&*error))?;
             Ok(Box::new(Wire::from(stream)))
         });
@@ -162,11 +199,19 @@ pub(crate) fn web_roots() -> Result<ClientConfig, rustls::Error> {
 
 /// Returns what dials: plain, or over TLS.
 pub(crate) fn connector(connect: Duration, tls: ClientConfig) -> HttpsConnector<HttpConnector> {
+    over_tls(tcp(connect), tls)
+}
+
+fn tcp(connect: Duration) -> HttpConnector {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
     tcp.set_keepalive(Some(KEEPALIVE));
     tcp.set_connect_timeout(Some(connect));
+    tcp
+}
+
+fn over_tls<T>(tcp: T, tls: ClientConfig) -> HttpsConnector<T> {
     HttpsConnectorBuilder::new()
         .with_tls_config(tls)
         .https_or_http()
@@ -180,6 +225,9 @@ fn not_reached(error: &(dyn Error + 'static)) -> HttpError {
         let io = cause.downcast_ref::<io::Error>();
         if io.is_some_and(|io| io.kind() == io::ErrorKind::TimedOut) {
             return HttpError::ConnectTimeout;
+        }
+        if let Some(denied) = cause.downcast_ref::<Denied>() {
+            return HttpError::Denied(Arc::new(denied.clone()));
         }
         next = cause.source();
     }

@@ -19,6 +19,7 @@ use super::client::{HttpClient, HttpError, Outgoing, Response, Upload, Wait};
 use super::credentials::Credentials;
 use super::endpoint::{Endpoint, EndpointError};
 use super::session::Held;
+use crate::executor;
 use crate::link::{Exit, KeyHeader, LinkError, NotSent};
 
 /// Redirects that are followed for one request.
@@ -95,6 +96,7 @@ pub(super) fn trouble(error: HttpError) -> LinkError {
         HttpError::Head(reason) => LinkError::BadHead(reason),
         HttpError::Lost(_) => LinkError::Lost(Exit::Closed),
         HttpError::Elsewhere(failure) => LinkError::Elsewhere(failure),
+        HttpError::Denied(denied) => LinkError::Elsewhere(executor::denied(&denied)),
         HttpError::TooLong { bytes_max } => LinkError::TooLong { bytes_max },
     }
 }

@@ -31,7 +31,8 @@ pub trait Chunks: fmt::Debug + Send + Sync {
     }
 
     /// Says how much the reader takes of the next piece: no more is fetched for it, where that
-    /// can be helped.
+    /// can be helped. Where it takes nothing, only the rest of the request goes on, and the end of
+    /// a body that is over is told.
     fn want(&mut self, _bytes_max: usize) {}
 }
 
@@ -77,7 +78,8 @@ impl Body {
     }
 
     /// Says how much the reader takes of the next piece: no more is fetched for it, where that
-    /// can be helped.
+    /// can be helped. Where it takes nothing, only the rest of the request goes on, and the end of
+    /// a body that is over is told.
     pub fn want(&mut self, bytes_max: usize) {
         if let State::Open(chunks) = &mut self.0 {
             chunks.want(bytes_max);

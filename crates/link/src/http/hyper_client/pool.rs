@@ -97,6 +97,7 @@ impl Pool {
                 first,
                 open: Some(reading),
                 trailers: Bytes::new(),
+                wants_nothing: false,
                 to: Arc::clone(to),
                 pool: Arc::clone(self),
             }))
@@ -118,12 +119,21 @@ struct Kept {
     open: Option<Reading>,
     /// What followed the body, once it is over.
     trailers: Bytes,
+    /// Whether only the rest of the request goes on.
+    wants_nothing: bool,
     to: Arc<Origin>,
     pool: Arc<Pool>,
 }
 
 impl Chunks for Kept {
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, HttpError>>> {
+        if self.wants_nothing && (self.first.is_some() || self.open.is_some()) {
+            let sent = self.open.as_mut().map(|reading| reading.send_on(cx));
+            return match sent {
+                Some(Err(error)) => Poll::Ready(Some(Err(error))),
+                Some(Ok(())) | None => Poll::Pending,
+            };
+        }
         if let Some(first) = self.first.take() {
             return Poll::Ready(Some(Ok(first)));
         }
@@ -145,6 +155,7 @@ impl Chunks for Kept {
     }
 
     fn want(&mut self, bytes_max: usize) {
+        self.wants_nothing = bytes_max == 0;
         if let Some(reading) = &mut self.open {
             reading.want(bytes_max);
         }

@@ -363,7 +363,7 @@ impl Reading {
     }
 
     /// Goes on with a request that has not gone out to its end.
-    fn send_on(&mut self, cx: &mut Context<'_>) -> Result<(), HttpError> {
+    pub(super) fn send_on(&mut self, cx: &mut Context<'_>) -> Result<(), HttpError> {
         let Some(upload) = &mut self.upload else {
             return Ok(());
         };

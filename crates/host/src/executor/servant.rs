@@ -1,0 +1,403 @@
+//! What an executor does for a gateway, over one connection after the other.
+
+mod exchange;
+mod roads;
+mod streams;
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bowline_core::error::Execution;
+use bowline_core::hex::hex;
+use bowline_core::sync::lock;
+use bowline_link::executor::{BROKE_PROTOCOL, FENCED, GOING_DOWN, Voice};
+use bowline_link::websocket::{Ended, Incoming, Outgoing};
+use bowline_wire::executor::{
+    Asked, Fault, FaultCode, Frame, FrameError, Hello, Open, Opened, VERSION,
+};
+use thiserror::Error;
+use tokio::time::{sleep, timeout};
+
+use super::offer::Offer;
+use super::servers::Servers;
+use crate::ports::Clock;
+use crate::tasks::Tasks;
+
+use self::exchange::Exchange;
+use self::roads::Roads;
+use self::streams::{NotTaken, Stopped, Streams};
+
+/// How often connections with servers are looked at.
+const TIDY_EVERY: Duration = Duration::from_secs(10);
+
+/// What an executor calls its software.
+const SOFTWARE: &str = concat!("bowline/", env!("CARGO_PKG_VERSION"));
+
+/// Bytes of the name of a server of a gateway.
+const SERVER_BYTES_MAX: usize = 256;
+
+/// Performs what gateways ask for. Cheap to clone; serves one session at a time.
+#[derive(Clone, Debug)]
+pub struct Servant(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    offer: Offer,
+    /// Changes with every start.
+    instance: Arc<str>,
+    roads: Roads,
+    place: Mutex<Place>,
+    tasks: Tasks,
+    clock: Arc<dyn Clock>,
+}
+
+/// Who is served.
+#[derive(Debug, Default)]
+struct Place {
+    session: Option<Arc<Session>>,
+    /// The connection that carries it.
+    attached: Option<(u64, Voice)>,
+    /// Which connection was the last.
+    connection: u64,
+    is_closed: bool,
+}
+
+/// What a gateway opened, and may come back to.
+#[derive(Debug)]
+struct Session {
+    id: Arc<str>,
+    servers: Servers,
+}
+
+/// Why a connection is over.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum ServeError {
+    /// It ended.
+    #[error("the connection ended")]
+    Ended(#[from] Ended),
+    /// The gateway said what is no frame.
+    #[error("what the gateway says is not valid")]
+    Frame(#[from] FrameError),
+    /// The gateway said something that has no place there.
+    #[error("the gateway did not keep to the protocol: {0}")]
+    Unexpected(&'static str),
+    /// The gateway speaks another revision.
+    #[error("the gateway speaks revision {0}")]
+    Version(u64),
+    /// The handshake took too long.
+    #[error("no handshake in time")]
+    Timeout,
+    /// Another connection carries what this one did.
+    #[error("another connection took its place")]
+    Fenced,
+}
+
+impl ServeError {
+    /// Tells a gateway that broke the protocol, and ends the connection.
+    fn tell(&self, outgoing: &Outgoing) {
+        match self {
+            Self::Ended(_) | Self::Fenced => {}
+            Self::Frame(_) | Self::Unexpected(_) | Self::Version(_) | Self::Timeout => {
+                outgoing.close(BROKE_PROTOCOL, &self.to_string());
+            }
+        }
+    }
+}
+
+impl Servant {
+    /// Returns a servant that nobody has asked for anything.
+    #[must_use]
+    pub fn new(offer: Offer, tasks: Tasks, clock: Arc<dyn Clock>) -> Self {
+        let mut random = [0; 16];
+        // Without random numbers two starts look like one, and nothing of the first is here.
+        let _unlikely = getrandom::fill(&mut random);
+        Self(Arc::new(Inner {
+            instance: hex(&random).into(),
+            roads: Roads::new(&offer),
+            place: Mutex::default(),
+            offer,
+            tasks,
+            clock,
+        }))
+    }
+
+    /// Serves the gateway at the other end of a connection until that is over.
+    ///
+    /// # Errors
+    /// Always: it says why the connection is over.
+    pub async fn attend(&self, (outgoing, incoming): (Outgoing, Incoming)) -> ServeError {
+        let told = outgoing.clone();
+        let served = self.serve(outgoing, incoming).await;
+        let Err(error) = served;
+        error.tell(&told);
+        error
+    }
+
+    async fn serve(
+        &self,
+        outgoing: Outgoing,
+        mut incoming: Incoming,
+    ) -> Result<std::convert::Infallible, ServeError> {
+        let step = self.0.offer.limits.step;
+        let open = timeout(step, self.greet(&outgoing, &mut incoming));
+        let open = open.await.map_err(|_late| ServeError::Timeout)??;
+        let told = outgoing.clone();
+        let voice = Voice::new(outgoing, &self.0.tasks);
+        let attached = self.open(&open, &voice)?;
+        let opened = Frame::Opened(Opened {
+            resumed: attached.resumed,
+            marks: attached.session.servers.resume(&open.marks),
+        });
+        let said = timeout(step, voice.send(&opened)).await;
+        said.map_err(|_late| ServeError::Timeout)??;
+        attached.session.servers.attach(&voice);
+        let Err(error) = attached.read(&mut incoming).await;
+        if attached.is_fenced() {
+            return Err(ServeError::Fenced);
+        }
+        // Before the connection is closed because nobody serves it.
+        error.tell(&told);
+        Err(error)
+    }
+
+    /// Says who we are, and hears what the gateway opens.
+    async fn greet(
+        &self,
+        outgoing: &Outgoing,
+        incoming: &mut Incoming,
+    ) -> Result<Open, ServeError> {
+        let offer = &self.0.offer;
+        let hello = Frame::Hello(Hello {
+            v: VERSION,
+            name: Arc::clone(&offer.name),
+            instance: Arc::clone(&self.0.instance),
+            software: SOFTWARE.into(),
+            servers: offer.servers.keys().cloned().collect(),
+            secrets: offer.secrets.names(),
+            streams_max: offer.limits.flow.streams_max,
+            credit: offer.limits.flow.floor(),
+        });
+        outgoing.send(hello.to_bytes()).await?;
+        match Frame::read(&incoming.next().await?)? {
+            Frame::Open(open) if open.v == VERSION => Ok(open),
+            Frame::Open(open) => Err(ServeError::Version(open.v)),
+            _ => Err(ServeError::Unexpected("the session must be opened first")),
+        }
+    }
+
+    /// Opens a session or goes on with the one that is here. Another one ends, with all it held.
+    fn open(&self, open: &Open, voice: &Voice) -> Result<Attached, ServeError> {
+        let mut place = lock(&self.0.place);
+        if place.is_closed {
+            voice.close(GOING_DOWN, "");
+            return Err(ServeError::Ended(Ended::Local));
+        }
+        place.connection += 1;
+        let connection = place.connection;
+        let before = place.attached.replace((connection, voice.clone()));
+        let known = place.session.take_if(|known| known.id == open.session);
+        let other = place.session.take();
+        let resumed = known.is_some();
+        let session = known.unwrap_or_else(|| {
+            Arc::new(Session {
+                id: Arc::clone(&open.session),
+                servers: Servers::new(&self.0.offer),
+            })
+        });
+        place.session = Some(Arc::clone(&session));
+        drop(place);
+        if let Some((_, voice)) = before {
+            voice.close(FENCED, "another connection took its place");
+            session.servers.detach();
+        }
+        if let Some(other) = other {
+            other.servers.kill();
+        }
+        let streams = Streams::new(self.0.offer.limits.flow, voice.clone());
+        Ok(Attached {
+            servant: self.clone(),
+            session,
+            connection,
+            resumed,
+            voice: voice.clone(),
+            streams: Arc::new(streams),
+        })
+    }
+
+    /// Ends a session that nobody came back to.
+    async fn keep(self, session: Arc<Session>, connection: u64) {
+        sleep(self.0.offer.limits.keep).await;
+        let mut place = lock(&self.0.place);
+        if place.connection != connection || place.attached.is_some() {
+            return;
+        }
+        place.session = None;
+        drop(place);
+        session.servers.kill();
+        self.0.roads.tidy();
+    }
+
+    /// Goes down: what runs ends, and whoever is connected is told.
+    pub fn close(&self) {
+        let mut place = lock(&self.0.place);
+        place.is_closed = true;
+        let session = place.session.take();
+        let attached = place.attached.take();
+        drop(place);
+        if let Some(session) = session {
+            session.servers.kill();
+        }
+        if let Some((_, voice)) = attached {
+            voice.close(GOING_DOWN, "");
+        }
+    }
+}
+
+/// A connection that carries a session. Without it, no request of its is carried on.
+#[derive(Debug)]
+struct Attached {
+    servant: Servant,
+    session: Arc<Session>,
+    connection: u64,
+    resumed: bool,
+    voice: Voice,
+    streams: Arc<Streams>,
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        self.streams.clear(&Stopped::Cancelled);
+        self.voice.close(GOING_DOWN, "");
+        let inner = &self.servant.0;
+        let mut place = lock(&inner.place);
+        let is_ours = place.attached.as_ref().map(|(number, _)| *number) == Some(self.connection);
+        if !is_ours {
+            return;
+        }
+        place.attached = None;
+        drop(place);
+        self.session.servers.detach();
+        let keeping = self
+            .servant
+            .clone()
+            .keep(Arc::clone(&self.session), self.connection);
+        inner.tasks.spawn("executor session", keeping);
+    }
+}
+
+impl Attached {
+    fn is_fenced(&self) -> bool {
+        lock(&self.servant.0.place).connection != self.connection
+    }
+
+    /// Does what the gateway says until the connection ends.
+    async fn read(&self, incoming: &mut Incoming) -> Result<std::convert::Infallible, ServeError> {
+        let mut tidy = tokio::time::interval(TIDY_EVERY);
+        tidy.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            let message = tokio::select! {
+                biased;
+                message = incoming.next() => message?,
+                _ = tidy.tick() => {
+                    self.servant.0.roads.tidy();
+                    continue;
+                }
+            };
+            self.take(Frame::read(&message)?)?;
+        }
+    }
+
+    /// Does what one frame says, without waiting.
+    fn take(&self, frame: Frame) -> Result<(), ServeError> {
+        match frame {
+            Frame::Request { stream, asked } => return self.request(stream, asked),
+            Frame::Data {
+                stream,
+                offset,
+                ref bytes,
+            } => {
+                if let Some(stream) = self.streams.get(stream) {
+                    self.streams.data(&stream, offset, bytes.clone());
+                    return Ok(());
+                }
+            }
+            Frame::End {
+                stream,
+                offset,
+                ref trailers,
+            } => {
+                if let Some(stream) = self.streams.get(stream) {
+                    self.streams.end(&stream, offset, trailers.clone());
+                    return Ok(());
+                }
+            }
+            Frame::Credit { stream, bytes } => {
+                if let Some(stream) = self.streams.get(stream) {
+                    stream.credit(bytes);
+                    return Ok(());
+                }
+            }
+            Frame::Cancel { stream } => {
+                if let Some(stream) = self.streams.get(stream) {
+                    self.streams.stop(&stream, Stopped::Cancelled);
+                    return Ok(());
+                }
+            }
+            Frame::Start { .. } | Frame::Stop { .. } => {}
+            Frame::Hello(_)
+            | Frame::Open(_)
+            | Frame::Opened(_)
+            | Frame::Answer { .. }
+            | Frame::Failed { .. }
+            | Frame::Started { .. }
+            | Frame::Stderr { .. }
+            | Frame::Exited { .. } => {
+                return Err(ServeError::Unexpected("that is not the gateway's to say"));
+            }
+        }
+        // It is a server's, or nobody's any more.
+        self.session.servers.take(&frame, &self.voice);
+        Ok(())
+    }
+
+    /// Takes a request on.
+    fn request(&self, number: u64, asked: Asked) -> Result<(), ServeError> {
+        let refuse = |code, reason: &str| {
+            self.voice.say(&Frame::Failed {
+                stream: number,
+                fault: Fault {
+                    code,
+                    execution: Execution::NotStarted,
+                    reason: reason.into(),
+                },
+            });
+            Ok(())
+        };
+        if asked.server.len() > SERVER_BYTES_MAX {
+            return refuse(FaultCode::Invalid, "the name of the server is too long");
+        }
+        let stream = match self.streams.open(number, &asked) {
+            Ok(stream) => stream,
+            Err(NotTaken::Busy) => return refuse(FaultCode::Busy, "too many requests at once"),
+            Err(NotTaken::Over) => return refuse(FaultCode::Closing, "the executor goes down"),
+            Err(NotTaken::InUse) => {
+                return Err(ServeError::Unexpected("a stream is asked for twice"));
+            }
+        };
+        let inner = &self.servant.0;
+        let Some(client) = inner.roads.of(&asked.server) else {
+            self.streams.close(&stream);
+            return refuse(FaultCode::Unreachable, "the executor has no cryptography");
+        };
+        let exchange = Exchange {
+            streams: Arc::clone(&self.streams),
+            stream,
+            voice: self.voice.clone(),
+            client,
+            secrets: Arc::clone(&inner.offer.secrets),
+            clock: Arc::clone(&inner.clock),
+        };
+        inner.tasks.spawn("executor request", exchange.run(asked));
+        Ok(())
+    }
+}

@@ -1,0 +1,53 @@
+//! How requests leave: for each server of a gateway with connections of its own.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use bowline_core::sync::lock;
+use bowline_link::http::client::HttpClient;
+use bowline_link::http::hyper_client::{ClientLimits, HyperClient};
+
+use crate::executor::offer::Offer;
+
+/// Servers of gateways whose connections are kept.
+const ROADS_MAX: usize = 256;
+
+/// A client for each server, so that a connection of one never serves another.
+#[derive(Debug)]
+pub(super) struct Roads {
+    limits: ClientLimits,
+    clients: Mutex<HashMap<Arc<str>, Arc<HyperClient>>>,
+}
+
+impl Roads {
+    pub(super) fn new(offer: &Offer) -> Self {
+        Self {
+            limits: offer.limits.client,
+            clients: Mutex::default(),
+        }
+    }
+
+    /// Returns how requests for this server leave.
+    pub(super) fn of(&self, server: &Arc<str>) -> Option<Arc<dyn HttpClient>> {
+        let mut clients = lock(&self.clients);
+        if let Some(client) = clients.get(server) {
+            return Some(Arc::clone(client) as Arc<dyn HttpClient>);
+        }
+        if clients.len() >= ROADS_MAX
+            && let Some(other) = clients.keys().next().cloned()
+        {
+            clients.remove(&other);
+        }
+        let client = Arc::new(HyperClient::new(self.limits).ok()?);
+        clients.insert(Arc::clone(server), Arc::clone(&client));
+        Some(client)
+    }
+
+    /// Lets go of connections that nobody has used for a while.
+    pub(super) fn tidy(&self) {
+        let clients: Vec<_> = lock(&self.clients).values().cloned().collect();
+        for client in clients {
+            client.tidy();
+        }
+    }
+}
