@@ -5,11 +5,12 @@
 
 mod engine;
 mod offer;
+mod placed;
 mod registry;
 mod servant;
 mod servers;
 
 pub use crate::credential::Credential;
 pub use offer::{Egress, NoSecret, NoSecrets, Offer, OfferLimits, Secrets};
-pub use registry::Executors;
+pub use registry::{DialSpec, ExecutorStatus, Executors, ExecutorsOptions, Porter, Protocol, Via};
 pub use servant::{Servant, ServeError};

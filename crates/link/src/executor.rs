@@ -22,7 +22,7 @@ use crate::websocket::Ended;
 pub use exec_server::{ExecServer, OpenError, socket_limits as exec_server_limits};
 pub(crate) use faults::denied;
 pub use faults::{EGRESS_DENIED, EXECUTOR_AWAY, EXECUTOR_BUSY, EXECUTOR_REFUSED, away, told};
-pub use session::Session;
+pub use session::{Attached, Session};
 pub use tunnel::{
     BROKE_PROTOCOL, CREDENTIAL_OVER, FENCED, GOING_DOWN, GreetError, REFUSED, Tunnel, greet,
 };
