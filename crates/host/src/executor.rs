@@ -3,6 +3,7 @@
 //! The gateway has [`Executors`], the registry of those that are connected, whether they joined or
 //! were dialled. The **servant** is what runs inside an executor and does what it is asked.
 
+mod engine;
 mod listen;
 mod offer;
 mod placed;
