@@ -4,7 +4,9 @@
 //! reached by the same [`HttpClient`](crate::http::client::HttpClient) as any other.
 
 mod exchange;
+mod exits;
 mod faults;
+pub mod process;
 mod session;
 mod tunnel;
 mod voice;
@@ -18,7 +20,9 @@ use crate::http::client::{HttpError, Outgoing, Response, Wait};
 use crate::link::BoxFuture;
 use crate::websocket::Ended;
 
+pub use exits::{exit, exited};
 pub use faults::{EGRESS_DENIED, EXECUTOR_AWAY, EXECUTOR_BUSY, EXECUTOR_REFUSED, away, told};
+pub use process::Distant;
 pub use session::Session;
 pub use tunnel::{
     BROKE_PROTOCOL, CREDENTIAL_OVER, FENCED, GOING_DOWN, GreetError, REFUSED, Tunnel, greet,

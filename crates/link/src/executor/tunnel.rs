@@ -186,13 +186,11 @@ impl Tunnel {
     }
 
     /// Returns what is said over it.
-    #[allow(dead_code, reason = "for servers that run over there")]
     pub(crate) fn voice(&self) -> &Voice {
         &self.shared.voice
     }
 
     /// Returns which of its session's connections it is.
-    #[allow(dead_code, reason = "for servers that run over there")]
     pub(crate) fn connection(&self) -> u64 {
         self.shared.connection
     }
@@ -241,9 +239,7 @@ impl Tunnel {
             None => return Err(HttpError::ConnectTimeout),
         }
         held.was_sent = true;
-        let Upload::Whole(body) = errand.request.body else {
-            return Err(HttpError::Invalid("its body is still arriving"));
-        };
+        let body = errand.request.body;
         let answered = async {
             tokio::select! {
                 biased;
