@@ -82,6 +82,13 @@ pub enum Standing {
     Connected,
     /// The gateway is gone, or cannot be reached, and this is why.
     Away(Arc<str>),
+    /// The gateway does not want us, as far as can be seen; it is tried again all the same.
+    Refused {
+        /// The status of HTTP, where it did not even shake hands.
+        status: Option<u16>,
+        /// Why.
+        reason: Arc<str>,
+    },
     /// It is closed here.
     Closed,
 }
