@@ -5,7 +5,7 @@ use bowline_link::executor::{Carrier as _, GreetError};
 use bowline_link::websocket::Ended;
 use bowline_wire::executor::{Frame, Hello, Opened, VERSION};
 
-use crate::script::{hello, join, limits, session, sockets};
+use crate::script::{asking, dialled_pair, hello, join, limits, session, sockets, text};
 
 #[tokio::test]
 async fn an_executor_says_who_it_is_and_is_told_its_session() {
@@ -22,6 +22,18 @@ async fn an_executor_says_who_it_is_and_is_told_its_session() {
     assert_eq!(&*tunnel.offers().software, "script/1");
     assert_eq!(tunnel.offers().servers, ["files".into()]);
     assert_eq!(tunnel.offers().secrets, ["tracker".into()]);
+}
+
+#[tokio::test]
+async fn roles_stay_the_same_where_the_gateway_has_dialled() {
+    let (tunnel, mut script) = dialled_pair().await;
+    let asked_for = asking(&tunnel);
+    let stream = script.bare().await;
+    script.whole(stream, "answered").await;
+    assert_eq!(
+        text(&mut asked_for.await.unwrap().unwrap()).await,
+        "answered"
+    );
 }
 
 #[tokio::test]

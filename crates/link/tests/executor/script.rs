@@ -86,6 +86,16 @@ pub(crate) async fn sockets(ours: SocketLimits) -> ((Outgoing, Incoming), Script
     (gateway, Script { out, incoming })
 }
 
+/// Returns an open connection that the gateway has dialled.
+pub(crate) async fn dialled_pair() -> (Arc<Tunnel>, Script) {
+    let ((out, incoming), gateway) = sockets(limits()).await;
+    let mut script = Script { out, incoming };
+    let (hello, session) = (hello(), session(FlowLimits::default()));
+    let gateway = join((gateway.out, gateway.incoming), session);
+    let (tunnel, _) = tokio::join!(gateway, script.open(&hello));
+    (tunnel.unwrap(), script)
+}
+
 pub(crate) fn hello() -> Hello {
     Hello {
         v: VERSION,

@@ -5,12 +5,12 @@ use bowline_wire::executor::Frame;
 use bytes::Bytes;
 
 use crate::resident;
-use crate::script::{asking, pair, pieces, text};
+use crate::script::{asking, dialled_pair, pieces, text};
 
 #[tokio::test]
 async fn sec_47_a_gigabyte_that_nobody_allowed_takes_no_memory() {
-    let _turn = crate::TURN.lock().await;
-    let (tunnel, mut script) = pair().await;
+    let _turn = crate::TURN.acquire().await.unwrap();
+    let (tunnel, mut script) = dialled_pair().await;
     let open = asking(&tunnel);
     let stream = script.bare().await;
     script.answer(stream).await;

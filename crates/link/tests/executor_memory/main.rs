@@ -16,7 +16,7 @@ mod script;
 mod worker;
 
 /// One at a time: they look at the memory of the whole process.
-static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+static TURN: tokio::sync::Semaphore = tokio::sync::Semaphore::const_new(1);
 
 /// Returns the memory of this process that is in use, in bytes.
 fn resident() -> u64 {

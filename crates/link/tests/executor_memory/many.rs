@@ -26,7 +26,7 @@ async fn read(mut response: Response, seed: u64) -> u64 {
 
 #[tokio::test]
 async fn of_a_thousand_streams_one_that_nobody_reads_holds_up_no_other_and_goes_on_when_read() {
-    let _turn = crate::TURN.lock().await;
+    let _turn = crate::TURN.acquire().await.unwrap();
     let (tunnel, script) = pair().await;
     start(work(script));
     let before = resident();
