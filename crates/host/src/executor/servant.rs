@@ -335,6 +335,10 @@ impl Servant {
         &self.0.offer
     }
 
+    pub(super) fn engine(&self) -> &Arc<Engine> {
+        &self.0.engine
+    }
+
     pub(super) fn clock(&self) -> &Arc<dyn Clock> {
         self.0.engine.clock()
     }
