@@ -232,7 +232,7 @@ impl Servant {
         let session = known.unwrap_or_else(|| {
             Arc::new(Session {
                 id: Arc::clone(&open.session),
-                servers: Servers::new(&self.0.offer),
+                servers: Servers::new(&self.0.offer, &self.0.tasks),
             })
         });
         place.session = Some(Arc::clone(&session));
