@@ -15,6 +15,7 @@ use bowline_core::redact::Redactor;
 use bowline_core::supervision::RestartPolicy;
 use bowline_host::audit::Audit;
 use bowline_host::dial::RealDial;
+use bowline_host::executor::{Executors, ExecutorsOptions};
 use bowline_host::ports::{Clock, SystemClock};
 use bowline_host::spec::{CHILD_ENV, ChildSpec, Reach, RemoteSpec, ServerSpec};
 use bowline_host::tasks::Tasks;
@@ -272,6 +273,11 @@ fn start_host(
         spawner: tasks.clone(),
         client,
         http: http_client()?,
+        executors: Executors::new(
+            tasks.clone(),
+            Arc::clone(&doors.clock),
+            ExecutorsOptions::default(),
+        ),
         stdio_limits: StdioLimits::default(),
         http_limits: HttpLimits::default(),
     };
@@ -361,6 +367,7 @@ fn reach_of(reach: &config::Reach, own: &Path, env: &Env, learners: Learners) ->
             url: remote.url.clone(),
             transport: remote.transport,
             credentials: Arc::new(Headers::of(remote, learners)),
+            via: None,
         }),
         config::Reach::Placed(placed) => Reach::Child(ChildSpec::new(&*placed.server)),
     }

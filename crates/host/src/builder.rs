@@ -12,6 +12,7 @@ use thiserror::Error;
 
 use crate::audit::{Audit, Unaudited};
 use crate::dial::RealDial;
+use crate::executor::{Executors, ExecutorsOptions};
 use crate::guard::{Guard, Verdict};
 use crate::host::{Host, HostLimits, Ports};
 use crate::manifest::{Forgetful, Manifests};
@@ -60,6 +61,7 @@ pub struct HostBuilder {
     clock: Option<Arc<dyn Clock>>,
     tasks: Tasks,
     dial: Option<Arc<dyn Dial>>,
+    executors: Option<Executors>,
     audience: Arc<dyn Audience>,
     manifests: Arc<dyn Manifests>,
     pins: Arc<dyn PinStore>,
@@ -104,6 +106,7 @@ impl Host {
             clock: None,
             tasks: Tasks::default(),
             dial: None,
+            executors: None,
             audience: Arc::new(Silent),
             manifests: Arc::new(Forgetful),
             pins: Arc::new(Unkept),
@@ -153,6 +156,12 @@ impl HostBuilder {
     /// program are not dialled.
     pub fn dial(mut self, dial: Arc<dyn Dial>) -> Self {
         self.dial = Some(dial);
+        self
+    }
+
+    /// Knows the executors through which servers are reached; by default there are none.
+    pub fn executors(mut self, executors: Executors) -> Self {
+        self.executors = Some(executors);
         self
     }
 
@@ -212,13 +221,20 @@ impl HostBuilder {
     pub fn build(self) -> Result<Host, BuildError> {
         tokio::runtime::Handle::try_current().map_err(|_| BuildError::NoRuntime)?;
         check(&self.servers, self.guard.as_deref())?;
+        let clock = self.clock.unwrap_or_else(|| Arc::new(SystemClock::start()));
         let dial = match self.dial {
             Some(dial) => dial,
-            None => Arc::new(real(self.tasks.clone(), self.client)?),
+            None => {
+                let executors = self.executors.unwrap_or_else(|| {
+                    let (tasks, clock) = (self.tasks.clone(), Arc::clone(&clock));
+                    Executors::new(tasks, clock, ExecutorsOptions::default())
+                });
+                Arc::new(real(self.tasks.clone(), self.client, executors)?)
+            }
         };
         let ports = Ports {
             dial,
-            clock: self.clock.unwrap_or_else(|| Arc::new(SystemClock::start())),
+            clock,
             tasks: self.tasks,
             audience: self.audience,
             manifests: self.manifests,
@@ -253,13 +269,18 @@ fn check(servers: &[ServerSpec], guard: Option<&dyn Guard>) -> Result<(), BuildE
 }
 
 /// Returns what connects to child processes and over HTTP.
-fn real(spawner: Tasks, client: ClientInfo) -> Result<RealDial<Tasks>, BuildError> {
+fn real(
+    spawner: Tasks,
+    client: ClientInfo,
+    executors: Executors,
+) -> Result<RealDial<Tasks>, BuildError> {
     let http = HyperClient::new(ClientLimits::default());
     let http = http.map_err(|error| BuildError::Tls(Box::new(error)))?;
     Ok(RealDial {
         spawner,
         client,
         http: Arc::new(http),
+        executors,
         stdio_limits: StdioLimits::default(),
         http_limits: HttpLimits::default(),
     })

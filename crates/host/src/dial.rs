@@ -11,6 +11,7 @@ use bowline_link::{BoxFuture, Spawner};
 use tokio::time::Instant;
 
 use crate::broker::away;
+use crate::executor::Executors;
 use crate::inprocess;
 use crate::spec::{ChildSpec, Reach, RemoteSpec, ServerSpec};
 use crate::supervisor::{Dial, Dialled};
@@ -25,6 +26,8 @@ pub struct RealDial<S> {
     pub client: ClientInfo,
     /// Carries requests to servers that run elsewhere.
     pub http: Arc<dyn HttpClient>,
+    /// Carries those that leave from somewhere else.
+    pub executors: Executors,
     /// The bounds of links with children.
     pub stdio_limits: StdioLimits,
     /// The bounds of links over HTTP.
@@ -84,7 +87,13 @@ impl<S: Spawner> RealDial<S> {
                 ..self.http_limits
             },
         };
-        let client = Arc::clone(&self.http);
+        let client = match &remote.via {
+            None => Arc::clone(&self.http),
+            Some(via) => {
+                let fills = via.fills.clone();
+                self.executors.client(&via.executor, &server.name, fills)
+            }
+        };
         http::connect(&spec, client, self.client.clone(), deadline, &self.spawner).await
     }
 }

@@ -115,6 +115,16 @@ pub enum What {
         #[serde(skip_serializing_if = "Option::is_none")]
         reason: Option<Arc<str>>,
     },
+    /// An executor came or went.
+    Executor {
+        /// Its name.
+        name: Arc<str>,
+        /// What happened: `connected`, `lost`, `left`, `fenced` or `refused`.
+        state: &'static str,
+        /// Why, where it is not connected.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reason: Option<Arc<str>>,
+    },
     /// A changed configuration was refused, and nothing of it is in force.
     ConfigRefused {
         /// Why.
@@ -135,6 +145,7 @@ impl What {
             Self::Denied { .. } => "denied",
             Self::Outbox { .. } => "outbox",
             Self::Peer { .. } => "peer",
+            Self::Executor { .. } => "executor",
             Self::ConfigRefused { .. } => "config_refused",
         }
     }

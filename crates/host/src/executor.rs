@@ -3,8 +3,10 @@
 //! The gateway has [`Executors`], the registry of those that are connected, whether they joined or
 //! were dialled. The **servant** is what runs inside an executor and does what it is asked.
 
+mod engine;
 mod listen;
 mod offer;
+mod placed;
 mod registry;
 mod run;
 mod servant;
@@ -13,6 +15,6 @@ mod servers;
 pub use crate::credential::Credential;
 pub use listen::{Attend, Door, ListenError, listen, listen_with};
 pub use offer::{Allowed, NoSecret, NoSecrets, Offer, OfferLimits, Secrets};
-pub use registry::Executors;
+pub use registry::{DialSpec, ExecutorStatus, Executors, ExecutorsOptions, Porter, Protocol, Via};
 pub use run::{RunError, RunOptions, run, run_with};
 pub use servant::{Servant, ServeError, Standing};

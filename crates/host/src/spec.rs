@@ -22,6 +22,7 @@ pub use bowline_link::ChildLimits;
 use bowline_link::http::Transport;
 use bowline_link::http::credentials::Credentials;
 use bowline_link::http::endpoint::Endpoint;
+use bowline_wire::executor::Fill;
 
 use crate::card::Card;
 use crate::pins::PinMode;
@@ -241,6 +242,17 @@ pub struct RemoteSpec {
     pub transport: Transport,
     /// What proves who we are, read for every request.
     pub credentials: Arc<dyn Credentials>,
+    /// Where its requests leave from; from here where absent.
+    pub via: Option<Placement>,
+}
+
+/// An executor that requests leave from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// Its name.
+    pub executor: Arc<str>,
+    /// Headers whose values only it knows.
+    pub fills: Vec<Fill>,
 }
 
 /// A server that is a child process.
@@ -310,7 +322,10 @@ impl Reach {
                     count => format!("{command} ({count} arguments)"),
                 }
             }
-            Self::Remote(remote) => remote.url.to_string(),
+            Self::Remote(remote) => match &remote.via {
+                None => remote.url.to_string(),
+                Some(via) => format!("{} via executor:{}", remote.url, via.executor),
+            },
             Self::InProcess(_) => "(in process)".to_owned(),
             Self::Peer(peer) => peer.shown(),
         }

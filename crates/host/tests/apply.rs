@@ -317,6 +317,7 @@ fn a_remote_server_is_the_same_while_its_address_and_headers_are() {
             url: Endpoint::parse(url).unwrap(),
             transport: Transport::Auto,
             credentials: Arc::new(Key(key)),
+            via: None,
         };
         ServerSpec::reached("r", Reach::Remote(reach))
     };

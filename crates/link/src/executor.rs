@@ -4,6 +4,7 @@
 //! reached by the same [`HttpClient`](crate::http::client::HttpClient) as any other.
 
 mod exchange;
+mod exec_server;
 mod faults;
 mod session;
 mod tunnel;
@@ -18,9 +19,10 @@ use crate::http::client::{HttpError, Outgoing, Response, Wait};
 use crate::link::BoxFuture;
 use crate::websocket::Ended;
 
+pub use exec_server::{ExecServer, OpenError, socket_limits as exec_server_limits};
 pub(crate) use faults::denied;
 pub use faults::{EGRESS_DENIED, EXECUTOR_AWAY, EXECUTOR_BUSY, EXECUTOR_REFUSED, away, told};
-pub use session::Session;
+pub use session::{Attached, Session};
 pub use tunnel::{
     BROKE_PROTOCOL, CREDENTIAL_OVER, FENCED, GOING_DOWN, GreetError, REFUSED, Tunnel, greet,
 };
@@ -70,6 +72,20 @@ pub trait Carrier: fmt::Debug + Send + Sync {
         errand: Errand<'a>,
         wait: Wait<'a>,
     ) -> BoxFuture<'a, Result<Response, HttpError>>;
+
+    /// Has a request performed and waits for all of its answer; fails where its body is longer.
+    fn fetch<'a>(
+        &'a self,
+        errand: Errand<'a>,
+        wait: Wait<'a>,
+        bytes_max: usize,
+    ) -> BoxFuture<'a, Result<Response, HttpError>> {
+        Box::pin(async move {
+            let mut response = self.carry(errand, wait).await?;
+            response.body = response.body.whole(bytes_max).await?.into();
+            Ok(response)
+        })
+    }
 
     /// Returns what the executor said of itself.
     fn offers(&self) -> &Offers;

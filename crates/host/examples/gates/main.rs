@@ -18,6 +18,7 @@ use bowline_core::call::{Call, Principal, Role, Scope, Subject};
 use bowline_core::policy::{Otherwise, Pattern, Policy, RoleRules};
 use bowline_host::audit::{self, Audit, Shows, Unaudited};
 use bowline_host::dial::RealDial;
+use bowline_host::executor::{Executors, ExecutorsOptions};
 use bowline_host::manifest::Forgetful;
 use bowline_host::pins::Unkept;
 use bowline_host::ports::{Clock, Silent, SystemClock};
@@ -257,6 +258,11 @@ fn real_dial(tasks: &Tasks) -> std::io::Result<Arc<dyn Dial>> {
             version: "1".into(),
         },
         http: Arc::new(http),
+        executors: Executors::new(
+            tasks.clone(),
+            Arc::new(SystemClock::start()),
+            ExecutorsOptions::default(),
+        ),
         stdio_limits: StdioLimits::default(),
         http_limits: HttpLimits::default(),
     }))

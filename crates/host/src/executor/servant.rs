@@ -1,7 +1,6 @@
 //! What an executor does for a gateway, over one connection after the other.
 
 mod exchange;
-mod roads;
 mod streams;
 
 use std::sync::{Arc, Mutex};
@@ -19,13 +18,13 @@ use thiserror::Error;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
+use super::engine::Engine;
 use super::offer::Offer;
 use super::servers::Servers;
 use crate::ports::Clock;
 use crate::tasks::Tasks;
 
 use self::exchange::Exchange;
-use self::roads::Roads;
 use self::streams::{NotTaken, Stopped, Streams};
 
 /// How often connections with servers are looked at.
@@ -49,11 +48,10 @@ struct Inner {
     offer: Offer,
     /// Changes with every start.
     instance: Arc<str>,
-    roads: Roads,
+    engine: Arc<Engine>,
     place: Mutex<Place>,
     standing: watch::Sender<Standing>,
     tasks: Tasks,
-    clock: Arc<dyn Clock>,
 }
 
 /// Who is served.
@@ -139,12 +137,11 @@ impl Servant {
         let _unlikely = getrandom::fill(&mut random);
         Self(Arc::new(Inner {
             instance: hex(&random).into(),
-            roads: Roads::new(&offer),
+            engine: Arc::new(Engine::new(&offer, clock)),
             place: Mutex::default(),
             standing: watch::Sender::default(),
             offer,
             tasks,
-            clock,
         }))
     }
 
@@ -273,7 +270,7 @@ impl Servant {
         place.session = None;
         drop(place);
         session.servers.kill();
-        self.0.roads.tidy();
+        self.0.engine.tidy();
     }
 
     /// Sees how it goes.
@@ -332,7 +329,7 @@ impl Servant {
     }
 
     pub(super) fn clock(&self) -> &Arc<dyn Clock> {
-        &self.0.clock
+        self.0.engine.clock()
     }
 
     pub(super) fn tasks(&self) -> &Tasks {
@@ -387,7 +384,7 @@ impl Attached {
                 biased;
                 message = incoming.next() => message?,
                 _ = tidy.tick() => {
-                    self.servant.0.roads.tidy();
+                    self.servant.0.engine.tidy();
                     continue;
                 }
             };
@@ -473,17 +470,11 @@ impl Attached {
             }
         };
         let inner = &self.servant.0;
-        let Some(client) = inner.roads.of(&asked.server) else {
-            self.streams.close(&stream);
-            return refuse(FaultCode::Unreachable, "the executor has no cryptography");
-        };
         let exchange = Exchange {
             streams: Arc::clone(&self.streams),
             stream,
             voice: self.voice.clone(),
-            client,
-            secrets: Arc::clone(&inner.offer.secrets),
-            clock: Arc::clone(&inner.clock),
+            engine: Arc::clone(&inner.engine),
         };
         inner.tasks.spawn("executor request", exchange.run(asked));
         Ok(())

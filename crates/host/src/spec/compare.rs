@@ -108,10 +108,12 @@ impl RemoteSpec {
             url,
             transport,
             credentials,
+            via,
         } = self;
         let pairs = [
             ("url", *url == other.url),
             ("transport", *transport == other.transport),
+            ("via", *via == other.via),
             (
                 "headers",
                 credentials.digest() == other.credentials.digest(),

@@ -230,6 +230,7 @@ fn remote(server: &str, members: Members) -> Result<Reach, SpecError> {
         url,
         transport,
         credentials,
+        via: None,
     }))
 }
 

@@ -57,6 +57,7 @@ fn remote(server: &str) -> ServerSpec {
         url: Endpoint::parse("http://127.0.0.1:9/mcp").unwrap(),
         transport: Transport::default(),
         credentials: Arc::new(Anonymous),
+        via: None,
     };
     ServerSpec::reached(server, Reach::Remote(reach))
 }

@@ -40,6 +40,8 @@ struct State {
     credit: Credit,
     /// Why it is over before its end; also where the body had come and the head had not.
     cause: Option<HttpError>,
+    /// Why what came of it counts for nothing.
+    aborted: Option<HttpError>,
     /// Its place among the streams that the executor takes, as long as frames may come.
     place: Option<OwnedSemaphorePermit>,
     /// Who waits: for the head, to send more, or for the next piece. It is one at a time.
@@ -74,6 +76,7 @@ impl Exchange {
             window: Some(window),
             credit: Credit::new(credit),
             cause: None,
+            aborted: None,
             place: Some(place),
             waker: None,
         };
@@ -88,12 +91,8 @@ impl Exchange {
         self.number
     }
 
-    /// Waits for the head of the answer.
-    pub(super) async fn head(&self) -> Result<Answered, HttpError> {
-        poll_fn(|cx| self.poll_head(cx)).await
-    }
-
-    fn poll_head(&self, cx: &mut Context<'_>) -> Poll<Result<Answered, HttpError>> {
+    /// Returns the head of the answer.
+    pub(super) fn poll_head(&self, cx: &mut Context<'_>) -> Poll<Result<Answered, HttpError>> {
         let mut state = lock(&self.state);
         match std::mem::replace(&mut state.head, Head::Taken) {
             Head::Here(answered) => return Poll::Ready(Ok(answered)),
@@ -118,9 +117,12 @@ impl Exchange {
         .await
     }
 
-    /// Returns the body where all of it is here in one piece.
+    /// Returns the body where all of it is here in one piece, and nothing follows it.
     pub(super) fn whole(&self) -> Option<Bytes> {
         let mut state = lock(&self.state);
+        if !state.trailers.is_empty() {
+            return None;
+        }
         let whole = state.body.take_whole()?;
         self.give_back(&mut state);
         Some(whole)
@@ -133,6 +135,9 @@ impl Exchange {
         voice: &Voice,
     ) -> Poll<Option<Result<Bytes, HttpError>>> {
         let mut state = lock(&self.state);
+        if let Some(cause) = &state.aborted {
+            return Poll::Ready(Some(Err(cause.clone())));
+        }
         match state.body.take() {
             Some(Taken::Piece(piece)) => {
                 let bytes = u64::try_from(piece.len()).unwrap_or(u64::MAX);
@@ -159,9 +164,14 @@ impl Exchange {
     }
 
     /// Returns the lines that came behind the body.
-    #[allow(dead_code, reason = "read once bodies have trailers")]
     pub(super) fn trailers(&self) -> Bytes {
         lock(&self.state).trailers.clone()
+    }
+
+    /// Its request cannot be sent to its end, so that its answer counts for nothing.
+    pub(super) fn abort(&self, cause: HttpError, voice: &Voice) {
+        lock(&self.state).aborted = Some(cause);
+        self.leave(voice, true);
     }
 
     /// Nobody waits any more. `was_sent` tells whether the executor knows of it.
@@ -178,16 +188,6 @@ impl Exchange {
                 voice.say(&Frame::Cancel { stream });
             }
         }
-    }
-
-    /// What was to be sent broke off: nobody is to take its start for the whole.
-    pub(super) fn broke(&self, error: HttpError, voice: &Voice) {
-        let mut state = lock(&self.state);
-        state.over(error);
-        wake(state);
-        self.session.remove(self.number);
-        let stream = self.number;
-        voice.say(&Frame::Cancel { stream });
     }
 
     fn give_back(&self, state: &mut State) {

@@ -52,6 +52,41 @@ pub(crate) trait Stream: fmt::Debug + Send + Sync {
     fn gone(&self, reason: &str);
 }
 
+/// A connection that is the one in use of its session, until another is.
+#[derive(Debug)]
+pub struct Attached {
+    pub(super) session: Arc<Session>,
+    pub(super) connection: u64,
+}
+
+impl Attached {
+    /// Goes on with what the executor still has; the rest of what outlived the last connection is
+    /// gone.
+    pub(super) fn resume(&self, marks: &[Mark], voice: &Voice) {
+        let open: Vec<_> = {
+            let table = lock(&self.session.table);
+            if table.connection != self.connection {
+                return;
+            }
+            table
+                .open
+                .iter()
+                .map(|(n, s)| (*n, Arc::clone(s)))
+                .collect()
+        };
+        let there: HashMap<u64, &Mark> = marks.iter().map(|mark| (mark.stream, mark)).collect();
+        for (number, stream) in open {
+            match there.get(&number) {
+                Some(mark) => stream.resume(mark, voice),
+                None => {
+                    self.session.remove(number);
+                    stream.gone("the executor does not have it any more");
+                }
+            }
+        }
+    }
+}
+
 /// One session with one executor. Its streams are numbered from 1, and no number is used again.
 pub struct Session {
     id: Arc<str>,
@@ -181,36 +216,17 @@ impl Session {
         open.iter().filter_map(|stream| stream.mark()).collect()
     }
 
-    /// Begins a connection: what an older one carried is cut. Returns its number.
-    pub(crate) fn attach(&self) -> u64 {
+    /// Begins a connection, which is the one in use from now on: what an older one carried is cut.
+    #[must_use]
+    pub fn attach(self: &Arc<Self>) -> Attached {
         let older = lock(&self.table).connection;
         self.cut(older, &Ended::Local);
         let mut table = lock(&self.table);
         table.connection += 1;
         table.ended = None;
-        table.connection
-    }
-
-    /// Goes on with what the executor still has; the rest of what outlived the last connection is
-    /// gone.
-    pub(crate) fn resume(&self, marks: &[Mark], voice: &Voice) {
-        let open: Vec<_> = {
-            let table = lock(&self.table);
-            table
-                .open
-                .iter()
-                .map(|(n, s)| (*n, Arc::clone(s)))
-                .collect()
-        };
-        let there: HashMap<u64, &Mark> = marks.iter().map(|mark| (mark.stream, mark)).collect();
-        for (number, stream) in open {
-            match there.get(&number) {
-                Some(mark) => stream.resume(mark, voice),
-                None => {
-                    self.remove(number);
-                    stream.gone("the executor does not have it any more");
-                }
-            }
+        Attached {
+            session: Arc::clone(self),
+            connection: table.connection,
         }
     }
 

@@ -3,24 +3,27 @@
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
-use bowline_wire::executor::{Asked, DATA_BYTES_MAX, Frame, FrameError, Hello, Open, VERSION};
-use bytes::Bytes;
+use bowline_wire::executor::{Asked, Frame, FrameError, Hello, Open, VERSION};
 use thiserror::Error;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::exchange::Exchange;
-use super::session::Session;
+use super::session::{Attached, Session};
 use super::voice::Voice;
 use super::{Carried, Carrier, Errand, Offers, faults};
-use crate::http::client::{HttpError, Outgoing as Request, Response, Upload, Wait, write_line};
+use crate::http::client::{HttpError, Outgoing as Request, Response, Wait, write_line};
 use crate::http::clock;
 use crate::link::{BoxFuture, Spawner};
 use crate::websocket::{Ended, Incoming, Outgoing};
 
 mod answer;
+mod upload;
+
+use upload::Started;
 
 /// How long each step of the handshake may take.
 const STEP: Duration = Duration::from_secs(5);
@@ -124,11 +127,11 @@ impl Tunnel {
     /// The executor did not keep the handshake.
     pub async fn open(
         hello: &Hello,
-        session: Arc<Session>,
+        attached: Attached,
         (outgoing, mut incoming): (Outgoing, Incoming),
         spawner: &dyn Spawner,
     ) -> Result<Self, GreetError> {
-        let connection = session.attach();
+        let session = &attached.session;
         let open = Frame::Open(Open {
             v: VERSION,
             session: Arc::clone(session.id()),
@@ -144,7 +147,11 @@ impl Tunnel {
             true => opened.marks,
             false => Vec::new(),
         };
-        session.resume(&marks, &voice);
+        attached.resume(&marks, &voice);
+        let Attached {
+            session,
+            connection,
+        } = attached;
         let received = Arc::<AtomicU64>::default();
         let reader = Reader {
             incoming,
@@ -241,71 +248,27 @@ impl Tunnel {
             None => return Err(HttpError::ConnectTimeout),
         }
         held.was_sent = true;
-        let body = errand.request.body;
-        let answered = async {
-            tokio::select! {
-                biased;
-                answered = held.exchange.head() => answered,
-                // Where it cannot be sent, its end tells why.
-                () = upload(&held.exchange, &shared.voice, body) => held.exchange.head().await,
+        let mut upload = Started::new(&held.exchange, &shared.voice, errand.request.body);
+        let exchange = Arc::clone(&held.exchange);
+        let mut is_sent = false;
+        let answered = poll_fn(|cx| {
+            if let Poll::Ready(answered) = exchange.poll_head(cx) {
+                return Poll::Ready(answered);
             }
-        };
-        match within(wait.first_byte, answered).await {
-            Some(answered) => held.response(&answered?),
-            None => Err(HttpError::FirstByteTimeout),
-        }
-    }
-}
-
-/// Sends the body of a request, as the executor takes it. One that breaks off is never ended: its
-/// stream is taken back with the request.
-async fn upload(exchange: &Exchange, voice: &Voice, body: Upload<'_>) {
-    let mut offset = 0;
-    let trailers = match body {
-        Upload::Whole(bytes) => {
-            if !pieces(exchange, voice, &mut offset, bytes).await {
-                return;
-            }
-            Bytes::new()
-        }
-        Upload::Open { mut chunks, .. } => loop {
-            match poll_fn(|cx| chunks.poll_chunk(cx)).await {
-                Some(Ok(bytes)) => {
-                    if !pieces(exchange, voice, &mut offset, &bytes).await {
-                        return;
-                    }
+            if !is_sent && let Poll::Ready(sent) = upload.poll(cx) {
+                is_sent = true;
+                if let Err(broken) = sent {
+                    return Poll::Ready(Err(broken));
                 }
-                Some(Err(error)) => return exchange.broke(error, voice),
-                None => break chunks.trailers(),
             }
-        },
-    };
-    let end = Frame::End {
-        stream: exchange.number(),
-        offset,
-        trailers,
-    };
-    // A connection that is over ends the exchange as well.
-    let _ = voice.send(&end).await;
-}
-
-/// Sends bytes of a body; tells whether more can follow.
-async fn pieces(exchange: &Exchange, voice: &Voice, offset: &mut u64, bytes: &[u8]) -> bool {
-    let mut rest = bytes;
-    while !rest.is_empty() {
-        let wanted = rest.len().min(DATA_BYTES_MAX);
-        let allowed = exchange.allowed(u64::try_from(wanted).unwrap_or(0)).await;
-        let count = usize::try_from(allowed).unwrap_or(wanted);
-        let Some((piece, after)) = rest.split_at_checked(count) else {
-            return false;
+            Poll::Pending
+        });
+        let Some(answered) = within(wait.first_byte, answered).await else {
+            return Err(HttpError::FirstByteTimeout);
         };
-        if voice.data(exchange.number(), *offset, piece).await.is_err() {
-            return false;
-        }
-        *offset += allowed;
-        rest = after;
+        let rest = upload.rest().filter(|_| !is_sent);
+        held.response(&answered?, rest)
     }
-    true
 }
 
 /// Waits for something until then, or for as long as it takes.

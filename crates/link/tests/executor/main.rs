@@ -6,3 +6,5 @@
     clippy::indexing_slicing,
     reason = "tests"
 )]
+
+mod exec_server;

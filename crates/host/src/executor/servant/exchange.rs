@@ -3,33 +3,16 @@
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
 
-use bowline_core::egress::Denied;
 use bowline_core::error::Execution;
 use bowline_link::executor::Voice;
-use bowline_link::http::client::{Body, HttpClient, HttpError, Lines, Outgoing, Upload, Wait};
+use bowline_link::http::client::{Body, Lines, Upload};
 use bowline_link::http::endpoint::Endpoint;
-use bowline_wire::executor::{Answered, Asked, DATA_BYTES_MAX, Fault, FaultCode, Fill, Frame};
+use bowline_wire::executor::{Answered, Asked, DATA_BYTES_MAX, Fault, FaultCode, Frame};
 use bytes::{Buf as _, Bytes};
-use http::header::{CONNECTION, CONTENT_LENGTH, HOST, TRANSFER_ENCODING, UPGRADE};
-use http::{HeaderName, HeaderValue, Method};
 
 use super::streams::{Arriving, Stopped, Stream, Streams};
-use crate::executor::offer::Secrets;
-use crate::ports::Clock;
-
-/// Headers that are the carrier's own: with them, one request could be read as two, or go
-/// elsewhere than where it was allowed to go.
-const OURS: [HeaderName; 7] = [
-    HOST,
-    CONTENT_LENGTH,
-    TRANSFER_ENCODING,
-    CONNECTION,
-    UPGRADE,
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
-];
+use crate::executor::engine::{self, Engine, Order, fault, invalid};
 
 /// What performs one request.
 #[derive(Debug)]
@@ -37,9 +20,7 @@ pub(super) struct Exchange {
     pub(super) streams: Arc<Streams>,
     pub(super) stream: Arc<Stream>,
     pub(super) voice: Voice,
-    pub(super) client: Arc<dyn HttpClient>,
-    pub(super) secrets: Arc<dyn Secrets>,
-    pub(super) clock: Arc<dyn Clock>,
+    pub(super) engine: Arc<Engine>,
 }
 
 impl Exchange {
@@ -68,39 +49,18 @@ impl Exchange {
 
     /// Returns how long the answer was, and what followed it.
     async fn perform(&self, asked: &Asked) -> Result<(u64, Bytes), Fault> {
-        let now = self.clock.now();
-        let at = |ms: u64| self.clock.instant(now.plus(Duration::from_millis(ms)));
         let to = Endpoint::parse(&asked.url).map_err(|error| invalid(&error.to_string()))?;
-        let method = Method::from_bytes(asked.method.as_bytes());
-        let method = method.map_err(|_error| invalid("the method is not valid"))?;
-        let mut lines = lines(&asked.lines)?;
-        for fill in &asked.fills {
-            self.fill(fill, &to, &mut lines)?;
-        }
-        let mut request = Outgoing::new(method, &to);
-        request.lines = std::borrow::Cow::Owned(lines);
-        if asked.length != Some(0) {
-            let arriving = Arriving {
-                streams: Arc::clone(&self.streams),
-                stream: Arc::clone(&self.stream),
-            };
-            request.body = Upload::Open {
-                chunks: Box::new(arriving),
-                length: asked.length,
-            };
-        }
-        let wait = Wait {
-            connect: asked.connect_ms.map(at),
-            first_byte: asked.first_byte_ms.map(at),
-            leaving: &|| {},
+        let order = Order {
+            server: &asked.server,
+            method: &asked.method,
+            to: &to,
+            lines: lines(&asked.lines)?,
+            fills: &asked.fills,
+            body: self.upload(asked.length),
+            connect_ms: asked.connect_ms,
+            first_byte_ms: asked.first_byte_ms,
         };
-        let sent = self.client.send(request, wait).await;
-        let response = sent.map_err(|error| {
-            if let HttpError::Denied(denied) = &error {
-                tell_remedy(&asked.server, denied);
-            }
-            fault(&error)
-        })?;
+        let response = self.engine.perform(order).await?;
         let answer = Frame::Answer {
             stream: self.stream.number,
             answered: Answered {
@@ -112,14 +72,30 @@ impl Exchange {
         self.answer(response.body).await
     }
 
+    /// Returns the body of the request, as it comes from the gateway.
+    fn upload(&self, length: Option<u64>) -> Upload<'static> {
+        if length == Some(0) {
+            return Upload::default();
+        }
+        let arriving = Arriving {
+            streams: Arc::clone(&self.streams),
+            stream: Arc::clone(&self.stream),
+        };
+        Upload::Open {
+            chunks: Box::new(arriving),
+            length,
+        }
+    }
+
     /// Sends the body of the answer, as the gateway takes it.
     async fn answer(&self, mut body: Body) -> Result<(u64, Bytes), Fault> {
         let mut offset = 0;
         // What was read and may not be sent yet.
         let mut piece = Bytes::new();
         loop {
-            let Some(allowed) = self.allowed(&mut body, &mut piece).await? else {
-                return Ok((offset, body.trailers()));
+            let allowed = match self.allowed(&mut body, &mut piece).await? {
+                Some(allowed) => allowed,
+                None => return Ok((offset, body.trailers())),
             };
             if piece.is_empty() {
                 body.want(allowed.min(DATA_BYTES_MAX));
@@ -167,42 +143,6 @@ impl Exchange {
     async fn say(&self, frame: &Frame) -> Result<(), Fault> {
         self.voice.send(frame).await.map_err(|_ended| gone())
     }
-
-    /// Adds a header of which the gateway knows only what the secret in it is called.
-    fn fill(&self, fill: &Fill, to: &Endpoint, lines: &mut Lines) -> Result<(), Fault> {
-        let secret = self.secrets.read(&fill.secret, to).map_err(|error| {
-            tracing::warn!(
-                secret = &*fill.secret,
-                error = &error as &dyn std::error::Error,
-                "a secret cannot be filled in"
-            );
-            let reason = format!("the executor has no secret `{}` for this", fill.secret);
-            not_started(FaultCode::UnknownSecret, &reason)
-        })?;
-        let name = HeaderName::from_bytes(fill.header.as_bytes());
-        let name = name.map_err(|_error| invalid("the name of a header is not valid"))?;
-        if OURS.contains(&name) {
-            return Err(invalid("a header is not the gateway's to say"));
-        }
-        let value = format!("{}{secret}{}", fill.before, fill.after);
-        // What is wrong with it is not told: it is about the secret.
-        let mut value = HeaderValue::from_str(&value)
-            .map_err(|_error| not_started(FaultCode::UnknownSecret, "the secret fits no header"))?;
-        value.set_sensitive(true);
-        lines.push(&name, &value);
-        Ok(())
-    }
-}
-
-/// Tells whoever keeps the executor what would let a request go where it was not let.
-fn tell_remedy(server: &str, denied: &Denied) {
-    let what = denied.what();
-    match denied.remedy() {
-        Some(rule) => {
-            tracing::warn!(server, %what, "a request is not allowed; `--allow {rule}` would allow it");
-        }
-        None => tracing::warn!(server, %what, "a request is not allowed"),
-    }
 }
 
 /// Reads headers. Each is checked: what is no header could be another request.
@@ -215,28 +155,9 @@ fn lines(text: &[u8]) -> Result<Lines, Fault> {
         let colon = colon.ok_or_else(|| invalid("a header has no name"))?;
         let (name, value) = line.split_at_checked(colon).unwrap_or_default();
         let value = value.strip_prefix(b":").unwrap_or(value).trim_ascii();
-        let name = HeaderName::from_bytes(name);
-        let name = name.map_err(|_error| invalid("the name of a header is not valid"))?;
-        if OURS.contains(&name) {
-            return Err(invalid("a header is not the gateway's to say"));
-        }
-        let value = HeaderValue::from_bytes(value);
-        let value = value.map_err(|_error| invalid("the value of a header is not valid"))?;
-        lines.push(&name, &value);
+        engine::header(&mut lines, name, value)?;
     }
     Ok(lines)
-}
-
-fn invalid(reason: &str) -> Fault {
-    not_started(FaultCode::Invalid, reason)
-}
-
-fn not_started(code: FaultCode, reason: &str) -> Fault {
-    Fault {
-        code,
-        execution: Execution::NotStarted,
-        reason: reason.into(),
-    }
 }
 
 /// The connection with the gateway is over: nobody hears this.
@@ -245,34 +166,5 @@ fn gone() -> Fault {
         code: FaultCode::Closing,
         execution: Execution::Unknown,
         reason: "the gateway is gone".into(),
-    }
-}
-
-/// Returns what a gateway is told of an error.
-fn fault(error: &HttpError) -> Fault {
-    let code = match error {
-        HttpError::Unreachable(_) => FaultCode::Unreachable,
-        HttpError::ConnectTimeout => FaultCode::ConnectTimeout,
-        HttpError::Invalid(_) => FaultCode::Invalid,
-        HttpError::FirstByteTimeout => FaultCode::FirstByteTimeout,
-        HttpError::Head(_) => FaultCode::Head,
-        HttpError::Denied(_) => FaultCode::Denied,
-        HttpError::Lost(_) | HttpError::Elsewhere(_) | HttpError::TooLong { .. } => FaultCode::Lost,
-    };
-    let reason = match error {
-        HttpError::Unreachable(reason) | HttpError::Head(reason) | HttpError::Lost(reason) => {
-            Arc::clone(reason)
-        }
-        HttpError::Invalid(reason) => (*reason).into(),
-        HttpError::Elsewhere(failure) => failure.reason.as_ref().into(),
-        HttpError::Denied(_)
-        | HttpError::ConnectTimeout
-        | HttpError::FirstByteTimeout
-        | HttpError::TooLong { .. } => error.to_string().into(),
-    };
-    Fault {
-        code,
-        execution: error.execution(),
-        reason,
     }
 }

@@ -1,13 +1,15 @@
 //! An answer that comes over a connection with an executor.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
+use bowline_core::sync::lock;
 use bowline_wire::executor::Answered;
 use bytes::Bytes;
 use http::StatusCode;
 
 use super::Shared;
+use super::upload::Uploading;
 use crate::executor::exchange::Exchange;
 use crate::http::client::{Body, Chunks, Headers, HttpError, Response};
 
@@ -23,6 +25,14 @@ pub(super) struct Held {
     pub(super) was_sent: bool,
 }
 
+/// The body of an answer, and what is left to be sent of its request.
+#[derive(Debug)]
+struct Coming {
+    held: Held,
+    /// Never shared; the lock makes it fit to be.
+    upload: Mutex<Option<Uploading<'static>>>,
+}
+
 impl Drop for Held {
     fn drop(&mut self) {
         self.exchange.leave(&self.shared.voice, self.was_sent);
@@ -31,7 +41,11 @@ impl Drop for Held {
 
 impl Held {
     /// Returns the answer, whose body comes over this exchange.
-    pub(super) fn response(self, answered: &Answered) -> Result<Response, HttpError> {
+    pub(super) fn response(
+        self,
+        answered: &Answered,
+        upload: Option<Uploading<'static>>,
+    ) -> Result<Response, HttpError> {
         let status = StatusCode::from_u16(answered.status);
         let status = status.map_err(|_| HttpError::Head("the status is none".into()))?;
         if answered.lines.len() > HEAD_BYTES_MAX {
@@ -43,7 +57,10 @@ impl Held {
         let headers = Headers::from_lines(&answered.lines);
         let body = match self.exchange.whole() {
             Some(whole) => Body::from(whole),
-            None => Body::open(Box::new(self)),
+            None => Body::open(Box::new(Coming {
+                held: self,
+                upload: Mutex::new(upload),
+            })),
         };
         Ok(Response {
             status,
@@ -53,9 +70,21 @@ impl Held {
     }
 }
 
-impl Chunks for Held {
+impl Chunks for Coming {
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, HttpError>>> {
-        self.exchange.poll_chunk(cx, &self.shared.voice)
+        let mut upload = lock(&self.upload);
+        if let Some(Poll::Ready(sent)) = upload.as_mut().map(|upload| upload.poll(cx)) {
+            *upload = None;
+            if let Err(broken) = sent {
+                self.held.exchange.abort(broken, &self.held.shared.voice);
+            }
+        }
+        drop(upload);
+        self.held.exchange.poll_chunk(cx, &self.held.shared.voice)
+    }
+
+    fn trailers(&mut self) -> Bytes {
+        self.held.exchange.trailers()
     }
 }
 

@@ -1,0 +1,284 @@
+//! One exchange over HTTP that an exec-server performs: its answer, and the pieces of its body.
+
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll, Waker};
+
+use bowline_core::error::{Class, Execution, Failure, Origin, Retry};
+use bowline_core::ordered::{Crowded, Numbered, Ordered, Room, Taken, Unfit};
+use bowline_core::sync::lock;
+use bowline_wire::FrameError;
+use bowline_wire::execserver::{Answered, Delta, Refusal, code};
+use bytes::Bytes;
+
+use crate::executor::faults::{self, EXECUTOR_REFUSED};
+use crate::http::client::HttpError;
+use crate::websocket::Ended;
+
+/// Pieces of one answer that wait to be read.
+const PIECES_MAX: usize = 256;
+
+/// Bytes of all answers of a connection that wait to be read.
+const CONNECTION_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// How the body of an answer comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// In pieces.
+    Streamed,
+    /// With the answer.
+    Whole,
+}
+
+/// Whether more may come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Took {
+    More,
+    Over,
+}
+
+/// Bytes that wait to be read on one connection.
+#[derive(Debug, Default)]
+pub(super) struct Budget(AtomicUsize);
+
+impl Budget {
+    fn take(&self, bytes: usize) -> bool {
+        let add = |waiting: usize| {
+            let sum = waiting.checked_add(bytes)?;
+            (sum <= CONNECTION_BYTES_MAX).then_some(sum)
+        };
+        let order = Ordering::Relaxed;
+        self.0.fetch_update(order, order, add).is_ok()
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.0.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+/// One exchange, from the side of whoever waits for it.
+#[derive(Debug)]
+pub(super) struct Exchange {
+    stream: u64,
+    budget: Arc<Budget>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    head: Head,
+    body: Ordered<HttpError>,
+    /// Nobody reads it any more.
+    is_left: bool,
+    /// Who waits, for the head or for the next piece.
+    waker: Option<Waker>,
+}
+
+#[derive(Debug)]
+enum Head {
+    Awaited,
+    Here(Result<Bytes, HttpError>),
+    Taken,
+}
+
+impl Exchange {
+    pub(super) fn new(stream: u64, budget: Arc<Budget>) -> Self {
+        let room = Room {
+            pieces_max: PIECES_MAX,
+            bytes_max: CONNECTION_BYTES_MAX,
+            crowded: Crowded::Ends,
+        };
+        let state = State {
+            head: Head::Awaited,
+            body: Ordered::new(Numbered::ByPiece, room),
+            is_left: false,
+            waker: None,
+        };
+        Self {
+            stream,
+            budget,
+            state: Mutex::new(state),
+        }
+    }
+
+    /// Returns the number of its stream; 0 where it has none.
+    pub(super) const fn stream(&self) -> u64 {
+        self.stream
+    }
+
+    /// Waits for the answer.
+    pub(super) async fn head(&self) -> Result<Answered, HttpError> {
+        let answer = poll_fn(|cx| {
+            let mut state = lock(&self.state);
+            match std::mem::replace(&mut state.head, Head::Taken) {
+                Head::Here(answer) => Poll::Ready(answer),
+                Head::Awaited | Head::Taken => {
+                    state.head = Head::Awaited;
+                    state.wait(cx)
+                }
+            }
+        });
+        let answer = answer.await?;
+        Answered::read(&answer).map_err(|error| HttpError::Head(error.to_string().into()))
+    }
+
+    /// Returns the body where all of it is here in one piece.
+    pub(super) fn whole(&self) -> Option<Bytes> {
+        let whole = lock(&self.state).body.take_whole()?;
+        self.budget.give_back(whole.len());
+        Some(whole)
+    }
+
+    /// Returns the next piece of the body.
+    pub(super) fn poll_chunk(&self, cx: &Context<'_>) -> Poll<Option<Result<Bytes, HttpError>>> {
+        let mut state = lock(&self.state);
+        match state.body.take() {
+            Some(Taken::Piece(piece)) => {
+                drop(state);
+                self.budget.give_back(piece.len());
+                Poll::Ready(Some(Ok(piece)))
+            }
+            Some(Taken::End) => Poll::Ready(None),
+            Some(Taken::Broken(cause)) => Poll::Ready(Some(Err(cause))),
+            None => state.wait(cx),
+        }
+    }
+
+    /// Nobody waits any more: what is here is thrown away, and nothing more is kept.
+    pub(super) fn leave(&self) {
+        let mut state = lock(&self.state);
+        state.is_left = true;
+        let waiting = state.body.waiting_bytes();
+        while let Some(Taken::Piece(_)) = state.body.take() {}
+        drop(state);
+        self.budget.give_back(waiting);
+    }
+
+    /// Takes the answer, or that there is none.
+    pub(super) fn answer(&self, answer: Result<Bytes, Refusal>) {
+        let mut state = lock(&self.state);
+        if let Head::Awaited = state.head {
+            state.head = Head::Here(answer.map_err(|refusal| refused(&refusal)));
+        }
+        wake(state);
+    }
+
+    /// Takes a piece of the body. The error is that of a peer that does not keep to the wire.
+    pub(super) fn take(&self, delta: &Delta<'_>) -> Result<Took, FrameError> {
+        let mut state = lock(&self.state);
+        if state.is_left || state.body.is_over() {
+            return Ok(Took::Over);
+        }
+        if let Err(unfit) = self.piece(&mut state.body, delta)? {
+            let cause = self.unfit(unfit);
+            state.body.fail(cause);
+        } else if let Some(error) = &delta.error {
+            let reason = format!("the answer `http-{}` broke off: {error}", self.stream);
+            state.body.fail(HttpError::Lost(reason.into()));
+        } else if delta.is_done {
+            state.body.end();
+        }
+        let took = match state.body.is_over() {
+            true => Took::Over,
+            false => Took::More,
+        };
+        wake(state);
+        Ok(took)
+    }
+
+    fn piece(
+        &self,
+        body: &mut Ordered<HttpError>,
+        delta: &Delta<'_>,
+    ) -> Result<Result<(), Unfit>, FrameError> {
+        let (expected, found) = (body.next(), delta.seq);
+        if expected != found {
+            return Ok(Err(Unfit::Order { expected, found }));
+        }
+        if delta.is_empty() && (delta.is_done || delta.error.is_some()) {
+            // An end takes no place.
+            return Ok(Ok(()));
+        }
+        // Nothing is decoded for which there is no room.
+        let bytes = delta.len();
+        if !self.budget.take(bytes) {
+            return Ok(Err(Unfit::Overflow));
+        }
+        let pushed = delta.decode().map(|piece| body.push(found, piece));
+        if !matches!(pushed, Ok(Ok(()))) {
+            self.budget.give_back(bytes);
+        }
+        pushed
+    }
+
+    fn unfit(&self, unfit: Unfit) -> HttpError {
+        let stream = self.stream;
+        let reason = match unfit {
+            Unfit::Overflow => {
+                format!("the answer `http-{stream}` overflowed: it came faster than it was read")
+            }
+            Unfit::Order { expected, found } => {
+                format!("the answer `http-{stream}` has piece {found} where {expected} is next")
+            }
+            Unfit::Late => format!("the answer `http-{stream}` went on behind its end"),
+        };
+        HttpError::Lost(reason.into())
+    }
+
+    /// The connection is lost; what came is read first.
+    pub(super) fn cut(&self, ended: &Ended) {
+        let name = match self.stream {
+            0 => String::new(),
+            stream => format!(" (`http-{stream}`)"),
+        };
+        let reason = format!("the executor is not connected any more{name}: {ended}");
+        let cause = HttpError::Lost(reason.into());
+        let mut state = lock(&self.state);
+        if let Head::Awaited = state.head {
+            state.head = Head::Here(Err(cause.clone()));
+        }
+        state.body.fail(cause);
+        wake(state);
+    }
+}
+
+/// Wakes who waits, with no lock held.
+fn wake(mut state: MutexGuard<'_, State>) {
+    let waker = state.waker.take();
+    drop(state);
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}
+
+impl State {
+    fn wait<T>(&mut self, cx: &Context<'_>) -> Poll<T> {
+        match &mut self.waker {
+            Some(waker) => waker.clone_from(cx.waker()),
+            none => *none = Some(cx.waker().clone()),
+        }
+        Poll::Pending
+    }
+}
+
+/// Returns why there is no answer. Only what is typed says whether the request left; the codes of
+/// others do not tell a request that was not sent from one that was lost.
+fn refused(refusal: &Refusal) -> HttpError {
+    if let Some(fault) = &refusal.fault {
+        return faults::told(fault);
+    }
+    match refusal.code {
+        code::INVALID_REQUEST | code::METHOD | code::INVALID_PARAMS => {
+            HttpError::Elsewhere(Arc::new(Failure {
+                class: Class::Unavailable,
+                execution: Execution::NotStarted,
+                retry: Retry::Never,
+                origin: Origin::Executor,
+                code: EXECUTOR_REFUSED.into(),
+                reason: Arc::clone(&refusal.message),
+            }))
+        }
+        _ => HttpError::Lost(Arc::clone(&refusal.message)),
+    }
+}
