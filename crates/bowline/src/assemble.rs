@@ -2,6 +2,7 @@
 
 pub(crate) mod broker;
 mod credentials;
+pub(crate) mod executors;
 mod journal;
 
 use std::ffi::OsString;
@@ -138,7 +139,15 @@ impl Gateway {
             journal: Arc::clone(&journal),
             audit: auditing.port(),
         };
-        let host = start_host(specs, config.limits, &state, doors)?;
+        let tasks = Tasks::default();
+        let executors = Executors::new(
+            tasks.clone(),
+            Arc::clone(&doors.clock),
+            ExecutorsOptions::default(),
+        );
+        executors::dial(&executors, &config.executors, &telemetry.secrets);
+        let host = start_host(specs, config.limits, &state, (doors, &executors, tasks))?;
+        executors.report_to(host.events().clone());
         host.set_policy(config.policy.policy());
         let hub = broker::start(&host, &config.broker, &tokens).map_err(AssembleError::Broker)?;
         let about = About {
@@ -149,12 +158,13 @@ impl Gateway {
         };
         let sources = config.sources.clone();
         let reloader = Reloader::new(&config, env, Box::new(translate));
+        let reloader = reloader.dialling(executors.clone(), telemetry.secrets.clone());
         let door = Door::new(auth, token.expose()).with_tokens(tokens);
         let door = door.with_names(config.names);
         let edge = Edge::new(
             door,
             sessions,
-            (host, hub),
+            (host, hub, executors),
             about,
             reloader,
             telemetry.traced(),
@@ -199,6 +209,8 @@ impl Gateway {
         // Peers are told while what they asked for can still end.
         self.edge.hub.close().await;
         self.edge.host.shutdown().await;
+        // Servers that run there were stopped in order.
+        self.edge.executors.close();
         self.edge.about.audit.close(&self.edge.host).await;
         self.exporting.finish().await;
         // Last of all: whoever comes before may still have something to remember.
@@ -262,9 +274,8 @@ fn start_host(
     specs: Vec<ServerSpec>,
     limits: HostLimits,
     state: &State,
-    doors: Doors,
+    (doors, executors, tasks): (Doors, &Executors, Tasks),
 ) -> Result<Host, AssembleError> {
-    let tasks = Tasks::default();
     let client = ClientInfo {
         name: "bowline".into(),
         version: env!("CARGO_PKG_VERSION").into(),
@@ -273,11 +284,7 @@ fn start_host(
         spawner: tasks.clone(),
         client,
         http: http_client()?,
-        executors: Executors::new(
-            tasks.clone(),
-            Arc::clone(&doors.clock),
-            ExecutorsOptions::default(),
-        ),
+        executors: executors.clone(),
         stdio_limits: StdioLimits::default(),
         http_limits: HttpLimits::default(),
     };
@@ -367,7 +374,7 @@ fn reach_of(reach: &config::Reach, own: &Path, env: &Env, learners: Learners) ->
             url: remote.url.clone(),
             transport: remote.transport,
             credentials: Arc::new(Headers::of(remote, learners)),
-            via: None,
+            via: remote.via.as_ref().map(executors::placement),
         }),
         config::Reach::Placed(placed) => Reach::Child(ChildSpec::new(&*placed.server)),
     }

@@ -9,6 +9,7 @@ mod clean;
 mod client;
 mod connect;
 mod daemon;
+mod executor;
 mod failure;
 mod logs;
 mod ls;
@@ -164,6 +165,7 @@ pub fn run(command: &Command, context: &mut Context) -> Result<Exit, Failure> {
         Command::Pin { command } => pin::run(command, context),
         Command::Outbox { command } => outbox::run(command, context),
         Command::Worker { command } => worker::run(command, context),
+        Command::Executor { command } => executor::run(command, context),
         Command::Version => version(context),
         // Both are run before anything is set up for a command.
         Command::Fixture(_) | Command::Reaper(_) => Err(Failure::usage("run it as a program")),

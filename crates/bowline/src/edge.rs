@@ -34,6 +34,7 @@ use bowline_core::run::{Run, Runs};
 use bowline_core::sync::lock;
 use bowline_host::Host;
 use bowline_host::broker::Hub;
+use bowline_host::executor::Executors;
 use tokio::sync::Semaphore;
 
 use crate::audit::Auditing;
@@ -81,6 +82,8 @@ pub struct Edge {
     pub host: Host,
     /// The broker, where peers meet.
     pub hub: Hub,
+    /// The executors, in other networks.
+    pub executors: Executors,
     /// The places of connections that have not yet said who they are.
     lobby: Arc<Semaphore>,
     /// What the gateway says of itself.
@@ -101,7 +104,7 @@ impl Edge {
     pub fn new(
         door: Door,
         sessions: Arc<Sessions>,
-        (host, hub): (Host, Hub),
+        (host, hub, executors): (Host, Hub, Executors),
         about: About,
         reloader: Reloader,
         traces: Traced,
@@ -115,6 +118,7 @@ impl Edge {
             runs: Mutex::default(),
             host,
             hub,
+            executors,
             lobby: Arc::new(Semaphore::new(upgrade::LOBBY_MAX)),
             about,
             reloader,

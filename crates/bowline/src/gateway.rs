@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bowline_core::call::Contexts;
 use bowline_host::Host;
 use bowline_host::audience::{Attached, Occupied};
+use bowline_host::executor::{Executors, ExecutorsOptions};
 use bowline_journal::JournalError;
 use thiserror::Error;
 use tokio::net::TcpListener;
@@ -110,6 +111,21 @@ impl Gateway {
     /// # Errors
     /// The address is taken, the system gives no randomness, or the host is served already.
     pub async fn bind(host: Host, address: SocketAddr) -> Result<Bound, BindError> {
+        let (tasks, clock) = (host.tasks().clone(), Arc::clone(host.clock()));
+        let executors = Executors::new(tasks, clock, ExecutorsOptions::default());
+        Self::bind_with(host, address, executors).await
+    }
+
+    /// The same, with the executors that the host was built with: they may join at `/executor`.
+    ///
+    /// # Errors
+    /// As above.
+    pub async fn bind_with(
+        host: Host,
+        address: SocketAddr,
+        executors: Executors,
+    ) -> Result<Bound, BindError> {
+        executors.report_to(host.events().clone());
         let key = state::random::<32>().map_err(BindError::Random)?;
         let token = state::random::<TOKEN_BYTES>().map_err(BindError::Random)?;
         let token = state::hex(&token);
@@ -137,7 +153,7 @@ impl Gateway {
         let edge = Edge::new(
             door,
             sessions,
-            (host, hub),
+            (host, hub, executors),
             about,
             no_file,
             Telemetry::off().traced(),

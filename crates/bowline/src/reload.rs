@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use bowline_core::sync::lock;
 use bowline_core::time::millis;
 use bowline_host::events::What;
+use bowline_host::executor::Executors;
 use bowline_host::spec::ServerSpec;
 use bowline_host::{Applied, Host, HostLimits};
 use serde_json::{Value, json};
@@ -17,11 +18,13 @@ use tokio::sync::{Semaphore, broadcast, watch as signal};
 
 use self::watch::Watch;
 pub(crate) use self::watch::{Stamp, stamp};
+use crate::assemble::executors::dial;
 use crate::config::{
     self, Audit, Broken, BrokerConfig, Config, Engine, Env, Mention, PolicyConfig, Telemetry,
 };
 use crate::edge::Edge;
 use crate::secrets::Vault;
+use crate::telemetry::Secrets;
 
 /// Outcomes that one who listens may be behind.
 const OUTCOMES_MAX: usize = 64;
@@ -38,6 +41,8 @@ pub struct Reloader {
     outcomes: broadcast::Sender<Arc<Outcome>>,
     /// What only a new start of the gateway changes, as it was at its start.
     fixed: Fixed,
+    /// What dials executors, and who must know their tokens.
+    dialling: Option<(Executors, Secrets)>,
 }
 
 /// Where a configuration comes from.
@@ -165,7 +170,14 @@ impl Reloader {
                 audit: config.audit,
                 starts_max: config.limits.starts_max,
             },
+            dialling: None,
         }
+    }
+
+    /// Has executors dialled as the file says.
+    pub(crate) fn dialling(self, executors: Executors, secrets: Secrets) -> Self {
+        let dialling = Some((executors, secrets));
+        Self { dialling, ..self }
     }
 
     /// Returns the servers that this machine cannot run.
@@ -238,6 +250,9 @@ impl Reloader {
         // Before the servers, so that nobody reaches a new one by rules that did not know it.
         if standing == Standing::Changed {
             host.set_policy(config.policy.policy());
+        }
+        if let Some((executors, secrets)) = &self.dialling {
+            dial(executors, &config.executors, secrets);
         }
         (host.apply(specs), standing)
     }

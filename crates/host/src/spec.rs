@@ -300,6 +300,15 @@ impl Reach {
         }
     }
 
+    /// Returns the executor that the way to it leads through, if it does.
+    #[must_use]
+    pub fn via(&self) -> Option<&str> {
+        match self {
+            Self::Remote(remote) => remote.via.as_ref().map(|via| &*via.executor),
+            Self::Child(_) | Self::InProcess(_) | Self::Peer(_) => None,
+        }
+    }
+
     /// Whether what it offered in one life of the gateway is shown in the next before it says it
     /// again. A peer shows what it lets us see, and that may be less by then.
     #[must_use]

@@ -1,6 +1,7 @@
 //! The words of the command line.
 
 mod agents;
+mod executors;
 mod nouns;
 mod workers;
 
@@ -13,7 +14,8 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 
 pub(super) use self::agents::{Connect, RunClient};
-pub(super) use self::nouns::{OutboxCommand, OutboxFilter, Pin, SecretCommand};
+pub(super) use self::executors::{ExecutorCommand, JoinGateway, Listen, Means};
+pub(super) use self::nouns::{OutboxCommand, OutboxFilter, Pin, RoleCommand, SecretCommand, Trial};
 pub(super) use self::workers::{Join, MailCommand, MailFilter, WorkerCommand};
 use crate::config::duration;
 
@@ -44,6 +46,7 @@ Share
   token     make, list and revoke tokens of principals
   secret    keep the credentials of servers: set, ls, rm
   worker    join a hub, list peers, and look at mailboxes
+  executor  perform requests and run servers for a gateway from this network
 Dev
   fixture   a test MCP server
   version   print the version";
@@ -201,6 +204,12 @@ pub enum Command {
         #[command(subcommand)]
         command: WorkerCommand,
     },
+    /// Perform requests and run servers for a gateway from this network
+    Executor {
+        /// What to do
+        #[command(subcommand)]
+        command: ExecutorCommand,
+    },
     /// Be a test MCP server
     Fixture(crate::fixture::Args),
     /// Print the version
@@ -216,35 +225,6 @@ pub enum Command {
         /// ID of the token
         token: String,
     },
-}
-
-/// What to ask of roles.
-#[derive(Debug, Subcommand)]
-pub enum RoleCommand {
-    /// Say whether a role may use a tool, and which rule decides; exits 6 when it may not
-    Test(Trial),
-}
-
-/// Options of `role test`.
-#[derive(Args, Clone, Debug)]
-pub struct Trial {
-    /// The role, or `owner`
-    pub role: String,
-    /// SERVER.TOOL, prompt:SERVER.NAME or resource:SERVER.URI
-    #[arg(value_name = "TARGET")]
-    pub target: String,
-    /// Who asks, for conditions that look at it
-    #[arg(long, value_name = "NAME")]
-    pub principal: Option<String>,
-    /// Narrow it by this rule of the config; may stand several times
-    #[arg(long, value_name = "NAME")]
-    pub context: Vec<String>,
-    /// Ask at the endpoint of this profile
-    #[arg(long, value_name = "NAME")]
-    pub profile: Option<String>,
-    /// The arguments of the call, for conditions that look at them
-    #[arg(long, value_name = "JSON")]
-    pub args: Option<String>,
 }
 
 /// What to do with tokens.

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use bowline_core::egress::{Egress, Rule};
+pub use bowline_host::executor::Protocol;
 use bowline_link::http::endpoint::{Endpoint, EndpointError};
 
 use super::expand::Source;
@@ -11,29 +13,8 @@ use super::frame::{Problem, place};
 use super::reach::{Ground, Template};
 use super::{Config, Warning};
 
-/// What is spoken with an executor.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Protocol {
-    /// Our own protocol.
-    #[default]
-    Bowline,
-    /// That of the exec-server of Codex.
-    ExecServer,
-}
-
-impl Protocol {
-    /// All that there are.
-    pub const ALL: [Self; 2] = [Self::Bowline, Self::ExecServer];
-
-    /// Returns the word used in configuration and API.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Bowline => "bowline",
-            Self::ExecServer => "exec-server",
-        }
-    }
-}
+/// What can be spoken with an executor.
+pub(crate) const PROTOCOLS: [Protocol; 2] = [Protocol::Bowline, Protocol::ExecServer];
 
 /// An executor that is dialled.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,9 +31,9 @@ pub struct ExecutorConfig {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServantConfig {
     /// What may be reached for every server of the gateway.
-    pub allow: Vec<Arc<str>>,
+    pub allow: Vec<Rule>,
     /// What may be reached for single ones as well.
-    pub servers: BTreeMap<Arc<str>, Vec<Arc<str>>>,
+    pub servers: BTreeMap<Arc<str>, Vec<Rule>>,
     /// Secrets that are filled in, by name.
     pub secrets: BTreeMap<Arc<str>, HeldSecret>,
 }
@@ -63,7 +44,7 @@ pub struct HeldSecret {
     /// Read whenever it is sent.
     pub value: Template,
     /// Where it may be sent; everywhere that may be reached where absent.
-    pub to: Option<Vec<Arc<str>>>,
+    pub to: Option<Egress>,
 }
 
 /// Reads the address of an executor or of a gateway, `ws` or `http`, with or without TLS.
@@ -150,22 +131,22 @@ fn look(warnings: &mut Vec<Warning>, one: &file::Executor, executor: &ExecutorCo
 }
 
 fn own(servant: &file::Servant, ground: &Ground) -> ServantConfig {
-    let places = |texts: &[Text]| -> Vec<Arc<str>> {
-        texts.iter().map(|text| text.text.trim().into()).collect()
-    };
+    let servers = servant.servers.iter();
     let mut own = ServantConfig {
-        allow: places(&servant.allow),
-        ..ServantConfig::default()
+        allow: servant.allow.clone(),
+        servers: servers
+            .map(|(name, allow)| (name.as_str().into(), allow.clone()))
+            .collect(),
+        secrets: BTreeMap::new(),
     };
-    for (name, allow) in &servant.servers {
-        own.servers.insert(name.as_str().into(), places(allow));
-    }
     for secret in &servant.secrets {
         // One without a value was told already.
         if let Some(value) = &secret.value {
+            let to = secret.to.clone();
             let held = HeldSecret {
                 value: Template::new(&value.text, ground),
-                to: secret.to.as_deref().map(places),
+                // There are no more than fit: the file was read so.
+                to: to.map(|to| Egress::new(to).unwrap_or_default()),
             };
             own.secrets.insert(secret.name.as_str().into(), held);
         }

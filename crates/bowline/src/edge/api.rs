@@ -5,6 +5,7 @@ mod broker;
 mod call;
 mod discover;
 pub(super) mod events;
+mod executors;
 mod logs;
 mod outbox;
 mod pins;
@@ -138,6 +139,7 @@ pub(super) fn router(edge: Weak<Edge>) -> Router {
             get(broker::one).delete(broker::drop_one),
         )
         .route("/api/v1/broker/dead/{id}/retry", post(broker::retry))
+        .route("/api/v1/executors", get(executors::list))
         .fallback(nothing)
         .with_state(edge)
 }

@@ -69,12 +69,16 @@ impl Arrival {
 
     /// Ends when the credential does, or when what it proves is something else than `standing`;
     /// returns what is said then.
-    pub(super) fn over<S: PartialEq>(
+    pub(super) fn over<S, F>(
         &self,
         proven: Proven,
         standing: S,
-        (of, changed): (fn(&Edge, &Principal) -> S, &'static str),
-    ) -> impl Future<Output = &'static str> + use<S> {
+        (of, changed): (F, &'static str),
+    ) -> impl Future<Output = &'static str> + use<S, F>
+    where
+        S: PartialEq,
+        F: Fn(&Edge, &Principal) -> S,
+    {
         let (edge, hold) = (Arc::clone(&self.edge), Arc::clone(&self.hold));
         async move {
             let mut rules = edge.host.policy_changes();

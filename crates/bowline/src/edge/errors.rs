@@ -11,7 +11,7 @@ use http::StatusCode;
 use serde_json::{Map, Value, json};
 
 /// Every code word there is; each has a page in `docs/errors/`.
-pub const CODES: [&str; 40] = [
+pub const CODES: [&str; 44] = [
     "server_not_found",
     "tool_not_found",
     "prompt_not_found",
@@ -53,6 +53,11 @@ pub const CODES: [&str; 40] = [
     "bad_request",
     "tool_failed",
     "peer_error",
+    // Said of executors, likewise.
+    "egress_denied",
+    "executor_refused",
+    "executor_busy",
+    "executor_away",
 ];
 
 /// The JSON-RPC code of our own refusals and failures, outside the range the standard reserves.

@@ -1,15 +1,108 @@
-//! `/executor`: where executors come in.
+//! `/executor`: where executors come in, and who may be which.
 
-use bowline_link::websocket::{self, Side, SocketLimits};
+use std::sync::Arc;
+
+use bowline_core::call::{Principal, Role};
+use bowline_core::name;
+use bowline_host::events::What;
+use bowline_host::executor::Porter;
+use bowline_link::BoxFuture;
+use bowline_link::websocket::{self, Side};
+use bowline_wire::broker::Refusal;
+use bowline_wire::executor::Hello;
 use bytes::Bytes;
 use tokio::net::TcpStream;
 
+use super::Edge;
 use super::arrival::Arrival;
+
+/// The code of a refusal for want of a right.
+const NOT_ALLOWED: &str = "not_allowed";
+
+/// What is said to one whose rights are others now.
+const CHANGED: &str = "the credential does not allow this name any more";
 
 /// Keeps a connection of an executor, to its end; `read` is what came early.
 pub(super) async fn keep(arrival: Arrival, (stream, read): (TcpStream, Bytes)) {
-    let (limits, edge) = (SocketLimits::default(), &arrival.edge);
-    let (outgoing, _incoming) =
-        websocket::join(stream, Side::Server, read, limits, edge.host.tasks());
-    outgoing.close(1011, "not yet");
+    let edge = Arc::clone(&arrival.edge);
+    let from = stream.peer_addr();
+    let from = from.map_or_else(|_gone| String::new(), |address| address.to_string());
+    let limits = edge.executors.socket();
+    let io = websocket::join(stream, Side::Server, read, limits, edge.host.tasks());
+    let entrance = Entrance { arrival };
+    edge.executors.attend(io, &from, &entrance).await;
+}
+
+/// Where one connection comes in.
+#[derive(Debug)]
+struct Entrance {
+    arrival: Arrival,
+}
+
+impl Porter for Entrance {
+    fn admit(&self, hello: &Hello) -> Result<BoxFuture<'static, Refusal>, Refusal> {
+        let edge = &self.arrival.edge;
+        // A connection without one is not let so far.
+        let proven = self.arrival.proven.clone().ok_or_else(unproven)?;
+        let name = Arc::clone(&hello.name);
+        let is_dialled = edge.executors.dialled().contains(&name);
+        if is_dialled || !may_be(edge, &proven.principal, &name) {
+            return Err(refusal(NOT_ALLOWED, "the credential does not allow this"));
+        }
+        let settled = self.arrival.settle(&proven);
+        settled.map_err(|_revoked| unproven())?;
+        let may = move |edge: &Edge, principal: &Principal| may_be(edge, principal, &name);
+        let over = self.arrival.over(proven, true, (may, CHANGED));
+        Ok(Box::pin(async { refusal("expired", over.await) }))
+    }
+
+    fn refused(&self, name: &str, refusal: &Refusal) {
+        let reason = Arc::clone(&refusal.reason);
+        if let Some(proven) = &self.arrival.proven
+            && refusal.code.as_deref() == Some(NOT_ALLOWED)
+        {
+            let principal = &proven.principal;
+            self.arrival
+                .note(principal, "executor.hello", &reason, None);
+        }
+        // What it calls itself is anything until it is let in.
+        let name = if name::is_server(name) { name } else { "?" };
+        self.arrival.edge.host.events().tell(What::Executor {
+            name: name.into(),
+            state: "refused",
+            reason: Some(reason),
+        });
+    }
+}
+
+/// Whether a principal may be the executor of this name: its own, or one that the config gives it.
+fn may_be(edge: &Edge, principal: &Principal, name: &str) -> bool {
+    if !name::is_server(name) {
+        return false;
+    }
+    match principal.role {
+        Role::Owner => true,
+        Role::Named(_) | Role::None => {
+            *principal.name == *name
+                || edge.reloader.rules(|policy, _| {
+                    let given = policy.executors.get(&principal.name);
+                    given.is_some_and(|given| given.iter().any(|one| one.fits(name, "*")))
+                })
+        }
+        // Programs that the owner runs speak MCP.
+        Role::OwnersAgent | Role::AnonymousLocal => false,
+    }
+}
+
+/// The same words for every credential that does not count.
+fn unproven() -> Refusal {
+    refusal("auth", "a valid token is required")
+}
+
+fn refusal(code: &str, reason: &str) -> Refusal {
+    Refusal {
+        reason: reason.into(),
+        code: Some(code.into()),
+        id: None,
+    }
 }

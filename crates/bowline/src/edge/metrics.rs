@@ -1,6 +1,7 @@
 //! `/metrics`: what is counted anyway, written down when somebody asks. For the owner only.
 
 mod broker;
+mod executors;
 mod outbox;
 mod own;
 
@@ -19,6 +20,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
 use self::broker::Broker;
+use self::executors::Executors;
 use self::outbox::Waiting;
 use self::own::Own;
 use super::Edge;
@@ -66,6 +68,10 @@ mod name {
     pub(super) const BROKER_DEEPEST: &str = "bowline_broker_mailbox_waiting_max";
     pub(super) const BROKER_DEAD: &str = "bowline_broker_dead";
     pub(super) const BROKER_EVENTS: &str = "bowline_broker_messages";
+    pub(super) const EXECUTORS: &str = "bowline_executors";
+    pub(super) const EXECUTOR_STREAMS: &str = "bowline_executor_streams";
+    pub(super) const EXECUTOR_OPENED: &str = "bowline_executor_opened";
+    pub(super) const EXECUTOR_BYTES: &str = "bowline_executor_bytes";
     pub(super) const SPANS: &str = "bowline_spans";
     pub(super) const DENIED: &str = "bowline_denied";
 }
@@ -117,6 +123,7 @@ struct Scrape {
     servers: Vec<Seen>,
     waiting: Waiting,
     broker: Broker,
+    executors: Executors,
     /// How often each sort of rule denied somebody something.
     denials: Vec<(&'static str, u64)>,
     /// Spans that a collector took, and that were lost; absent where they go nowhere.
@@ -134,6 +141,7 @@ impl Scrape {
             servers: seen(edge).await,
             waiting: Waiting::of(edge).await,
             broker: Broker::of(edge).await,
+            executors: Executors::of(edge),
             denials: edge.host.denials(),
             spans: edge
                 .traces
@@ -268,6 +276,7 @@ impl Collector for Scrape {
         self.cache(&mut out)?;
         self.waiting.write(&mut out, &self.servers)?;
         self.broker.write(&mut out)?;
+        self.executors.write(&mut out)?;
         out.denied(&self.denials)?;
         match self.spans {
             Some((sent, dropped)) => out.spans(sent, dropped),

@@ -69,7 +69,7 @@ pub struct HyperClient {
 #[derive(Clone)]
 enum Connector {
     Open(HttpsConnector<HttpConnector>),
-    Gated(HttpsConnector<Gated>),
+    Gated(Gate, HttpsConnector<Gated>),
 }
 
 impl fmt::Debug for HyperClient {
@@ -112,12 +112,12 @@ impl HyperClient {
     #[must_use]
     pub fn gated_with_tls(limits: ClientLimits, gate: Gate, tls: ClientConfig) -> Self {
         let gated = Gated {
-            gate,
+            gate: gate.clone(),
             tcp: tcp(limits.connect),
             connect: limits.connect,
         };
         Self {
-            connector: Connector::Gated(over_tls(gated, tls)),
+            connector: Connector::Gated(gate, over_tls(gated, tls)),
             pool: Arc::new(Pool::new(limits.idle_max)),
             limits,
         }
@@ -154,7 +154,12 @@ impl HyperClient {
         let connecting = tokio::time::timeout(self.limits.connect, async {
             let stream = match self.connector.clone() {
                 Connector::Open(open) => open.oneshot(address).await,
-                Connector::Gated(gated) => gated.oneshot(address).await,
+                Connector::Gated(gate, gated) => {
+                    // Before TLS has a word on the name.
+                    gate.host(&address)
+                        .map_err(|denied| HttpError::Denied(Arc::new(denied)))?;
+                    gated.oneshot(address).await
+                }
             };
             let stream = stream.map_err(|error| not_reached(&*error))?;
             Ok(Box::new(Wire::from(stream)))

@@ -29,6 +29,7 @@ use tokio::time::Instant;
 mod calls;
 #[path = "../websocket/certificate.rs"]
 mod certificate;
+mod egress;
 mod ends;
 mod first;
 mod limits;

@@ -45,7 +45,10 @@ struct Ways {
 
 impl Server {
     pub(crate) async fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Self::start_on(TcpListener::bind("127.0.0.1:0").await.unwrap())
+    }
+
+    pub(crate) fn start_on(listener: TcpListener) -> Self {
         let origin = format!("http://{}", listener.local_addr().unwrap());
         let (posts, posts_end) = mpsc::channel(256);
         let (gets, gets_end) = mpsc::channel(256);

@@ -76,3 +76,32 @@ pub enum Pin {
         hash: Option<String>,
     },
 }
+
+/// What to ask of roles.
+#[derive(Debug, Subcommand)]
+pub enum RoleCommand {
+    /// Say whether a role may use a tool, and which rule decides; exits 6 when it may not
+    Test(Trial),
+}
+
+/// Options of `role test`.
+#[derive(Args, Clone, Debug)]
+pub struct Trial {
+    /// The role, or `owner`
+    pub role: String,
+    /// SERVER.TOOL, prompt:SERVER.NAME or resource:SERVER.URI
+    #[arg(value_name = "TARGET")]
+    pub target: String,
+    /// Who asks, for conditions that look at it
+    #[arg(long, value_name = "NAME")]
+    pub principal: Option<String>,
+    /// Narrow it by this rule of the config; may stand several times
+    #[arg(long, value_name = "NAME")]
+    pub context: Vec<String>,
+    /// Ask at the endpoint of this profile
+    #[arg(long, value_name = "NAME")]
+    pub profile: Option<String>,
+    /// The arguments of the call, for conditions that look at them
+    #[arg(long, value_name = "JSON")]
+    pub args: Option<String>,
+}

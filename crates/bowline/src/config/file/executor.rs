@@ -2,13 +2,14 @@
 
 use std::ops::Range;
 
+use bowline_core::egress::{RULES_MAX, Rule};
 use bowline_core::policy::Pattern;
 
 use super::broker::{self, Said};
 use super::keys;
 use super::reader::Reader;
 use super::server::{Text, choice, inside};
-use crate::config::executor::Protocol;
+use crate::config::executor::{PROTOCOLS, Protocol};
 use crate::config::frame::Problem;
 use crate::config::name;
 use crate::config::tree::{Entry, Node};
@@ -22,9 +23,6 @@ const SERVERS_MAX: usize = 1_024;
 
 /// Secrets that an executor has.
 const SECRETS_MAX: usize = 1_024;
-
-/// Places of one list.
-const PLACES_MAX: usize = 1_024;
 
 /// One executor that is dialled, as written.
 #[derive(Debug)]
@@ -40,9 +38,9 @@ pub(crate) struct Executor {
 #[derive(Debug, Default)]
 pub(crate) struct Servant {
     /// What all servers may reach.
-    pub(crate) allow: Vec<Text>,
+    pub(crate) allow: Vec<Rule>,
     /// What single servers may reach as well.
-    pub(crate) servers: Vec<(String, Vec<Text>)>,
+    pub(crate) servers: Vec<(String, Vec<Rule>)>,
     pub(crate) secrets: Vec<Held>,
 }
 
@@ -52,7 +50,7 @@ pub(crate) struct Held {
     pub(crate) name: String,
     pub(crate) value: Option<Text>,
     /// Where it may be sent; everywhere that may be reached where absent.
-    pub(crate) to: Option<Vec<Text>>,
+    pub(crate) to: Option<Vec<Rule>>,
 }
 
 /// Reads `executors`.
@@ -74,7 +72,7 @@ pub(super) fn all(reader: &mut Reader, node: &Node, place: &str) -> Vec<Executor
             match entry.key.as_str() {
                 "url" => one.url = reader.text(entry),
                 "protocol" => {
-                    let choices = Protocol::ALL.map(|protocol| (protocol.as_str(), protocol));
+                    let choices = PROTOCOLS.map(|protocol| (protocol.as_str(), protocol));
                     one.protocol = choice(reader, entry, &choices).unwrap_or_default();
                 }
                 "token" => one.token = reader.text(entry),
@@ -109,7 +107,7 @@ pub(super) fn own(reader: &mut Reader, node: &Node, place: &str) -> Servant {
     servant
 }
 
-fn server(reader: &mut Reader, named: &Entry, place: &str) -> Option<(String, Vec<Text>)> {
+fn server(reader: &mut Reader, named: &Entry, place: &str) -> Option<(String, Vec<Rule>)> {
     if !is_name(reader, named, "server") {
         return None;
     }
@@ -153,16 +151,28 @@ fn secret(reader: &mut Reader, named: &Entry, place: &str) -> Option<Held> {
     Some(held)
 }
 
-fn places(reader: &mut Reader, entry: &Entry) -> Vec<Text> {
+fn places(reader: &mut Reader, entry: &Entry) -> Vec<Rule> {
     let texts = reader.texts(entry);
-    if let Some(over) = texts.get(PLACES_MAX) {
+    if let Some(over) = texts.get(RULES_MAX) {
         let message = format!("`{}` has too many entries", entry.key);
-        let label = format!("more than {PLACES_MAX}");
+        let label = format!("more than {RULES_MAX}");
         let problem = Problem::new(over.span.clone(), message, label);
         reader.problems.push(problem);
         return Vec::new();
     }
-    texts
+    let mut rules = Vec::with_capacity(texts.len());
+    for Text { text, span } in texts {
+        match Rule::parse(&text) {
+            Ok(rule) => rules.push(rule),
+            Err(error) => {
+                let message = format!("`{}` names no place", text.escape_debug());
+                let problem = Problem::new(span, message, error.to_string());
+                let help = "for instance \"tracker.example:443\" or \"10.1.0.0/16:*\"";
+                reader.problems.push(problem.help(help));
+            }
+        }
+    }
+    rules
 }
 
 const JOINS: Said = Said {

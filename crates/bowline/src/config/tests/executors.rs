@@ -1,5 +1,6 @@
 //! What a file says of executors, at the gateway and at the executor itself.
 
+use bowline_core::egress::{Egress, Rule};
 use bowline_wire::executor::Fill;
 
 use super::*;
@@ -97,20 +98,15 @@ command = "files"
 "#;
     let config = toml(text, &env()).unwrap();
     let servant = &config.servant;
-    let texts = |texts: &[&str]| {
-        texts
-            .iter()
-            .map(|text| Arc::from(*text))
-            .collect::<Vec<_>>()
-    };
-    assert_eq!(
-        servant.allow,
-        texts(&["tracker.example:443", "10.1.0.0/16:*"])
-    );
-    assert_eq!(servant.servers["tracker"], texts(&["[fd00::1]:80"]));
+    let rules =
+        |texts: &[&str]| -> Vec<Rule> { texts.iter().map(|text| text.parse().unwrap()).collect() };
+    let first = ["tracker.example:443", "10.1.0.0/16:*"];
+    assert_eq!(servant.allow, rules(&first));
+    assert_eq!(servant.servers["tracker"], rules(&["[fd00::1]:80"]));
     let tracker = &servant.secrets["tracker"];
     assert_eq!(tracker.value.value().unwrap(), "canary");
-    assert_eq!(tracker.to, Some(texts(&["tracker.example:443"])));
+    let to = tracker.to.as_ref().map(Egress::rules);
+    assert_eq!(to, Some(rules(&first[..1]).as_slice()));
     assert_eq!(servant.secrets["any"].to, None);
     assert!(!format!("{config:?}").contains("canary"));
     assert!(config.warnings.is_empty(), "{:?}", config.warnings);
@@ -142,6 +138,11 @@ fn what_cannot_be_said_of_executors_is_refused_with_its_line_and_a_way_out() {
             "`a.b` names no executor",
         ),
         ("[executor]\nalow = []", "did you mean `allow`?"),
+        (
+            "[executor]\nallow = [\"https://h/x\"]",
+            "`https://h/x` names no place",
+        ),
+        ("[executor.servers.a]\nallow = [\"h\"]", "ends with a port"),
         (
             "[executor.secrets.a]\nvalu = \"x\"",
             "did you mean `value`?",

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::{Failure, Shared, alive, broker, outbox};
+use super::{Failure, Shared, alive, broker, executors, outbox};
 use crate::edge::Edge;
 use crate::edge::door::Auth;
 
@@ -39,6 +39,7 @@ pub(super) async fn status(State(edge): Shared) -> Result<Json<Value>, Failure> 
         "journal": outbox::journal(&edge),
         "outbox": outbox::counts(&edge).await,
         "broker": broker::counts(&edge),
+        "executors": executors::counts(&edge),
         "audit": edge.about.audit.status(),
     })))
 }

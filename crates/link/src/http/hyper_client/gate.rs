@@ -76,13 +76,25 @@ impl Gate {
         Self { egress, lookup }
     }
 
+    /// Returns who is asked, if anything that it leads to may be dialled.
+    pub(super) fn host(&self, to: &Uri) -> Result<(Host, u16), Denied> {
+        let port = match (to.port_u16(), to.scheme_str()) {
+            (Some(port), _) => port,
+            (None, Some("https")) => 443,
+            (None, _) => 80,
+        };
+        let host = Host::parse(to.host().unwrap_or_default());
+        let host = host.ok_or_else(|| Denied::odd(port))?;
+        match self.egress.may(&host, port) {
+            true => Ok((host, port)),
+            false => Err(Denied::host(host, port)),
+        }
+    }
+
     /// Returns the addresses that may be dialled. What may not be asked for is denied alike
     /// whether or not there is such a name, such an address or somebody who listens.
-    async fn addresses(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, BoxError> {
-        let host = Host::parse(host).ok_or_else(|| Denied::odd(port))?;
-        if !self.egress.may(&host, port) {
-            return Err(Denied::host(host, port).into());
-        }
+    async fn addresses(&self, to: &Uri) -> Result<Vec<SocketAddr>, BoxError> {
+        let (host, port) = self.host(to)?;
         let found = match &host {
             Host::Address(address) => vec![*address],
             Host::Local => Host::LOCAL.to_vec(),
@@ -115,13 +127,7 @@ pub(super) struct Gated {
 
 impl Gated {
     async fn dial(self, to: Uri) -> Result<TokioIo<TcpStream>, BoxError> {
-        let port = match (to.port_u16(), to.scheme_str()) {
-            (Some(port), _) => port,
-            (None, Some("https")) => 443,
-            (None, _) => 80,
-        };
-        let host = to.host().unwrap_or_default();
-        let addresses = self.gate.addresses(host, port).await?;
+        let addresses = self.gate.addresses(&to).await?;
         // One that does not answer leaves time for the others.
         let count = u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
         let each = self.connect / count;
