@@ -93,14 +93,14 @@ impl Engine {
         })
     }
 
-    pub(super) fn clock(&self) -> &Arc<dyn Clock> {
-        &self.clock
-    }
-
     /// Returns the moment so many milliseconds from now.
     pub(super) fn after(&self, ms: u64) -> Instant {
         let at = self.clock.now().plus(Duration::from_millis(ms));
         self.clock.instant(at)
+    }
+
+    pub(super) fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
     }
 
     /// Lets go of connections that nobody has used for a while.
@@ -135,7 +135,8 @@ fn tell_remedy(server: &str, denied: &Denied) {
     let what = denied.what();
     match denied.remedy() {
         Some(rule) => {
-            tracing::warn!(server, %what, "a request is not allowed; `--allow {rule}` would allow it");
+            let rule = format!("--allow {rule}");
+            tracing::warn!(server, %what, %rule, "a request is not allowed, and a rule would let it");
         }
         None => tracing::warn!(server, %what, "a request is not allowed"),
     }
