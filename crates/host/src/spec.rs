@@ -310,6 +310,7 @@ impl Reach {
     pub fn via(&self) -> Option<&str> {
         match self {
             Self::Remote(remote) => remote.via.as_ref().map(|via| &*via.executor),
+            Self::Placed(placed) => Some(&placed.executor),
             Self::Child(_) | Self::InProcess(_) | Self::Peer(_) => None,
         }
     }

@@ -13,6 +13,7 @@ use crate::cli::args::Means;
 use crate::cli::{Context, Failure, Out, up};
 use crate::config::{self, Config, Reach};
 use crate::secrets::Vault;
+use crate::secrets::follow::keep_fresh;
 use crate::telemetry::Telemetry;
 use crate::{servant, state};
 
@@ -57,8 +58,11 @@ pub(super) fn ready(
         Protocol::Bowline => offer,
         Protocol::ExecServer => as_exec_server(offer),
     };
-    let clock = Arc::new(SystemClock::start());
-    let servant = Servant::new(offer, Tasks::default(), clock);
+    let (tasks, clock) = (Tasks::default(), Arc::new(SystemClock::start()));
+    let secrets = config.servant.secrets.values();
+    let texts: Vec<_> = secrets.map(|held| held.value.clone()).collect();
+    tasks.spawn("secrets", keep_fresh(config.sources.clone(), texts));
+    let servant = Servant::new(offer, tasks, clock);
     Ok(Ready { servant, telemetry })
 }
 
