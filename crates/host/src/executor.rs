@@ -3,6 +3,7 @@
 //! The gateway has [`Executors`], the registry of those that are connected, whether they joined or
 //! were dialled. The **servant** is what runs inside an executor and does what it is asked.
 
+mod client;
 mod engine;
 mod listen;
 mod offer;
@@ -14,6 +15,9 @@ mod servant;
 mod servers;
 
 pub use crate::credential::Credential;
+pub use client::{
+    BodyStream, ClientOptions, ConnectError, ExecutorClient, Head, Reply, Request, RequestError,
+};
 pub use listen::{Attend, Door, ListenError, listen, listen_with};
 pub use offer::{Allowed, NoSecret, NoSecrets, Offer, OfferLimits, Secrets};
 pub use reference::{Reference, as_exec_server, listen_as_exec_server};

@@ -11,14 +11,15 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use bowline_core::backoff::Backoff;
+use bowline_core::error::whole;
 use bowline_core::flow::FlowLimits;
 use bowline_core::hex::hex;
 use bowline_core::sync::lock;
 use bowline_link::BoxFuture;
-use bowline_link::executor::{GOING_DOWN, REFUSED, Tunnel, greet};
+use bowline_link::executor::{FENCED, GOING_DOWN, REFUSED, Tunnel, greet};
 use bowline_link::http::client::{HttpClient, HttpError};
 use bowline_link::http::endpoint::Endpoint;
-use bowline_link::websocket::{Form, Incoming, Outgoing, SocketLimits};
+use bowline_link::websocket::{Ended, Form, Incoming, Outgoing, SocketLimits};
 use bowline_wire::broker::Refusal;
 use bowline_wire::executor::{FRAME_BYTES_MAX, Fill, Hello};
 use tokio::sync::watch;
@@ -30,14 +31,15 @@ use crate::events::{Events, What};
 use crate::ports::Clock;
 use crate::tasks::Tasks;
 
-pub(super) use entry::Entry;
+pub(super) use entry::{Entry, Here};
+use seat::Seat;
 pub use status::{ExecutorStatus, Protocol, Via};
 
 /// Names that are known at once; of those that are away, the oldest is forgotten.
 const NAMES_MAX: usize = 1_024;
 
 /// How a gateway treats its executors.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct ExecutorsOptions {
     /// What may wait to be read of what comes over one connection.
     pub flow: FlowLimits,
@@ -173,8 +175,8 @@ impl Executors {
             Err(reason) => return refuse(&refusal(reason)),
         };
         let io = (outgoing, incoming);
-        let seat = seat::Seat::take(&self.shared, &entry, &hello, Via::Joined, from);
-        let (_, over) = seat.serve(&hello, io, credential).await;
+        let seat = Seat::take(&self.shared, &entry, Via::Joined, from);
+        let (_, over) = serve(&self.shared, seat, &hello, io, credential).await;
         if let Some(refusal) = over {
             porter.refused(&hello.name, &refusal);
         }
@@ -212,7 +214,7 @@ impl Executors {
     /// now or not.
     #[must_use]
     pub fn client(&self, executor: &str, server: &str, fills: Vec<Fill>) -> Arc<dyn HttpClient> {
-        let entry = self.entry_or_stray(executor);
+        let entry = self.known(executor);
         let clock = Arc::clone(&self.shared.clock);
         Arc::new(Placed::new(entry, clock, server, fills))
     }
@@ -227,7 +229,7 @@ impl Executors {
         executor: &str,
         until: Option<Instant>,
     ) -> Result<Arc<Tunnel>, HttpError> {
-        let entry = self.entry_or_stray(executor);
+        let entry = self.known(executor);
         let here = entry.connected(&*self.shared.clock, until).await?;
         here.tunnel.ok_or_else(|| {
             let reason = format!("executor `{executor}` runs no servers: it is an exec-server");
@@ -247,7 +249,7 @@ impl Executors {
     /// # Errors
     /// It is not, and is not expected to be soon.
     pub async fn ready(&self, executor: &str, until: Instant) -> Result<(), HttpError> {
-        let entry = self.entry_or_stray(executor);
+        let entry = self.known(executor);
         let connected = entry.connected(&*self.shared.clock, Some(until)).await;
         connected.map(drop)
     }
@@ -264,7 +266,7 @@ impl Executors {
 
     /// Returns the one of a name; one that nobody knows is away, and is not kept where the name is
     /// none or there are too many.
-    fn entry_or_stray(&self, name: &str) -> Arc<Entry> {
+    pub(super) fn known(&self, name: &str) -> Arc<Entry> {
         self.entry(name)
             .unwrap_or_else(|_| Arc::new(Entry::new(name)))
     }
@@ -305,6 +307,37 @@ impl Shared {
     async fn closed(&self) {
         // The sender is ours, so the channel cannot close under us.
         let _ = self.closing.subscribe().wait_for(|closing| *closing).await;
+    }
+}
+
+/// Opens the session of an executor that said who it is, and serves until its end.
+async fn serve(
+    shared: &Shared,
+    seat: Seat,
+    hello: &Hello,
+    io: (Outgoing, Incoming),
+    credential: BoxFuture<'static, Refusal>,
+) -> (Ended, Option<Refusal>) {
+    let outgoing = io.0.clone();
+    let Some(attached) = seat.attach(hello) else {
+        outgoing.close(FENCED, "another connection has this name now");
+        return (Ended::Local, None);
+    };
+    match Tunnel::open(hello, attached, io, &shared.tasks).await {
+        Ok(tunnel) => {
+            drop(outgoing);
+            let tunnel = Arc::new(tunnel);
+            let here = Here {
+                carrier: Arc::clone(&tunnel) as _,
+                tunnel: Some(tunnel),
+            };
+            seat.serve(here, credential).await
+        }
+        Err(error) => {
+            error.tell(&outgoing);
+            seat.fail(&whole(&error));
+            (Ended::Local, None)
+        }
     }
 }
 

@@ -4,15 +4,20 @@ use std::sync::Arc;
 
 use bowline_core::backoff::Restarts;
 use bowline_core::error::whole;
-use bowline_link::executor::{FENCED, GreetError, greet};
+use bowline_link::executor::{
+    ExecServer, FENCED, GreetError, OpenError, exec_server_limits, greet,
+};
 use bowline_link::websocket::{self, DialError, Ended};
 use thiserror::Error;
 use tokio::sync::watch;
 
-use super::entry::Entry;
+use super::entry::{Entry, Here};
 use super::seat::Seat;
-use super::{DialSpec, Protocol, Shared, Via};
+use super::{DialSpec, Protocol, Shared, Via, serve};
 use crate::credential::Credential;
+
+/// How we call ourselves to an exec-server.
+const CLIENT: &str = "bowline";
 
 /// Why an attempt to dial came to nothing.
 #[derive(Debug, Error)]
@@ -23,8 +28,8 @@ enum Failed {
     Dial(#[from] DialError),
     #[error("it does not speak our protocol")]
     Greet(#[from] GreetError),
-    #[error("this protocol is not spoken here")]
-    Protocol,
+    #[error("it does not speak the protocol of exec-servers")]
+    ExecServer(#[from] OpenError),
 }
 
 /// Dials until the order is withdrawn or the gateway goes down.
@@ -96,30 +101,39 @@ async fn connect(
     let deadline = shared.clock.now().plus(options.connect_timeout);
     let deadline = shared.clock.instant(deadline);
     let token = token.as_deref().map(str::trim);
-    match spec.protocol {
-        Protocol::Bowline => {}
-        Protocol::ExecServer => return Err(Failed::Protocol),
-    }
-    let dialling = websocket::dial(
-        &spec.endpoint,
-        token,
-        deadline,
-        options.socket,
-        &shared.tasks,
-    );
-    let (outgoing, mut incoming) = dialling.await?;
-    let hello = match greet(&mut incoming).await {
-        Ok(hello) => hello,
-        Err(error) => {
-            error.tell(&outgoing);
-            return Err(error.into());
-        }
+    let socket = match spec.protocol {
+        Protocol::Bowline => options.socket,
+        Protocol::ExecServer => exec_server_limits(),
     };
+    let dialling = websocket::dial(&spec.endpoint, token, deadline, socket, &shared.tasks);
+    let (outgoing, mut incoming) = dialling.await?;
     let from = spec.endpoint.to_string();
-    let seat = Seat::take(shared, entry, &hello, Via::Dialled, &from);
     let never = Box::pin(std::future::pending());
-    let (ended, _) = seat.serve(&hello, (outgoing, incoming), never).await;
-    Ok(ended)
+    match spec.protocol {
+        Protocol::Bowline => {
+            let hello = match greet(&mut incoming).await {
+                Ok(hello) => hello,
+                Err(error) => {
+                    error.tell(&outgoing);
+                    return Err(error.into());
+                }
+            };
+            let seat = Seat::take(shared, entry, Via::Dialled, &from);
+            Ok(serve(shared, seat, &hello, (outgoing, incoming), never)
+                .await
+                .0)
+        }
+        Protocol::ExecServer => {
+            let io = (outgoing, incoming);
+            let opened = ExecServer::open(io, CLIENT, None, &shared.tasks).await?;
+            let seat = Seat::take(shared, entry, Via::Dialled, &from);
+            let here = Here {
+                carrier: Arc::new(opened),
+                tunnel: None,
+            };
+            Ok(seat.serve(here, never).await.0)
+        }
+    }
 }
 
 fn jitter() -> u64 {

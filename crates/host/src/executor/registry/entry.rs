@@ -150,7 +150,7 @@ impl Entry {
         away(&format!("executor `{}` is not connected: {why}", self.name))
     }
 
-    pub(super) fn status(&self) -> ExecutorStatus {
+    pub(in crate::executor) fn status(&self) -> ExecutorStatus {
         let state = self.state();
         let here = state.here.as_ref();
         let now = here.map(|here| here.carrier.carried()).unwrap_or_default();

@@ -3,150 +3,125 @@
 use std::sync::Arc;
 
 use bowline_link::BoxFuture;
-use bowline_link::executor::{
-    Attached, CREDENTIAL_OVER, Carrier as _, FENCED, GOING_DOWN, Session, Tunnel,
-};
-use bowline_link::websocket::{Ended, Incoming, Outgoing};
+use bowline_link::executor::{Attached, CREDENTIAL_OVER, FENCED, GOING_DOWN, Session};
+use bowline_link::websocket::Ended;
 use bowline_wire::broker::Refusal;
 use bowline_wire::executor::Hello;
 
 use super::entry::{Entry, Here};
 use super::{Shared, Via, random_name};
 
-/// A connection that has the name.
+/// A connection that has the name. Dropped, it gives the name back.
 #[derive(Debug)]
 pub(super) struct Seat {
     shared: Arc<Shared>,
     entry: Arc<Entry>,
     number: u64,
-    attached: Attached,
+    /// How its connection ended.
+    ended: Ended,
+    /// Whether callers used it.
+    was_used: bool,
 }
 
 impl Seat {
-    /// Takes the name. Who had it is told and does not come back by itself; the session is the one
-    /// before where it is the same start of the same executor.
-    pub(super) fn take(
-        shared: &Arc<Shared>,
-        entry: &Arc<Entry>,
-        hello: &Hello,
-        via: Via,
-        from: &str,
-    ) -> Self {
-        let mut over = None;
+    /// Takes the name. Who had it is told, and does not come back by itself.
+    pub(super) fn take(shared: &Arc<Shared>, entry: &Arc<Entry>, via: Via, from: &str) -> Self {
         let mut state = entry.state();
         state.seat += 1;
         state.fence();
-        let before = state.session.take();
-        let session = match before {
+        state.via = Some(via);
+        state.peer = Some(from.into());
+        Self {
+            shared: Arc::clone(shared),
+            entry: Arc::clone(entry),
+            number: state.seat,
+            ended: Ended::Local,
+            was_used: false,
+        }
+    }
+
+    /// Returns the session: the one before where it is the same start of the same executor, and
+    /// none where another connection has the name by now.
+    pub(super) fn attach(&self, hello: &Hello) -> Option<Attached> {
+        let mut over = None;
+        let mut state = self.entry.state();
+        if state.seat != self.number {
+            return None;
+        }
+        let session = match state.session.take() {
             Some(session) if *session.instance() == hello.instance => session,
             before => {
                 over = before;
                 let instance = Arc::clone(&hello.instance);
-                Session::new(random_name(), instance, shared.options.flow)
+                Session::new(random_name(), instance, self.shared.options.flow)
             }
         };
         state.session = Some(Arc::clone(&session));
-        state.via = Some(via);
-        state.peer = Some(from.into());
-        let number = state.seat;
         let attached = session.attach();
         drop(state);
         if let Some(over) = over {
             over.end("the executor was started anew");
         }
-        Self {
-            shared: Arc::clone(shared),
-            entry: Arc::clone(entry),
-            number,
-            attached,
-        }
+        Some(attached)
     }
 
-    /// Opens the session and serves until the end; returns how it ended, and why its right did
+    /// Notes why the connection came to nothing.
+    pub(super) fn fail(mut self, reason: &str) {
+        self.ended = Ended::Invalid(reason.into());
+    }
+
+    /// Lets callers use a connection until its end; returns how it ended, and why its right did
     /// where that is why.
     pub(super) async fn serve(
-        self,
-        hello: &Hello,
-        io: (Outgoing, Incoming),
+        mut self,
+        here: Here,
         credential: BoxFuture<'static, Refusal>,
     ) -> (Ended, Option<Refusal>) {
-        let Self {
-            shared,
-            entry,
-            number,
-            attached,
-        } = self;
-        // Whatever becomes of this future, the connection leaves.
-        let mut leaving = Leaving {
-            shared: Arc::clone(&shared),
-            entry: Arc::clone(&entry),
-            number,
-            ended: Ended::Local,
-        };
-        let outgoing = io.0.clone();
-        let opening = Tunnel::open(hello, attached, io, &shared.tasks);
-        let tunnel = match opening.await {
-            Ok(tunnel) => Arc::new(tunnel),
-            Err(error) => {
-                error.tell(&outgoing);
-                leaving.ended = Ended::Invalid(error.to_string().into());
-                return (leaving.ended.clone(), None);
-            }
-        };
-        drop(outgoing);
-        if !publish(&shared, &entry, number, &tunnel) {
-            tunnel.close(FENCED, "another connection has this name now");
+        let carrier = Arc::clone(&here.carrier);
+        if !self.publish(here) {
+            carrier.close(FENCED, "another connection has this name now");
             return (Ended::Local, None);
         }
-        tokio::select! {
+        let shared = Arc::clone(&self.shared);
+        let mut over = None;
+        self.ended = tokio::select! {
             biased;
-            ended = tunnel.over() => leaving.ended = ended,
+            ended = carrier.over() => ended,
             refusal = credential => {
-                tunnel.close(CREDENTIAL_OVER, &refusal.reason);
-                leaving.ended = tunnel.over().await;
-                return (leaving.ended.clone(), Some(refusal));
+                carrier.close(CREDENTIAL_OVER, &refusal.reason);
+                over = Some(refusal);
+                carrier.over().await
             }
             () = shared.closed() => {
-                tunnel.close(GOING_DOWN, "the gateway goes down");
-                leaving.ended = tunnel.over().await;
+                carrier.close(GOING_DOWN, "the gateway goes down");
+                carrier.over().await
             }
+        };
+        (self.ended.clone(), over)
+    }
+
+    /// Makes a connection the one that callers use; `false` where another one has the name by now.
+    fn publish(&mut self, here: Here) -> bool {
+        {
+            let mut state = self.entry.state();
+            if state.seat != self.number {
+                return false;
+            }
+            state.offers = here.carrier.offers().clone();
+            state.since_ms = Some(self.shared.clock.unix_ms());
+            state.lost = None;
+            state.lost_at = None;
+            state.hope = None;
+            state.here = Some(here);
         }
-        (leaving.ended.clone(), None)
+        self.was_used = true;
+        self.entry.told();
+        self.shared.tell(self.entry.name(), "connected", None);
+        true
     }
 }
 
-/// Makes a connection the one that callers use; `false` where another one has the name by now.
-fn publish(shared: &Shared, entry: &Entry, number: u64, tunnel: &Arc<Tunnel>) -> bool {
-    {
-        let mut state = entry.state();
-        if state.seat != number {
-            return false;
-        }
-        state.offers = tunnel.offers().clone();
-        state.since_ms = Some(shared.clock.unix_ms());
-        state.lost = None;
-        state.lost_at = None;
-        state.hope = None;
-        state.here = Some(Here {
-            carrier: Arc::clone(tunnel) as _,
-            tunnel: Some(Arc::clone(tunnel)),
-        });
-    }
-    entry.told();
-    shared.tell(entry.name(), "connected", None);
-    true
-}
-
-/// A connection that is still to leave.
-#[derive(Debug)]
-struct Leaving {
-    shared: Arc<Shared>,
-    entry: Arc<Entry>,
-    number: u64,
-    ended: Ended,
-}
-
-impl Drop for Leaving {
+impl Drop for Seat {
     fn drop(&mut self) {
         let (shared, entry) = (&self.shared, &self.entry);
         let reason: Arc<str> = self.ended.to_string().into();
@@ -160,10 +135,12 @@ impl Drop for Leaving {
             }
             let now = shared.clock.now();
             state.leave();
-            state.since_ms = Some(shared.clock.unix_ms());
             state.lost = Some(Arc::clone(&reason));
-            state.lost_at = Some(now);
-            state.hope = (!in_order).then(|| now.plus(shared.options.recovery));
+            if self.was_used {
+                state.since_ms = Some(shared.clock.unix_ms());
+                state.lost_at = Some(now);
+                state.hope = (!in_order).then(|| now.plus(shared.options.recovery));
+            }
             state.session.clone()
         };
         entry.told();
