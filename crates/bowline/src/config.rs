@@ -397,7 +397,7 @@ pub(crate) fn secrets(
     };
     let found = sources::sources(&file, source, &Vault::empty(env), &mut problems);
     if problems.is_empty() {
-        Ok((found.config().clone(), sources::uses(&file.servers)))
+        Ok((found.config().clone(), sources::uses(&file)))
     } else {
         Err(Error::Invalid {
             path,

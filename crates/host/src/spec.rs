@@ -309,8 +309,8 @@ impl Reach {
     #[must_use]
     pub fn via(&self) -> Option<&str> {
         match self {
-            Self::Placed(placed) => Some(&placed.executor),
             Self::Remote(remote) => remote.via.as_ref().map(|via| &*via.executor),
+            Self::Placed(placed) => Some(&placed.executor),
             Self::Child(_) | Self::InProcess(_) | Self::Peer(_) => None,
         }
     }

@@ -40,6 +40,7 @@ struct Status {
     journal: Journal,
     outbox: Option<Outbox>,
     broker: Option<Broker>,
+    executors: Option<Executors>,
     audit: Audit,
 }
 
@@ -66,6 +67,14 @@ struct Outbox {
 struct Broker {
     peers: u64,
     offered: u64,
+}
+
+/// Executors in other networks.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Executors {
+    known: u64,
+    connected: u64,
 }
 
 /// The trail of calls.
@@ -134,6 +143,7 @@ fn screen(status: &Status) -> String {
     lines.extend(journal(&status.journal));
     lines.extend(status.outbox.as_ref().and_then(outbox));
     lines.extend(status.broker.as_ref().and_then(broker));
+    lines.extend(status.executors.as_ref().and_then(executors));
     let head = [
         "SERVER", "STATE", "TOOLS", "CALLS", "ERR%", "P50", "P99", "RESTARTS", "MEM", "NOTE",
     ];
@@ -189,6 +199,22 @@ fn broker(broker: &Broker) -> Option<String> {
     Some(format!(
         "{workers} connected{offers} · see: bowline worker ls"
     ))
+}
+
+/// Says how many executors are connected, where any is known.
+fn executors(executors: &Executors) -> Option<String> {
+    let Executors { known, connected } = executors;
+    let away = known.saturating_sub(*connected);
+    let text = match (known, away) {
+        (0, _) => return None,
+        (_, 0) => format!("{} connected", count(*connected, "executor")),
+        _ => format!("{} connected, {away} away", count(*connected, "executor")),
+    };
+    let text = format!("{text} · see: bowline executor ls");
+    Some(match away {
+        0 => text,
+        _ => text.yellow().to_string(),
+    })
 }
 
 fn row(server: &Server) -> [String; 10] {

@@ -10,6 +10,9 @@ use super::resolve::program_path;
 use crate::secrets::follow::{Texts, Watched};
 use crate::secrets::{Command, EVERY, Origin, SecretsConfig, Sources, Vault};
 
+/// Who needs a secret that no server does.
+const EXECUTOR: &str = "(executor)";
+
 /// Returns where the secrets of a file come from.
 pub(super) fn sources(
     file: &File,
@@ -92,13 +95,17 @@ fn of_executors(file: &File) -> impl Iterator<Item = &Text> {
 }
 
 /// Returns the names of the secrets that servers need, each with the servers.
-pub(super) fn uses(servers: &[Server]) -> Vec<(String, String)> {
-    let mut uses: Vec<_> = servers
+pub(super) fn uses(file: &File) -> Vec<(String, String)> {
+    let of_executors = of_executors(file).flat_map(|text| secrets_in(&text.text));
+    let of_executors = of_executors.map(|name| (name.to_owned(), EXECUTOR.to_owned()));
+    let mut uses: Vec<_> = file
+        .servers
         .iter()
         .flat_map(|server| {
             let names = texts(server).flat_map(|text| secrets_in(&text.text));
             names.map(|name| (name.to_owned(), server.name.clone()))
         })
+        .chain(of_executors)
         .collect();
     uses.sort();
     uses.dedup();

@@ -181,6 +181,20 @@ async fn look(edge: &Edge, vault: &Arc<Vault>) {
     }
 }
 
+/// Runs programs again whose output has become old, where nothing else follows it.
+pub(crate) async fn keep_fresh(sources: Sources, texts: Vec<Template>) {
+    let vault = sources.vault();
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        let due: Vec<_> = texts.iter().flat_map(Template::due).collect();
+        if !due.is_empty() {
+            let vault = Arc::clone(vault);
+            // A failure to join is a failure to run, and it is due again then.
+            let _ran = tokio::task::spawn_blocking(move || vault.renew(&due)).await;
+        }
+    }
+}
+
 /// Runs programs beside the rest: one that hangs must not keep a change from being noticed.
 fn renew(edge: &Edge, vault: &Arc<Vault>, due: Vec<Tool>) {
     let vault = Arc::clone(vault);

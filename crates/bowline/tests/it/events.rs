@@ -8,21 +8,21 @@ use serde_json::{Value, json};
 use crate::harness::{Gateway, Http, bowline, eventually, fixture, signal};
 
 /// One who watches.
-struct Watcher {
+pub(crate) struct Watcher {
     http: Http,
     text: String,
 }
 
 /// One event as it came.
 #[derive(Debug)]
-struct Told {
+pub(crate) struct Told {
     id: Option<u64>,
-    name: String,
-    data: Value,
+    pub(crate) name: String,
+    pub(crate) data: Value,
 }
 
 impl Watcher {
-    fn start(gateway: &Gateway) -> Self {
+    pub(crate) fn start(gateway: &Gateway) -> Self {
         let (this, status) = Self::try_start(gateway);
         assert_eq!(status, 200);
         this
@@ -54,7 +54,7 @@ impl Watcher {
     }
 
     /// The next event of which this holds.
-    fn until(&mut self, holds: impl Fn(&Told) -> bool) -> Told {
+    pub(crate) fn until(&mut self, holds: impl Fn(&Told) -> bool) -> Told {
         loop {
             let told = self.next().expect("the stream goes on");
             if holds(&told) {

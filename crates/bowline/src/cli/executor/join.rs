@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bowline_core::error::whole;
-use bowline_host::executor::{RunError, RunOptions, Servant, Standing, run_with};
+use bowline_host::executor::{Protocol, RunError, RunOptions, Servant, Standing, run_with};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -36,7 +36,7 @@ async fn serve(join: &JoinGateway, context: &mut Context) -> Result<Exit, Failur
     let Ready {
         servant,
         telemetry: _telemetry,
-    } = means::ready(&join.name, &join.means, context)?;
+    } = means::ready((&join.name, Protocol::Bowline), &join.means, context)?;
     let (stop, mut stopped) = watch::channel(false);
     let shutdown = async move {
         let _ = stopped.wait_for(|stopped| *stopped).await;

@@ -3,7 +3,9 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use bowline_host::executor::{Attend, Door, ListenError, Protocol, Servant, listen_with};
+use bowline_host::executor::{
+    Attend, Door, ListenError, Protocol, Reference, Servant, listen_with,
+};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -29,7 +31,7 @@ async fn serve(asked: &Listen, context: &mut Context) -> Result<Exit, Failure> {
     let Ready {
         servant,
         telemetry: _telemetry,
-    } = means::ready(&asked.name, &asked.means, context)?;
+    } = means::ready((&asked.name, asked.protocol), &asked.means, context)?;
     let address = asked.address;
     let listener = TcpListener::bind(address).await;
     let listener = listener.map_err(|source| AssembleError::Listen { address, source })?;
@@ -38,7 +40,7 @@ async fn serve(asked: &Listen, context: &mut Context) -> Result<Exit, Failure> {
     let shutdown = async move {
         let _ = stopped.wait_for(|stopped| *stopped).await;
     };
-    let attend = attend(asked.protocol, &servant)?;
+    let attend = attend(asked.protocol, &servant);
     let listening = listen_with(listener, door, attend, &servant, shutdown);
     let mut listening = std::pin::pin!(listening);
     announce(asked, here, &servant, context)?;
@@ -78,10 +80,10 @@ fn door(asked: &Listen, context: &Context) -> Result<Door, Failure> {
 }
 
 /// Who speaks with gateways.
-fn attend(protocol: Protocol, servant: &Servant) -> Result<Arc<dyn Attend>, Failure> {
+fn attend(protocol: Protocol, servant: &Servant) -> Arc<dyn Attend> {
     match protocol {
-        Protocol::Bowline => Ok(Arc::new(servant.clone())),
-        Protocol::ExecServer => Err(Failure::unexpected("not yet")),
+        Protocol::Bowline => Arc::new(servant.clone()),
+        Protocol::ExecServer => Arc::new(Reference::new(servant)),
     }
 }
 

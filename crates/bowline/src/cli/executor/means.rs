@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use bowline_core::egress::Rule;
-use bowline_host::executor::{Servant, Standing};
+use bowline_host::executor::{Protocol, Servant, Standing, as_exec_server};
 use bowline_host::ports::SystemClock;
 use bowline_host::tasks::Tasks;
 
@@ -13,6 +13,7 @@ use crate::cli::args::Means;
 use crate::cli::{Context, Failure, Out, up};
 use crate::config::{self, Config, Reach};
 use crate::secrets::Vault;
+use crate::secrets::follow::keep_fresh;
 use crate::telemetry::Telemetry;
 use crate::{servant, state};
 
@@ -24,7 +25,11 @@ pub(super) struct Ready {
 }
 
 /// Returns an executor of this name.
-pub(super) fn ready(name: &str, means: &Means, context: &mut Context) -> Result<Ready, Failure> {
+pub(super) fn ready(
+    (name, protocol): (&str, Protocol),
+    means: &Means,
+    context: &mut Context,
+) -> Result<Ready, Failure> {
     if !bowline_core::name::is_server(name) {
         let message = format!("--name `{}` cannot be used", name.escape_debug());
         let form = "lower-case letters, digits and `-`, at most 32, not `-` first";
@@ -49,8 +54,15 @@ pub(super) fn ready(name: &str, means: &Means, context: &mut Context) -> Result<
         (&own, &context.env),
         &telemetry.secrets,
     );
-    let clock = Arc::new(SystemClock::start());
-    let servant = Servant::new(offer, Tasks::default(), clock);
+    let offer = match protocol {
+        Protocol::Bowline => offer,
+        Protocol::ExecServer => as_exec_server(offer),
+    };
+    let (tasks, clock) = (Tasks::default(), Arc::new(SystemClock::start()));
+    let secrets = config.servant.secrets.values();
+    let texts: Vec<_> = secrets.map(|held| held.value.clone()).collect();
+    tasks.spawn("secrets", keep_fresh(config.sources.clone(), texts));
+    let servant = Servant::new(offer, tasks, clock);
     Ok(Ready { servant, telemetry })
 }
 
