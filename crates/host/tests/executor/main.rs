@@ -6,5 +6,7 @@
     clippy::indexing_slicing,
     reason = "tests"
 )]
+
 mod process;
+mod reference;
 mod servant;

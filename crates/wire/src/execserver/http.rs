@@ -200,7 +200,7 @@ fn body<const N: usize>(members: &Members<'_, N>) -> Result<Option<Bytes>, Frame
     };
     let text = object::string(&text).ok_or(FrameError::Member("bodyBase64"))?;
     // Looked at before anything is decoded.
-    if text.len() > encoded_len(BODY_BYTES_MAX) {
+    if text.len() > encoded_len(BODY_BYTES_MAX) || decoded_len(&text) > BODY_BYTES_MAX {
         return Err(FrameError::Member("bodyBase64"));
     }
     base64::read(text.as_bytes(), "bodyBase64").map(Some)

@@ -199,6 +199,11 @@ fn a_piece_that_is_too_long_is_refused_before_it_is_decoded() {
     let message = write_delta("http-1", 1, &vec![b'x'; DELTA_BYTES_MAX + 1], None);
     let refused = Delta::read(&params(&message)).map(|_| ());
     assert_eq!(refused, Err(FrameError::Member("deltaBase64")));
+    // As text, one byte more may be as long.
+    for (bytes, fits) in [(BODY_BYTES_MAX, true), (BODY_BYTES_MAX + 1, false)] {
+        let message = Answered::write(&Id::Number(1), 200, &[], &vec![b'x'; bytes]);
+        assert_eq!(Answered::read(&params(&message)).is_ok(), fits);
+    }
 }
 
 #[test]

@@ -1,0 +1,141 @@
+//! Answers in pieces.
+
+use super::*;
+
+fn streamed(name: &str) -> Value {
+    json!({"streamResponse": true, "requestId": name})
+}
+
+#[tokio::test]
+async fn pieces_follow_the_head_and_are_numbered_from_one() {
+    let (upstream, served) = served().await;
+    let mut client = served.client().await;
+    client.ask(2, &upstream.url, streamed("http-1")).await;
+    let (mut stream, _) = upstream.taken().await;
+    write(&mut stream, CHUNKED).await;
+    let head = client.read().await;
+    assert_eq!(head["id"], 2);
+    assert_eq!(head["result"]["bodyBase64"], "");
+    for (seq, piece) in [(1, "one"), (2, "two"), (3, "three")] {
+        write(&mut stream, format!("{:x}\r\n{piece}\r\n", piece.len())).await;
+        let delta = client.delta("http-1", seq).await;
+        assert_eq!(decoded(&delta["deltaBase64"]), piece.as_bytes());
+        assert_eq!(
+            (&delta["done"], &delta["error"]),
+            (&json!(false), &Value::Null)
+        );
+    }
+    write(&mut stream, "0\r\n\r\n").await;
+    let last = client.delta("http-1", 4).await;
+    let want = json!({
+        "requestId": "http-1", "seq": 4, "deltaBase64": "", "done": true, "error": null,
+    });
+    assert_eq!(last, want);
+}
+
+#[tokio::test]
+async fn an_answer_that_breaks_off_is_told_behind_what_had_come() {
+    let (upstream, served) = served().await;
+    let mut client = served.client().await;
+    client.ask(2, &upstream.url, streamed("s")).await;
+    let (mut stream, _) = upstream.taken().await;
+    write(
+        &mut stream,
+        "HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nabc",
+    )
+    .await;
+    assert_eq!(client.read().await["result"]["status"], 200);
+    assert_eq!(decoded(&client.delta("s", 1).await["deltaBase64"]), b"abc");
+    drop(stream);
+    let last = client.delta("s", 2).await;
+    assert_eq!(last["done"], true);
+    assert!(last["error"].is_string(), "{last}");
+}
+
+#[tokio::test]
+async fn a_name_belongs_to_one_stream_until_its_end() {
+    let (upstream, served) = served().await;
+    let mut client = served.client().await;
+    client.ask(2, &upstream.url, streamed("d")).await;
+    let (mut stream, _) = upstream.taken().await;
+    let refused = client.refused(&upstream.url, streamed("d")).await;
+    assert_eq!(refused["code"], -32602);
+    let closing = CHUNKED.replace("\r\n\r\n", "\r\nconnection: close\r\n\r\n");
+    write(&mut stream, closing).await;
+    assert_eq!(client.read().await["id"], 2);
+    let refused = client.refused(&upstream.url, streamed("d")).await;
+    assert_eq!(refused["code"], -32602);
+    write(&mut stream, "0\r\n\r\n").await;
+    assert_eq!(client.delta("d", 1).await["done"], true);
+    drop(stream);
+    for id in 10..30 {
+        client.ask(id, &upstream.url, streamed("d")).await;
+        upstream.answers(plain("again")).await;
+        assert_eq!(client.read().await["id"], id);
+        let delta = client.delta("d", 1).await;
+        assert_eq!(decoded(&delta["deltaBase64"]), b"again");
+        assert_eq!(client.delta("d", 2).await["done"], true);
+    }
+}
+
+#[tokio::test]
+async fn whatever_a_client_asked_for_ends_at_once_with_its_connection() {
+    let (upstream, served) = served().await;
+    let client = served.client().await;
+    client.ask(2, &upstream.url, streamed("one")).await;
+    let (mut one, _) = upstream.taken().await;
+    write(&mut one, format!("{CHUNKED}1\r\nx\r\n")).await;
+    client.ask(3, &upstream.url, streamed("two")).await;
+    let (mut two, _) = upstream.taken().await;
+    drop(client);
+    let began = now();
+    closed(&mut one).await;
+    closed(&mut two).await;
+    let took = began.elapsed();
+    assert!(took < Duration::from_millis(100), "{took:?}");
+}
+
+#[tokio::test]
+async fn an_exec_server_that_goes_down_takes_its_requests_along() {
+    let (upstream, served) = served().await;
+    let mut client = served.client().await;
+    client.ask(2, &upstream.url, streamed("one")).await;
+    let (mut one, _) = upstream.taken().await;
+    served.stop().await;
+    closed(&mut one).await;
+    let ended = client.ended().await;
+    assert!(
+        matches!(ended, Ended::Closed { code: 1001, .. }),
+        "{ended:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_large_answer_comes_in_pieces_of_at_most_a_mebibyte() {
+    let (upstream, served) = served().await;
+    let mut client = served.client().await;
+    client.ask(2, &upstream.url, streamed("large")).await;
+    let (mut stream, _) = upstream.taken().await;
+    let body: Vec<u8> = (0..5_000_000_u32).map(|at| (at % 251) as u8).collect();
+    let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
+    let sending = async {
+        write(&mut stream, head).await;
+        write(&mut stream, &body).await;
+    };
+    let reading = async {
+        assert_eq!(client.read().await["id"], 2);
+        let mut read = Vec::new();
+        for seq in 1.. {
+            let delta = client.delta("large", seq).await;
+            if delta["done"] == true {
+                break;
+            }
+            let piece = decoded(&delta["deltaBase64"]);
+            assert!(!piece.is_empty() && piece.len() <= 1024 * 1024);
+            read.extend_from_slice(&piece);
+        }
+        read
+    };
+    let ((), read) = tokio::join!(sending, reading);
+    assert!(read == body);
+}
