@@ -2,15 +2,19 @@
 
 mod address;
 mod broker;
+mod certificates;
 mod claims;
 mod credentials;
 mod crossing;
+mod egress;
 mod flood;
 mod framing;
+mod hostile;
 mod json;
 mod limits;
 mod owners_file;
 mod results;
+mod roads;
 mod rules;
 mod secrecy;
 mod sessions;
