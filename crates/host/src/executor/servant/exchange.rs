@@ -93,9 +93,8 @@ impl Exchange {
         // What was read and may not be sent yet.
         let mut piece = Bytes::new();
         loop {
-            let allowed = match self.allowed(&mut body, &mut piece).await? {
-                Some(allowed) => allowed,
-                None => return Ok((offset, body.trailers())),
+            let Some(allowed) = self.allowed(&mut body, &mut piece).await? else {
+                return Ok((offset, body.trailers()));
             };
             if piece.is_empty() {
                 body.want(allowed.min(DATA_BYTES_MAX));
