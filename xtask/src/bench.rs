@@ -1,11 +1,13 @@
 //! `cargo xtask bench`: measures the gateway beside its floors, in one run, in interleaved pairs.
 
 mod broker;
+mod executor;
 mod gates;
 mod goals;
 mod http;
 mod journal;
 mod measure;
+mod relay;
 mod reload;
 mod report;
 mod target;
@@ -41,6 +43,7 @@ const PARTS: &[&str] = &[
     "first",
     "reload",
     "broker",
+    "executor",
     "flat-tools",
     "flat-sessions",
 ];
@@ -59,6 +62,18 @@ const FULL: (usize, &str, &str) = (7, "2", "0.5");
 const QUICK: (usize, &str, &str) = (3, "1", "0.3");
 
 pub(crate) fn run(root: &Path, rest: &[String]) -> Result<ExitCode> {
+    // A floor is a process of its own, so that its processor time can be told.
+    match rest {
+        [word, rest @ ..] if word == "--relay" => {
+            relay::serve(rest)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        [word, rest @ ..] if word == "--bodies" => {
+            executor::serve(rest)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        _ => {}
+    }
     let plan = plan(rest)?;
     let mut report = Report::default();
     let (alone, others): (Vec<&str>, Vec<&str>) = plan
@@ -152,6 +167,7 @@ fn measure_part(tools: &Tools, plan: &Plan, part: &str, report: &mut Report) -> 
         "first" => first(tools, plan, report),
         "reload" => reload::reload(tools, plan, report),
         "broker" => broker::broker(tools, plan, report),
+        "executor" => executor::executor(tools, plan, report),
         "flat-tools" => flat_tools(tools, plan, report),
         "flat-sessions" => flat_sessions(tools, plan, report),
         other => bail!("`{other}` cannot be measured"),

@@ -9,6 +9,7 @@ mod bench;
 mod chaos;
 mod check;
 mod client;
+mod codex;
 mod examples;
 mod fleet;
 mod ordeal;

@@ -106,6 +106,19 @@ pub(crate) fn cpu_us(pid: u32) -> u64 {
     spent.sum::<u64>() / 1_000
 }
 
+/// Processor time that everybody on this machine used since it started, in steps of the kernel's
+/// hundredth of a second.
+pub(crate) fn busy_us() -> u64 {
+    let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
+    let cpu = stat.lines().find_map(|line| line.strip_prefix("cpu "));
+    let ticks = cpu.unwrap_or_default().split_whitespace();
+    let ticks: Vec<u64> = ticks.filter_map(|tick| tick.parse().ok()).collect();
+    // User, nice, system, then idle and waiting, then interrupts; guests are in user already.
+    let busy = ticks.iter().take(7).enumerate();
+    let busy = busy.filter(|(nth, _)| ![3, 4].contains(nth));
+    busy.map(|(_, ticks)| ticks).sum::<u64>() * 10_000
+}
+
 /// Resident memory of a process.
 pub(crate) fn rss_kib(pid: u32) -> Result<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;

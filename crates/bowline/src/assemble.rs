@@ -362,14 +362,7 @@ fn spec_of(server: &ServerConfig, own: &Path, env: &Env, learners: Learners) -> 
 
 fn reach_of(reach: &config::Reach, own: &Path, env: &Env, learners: Learners) -> Reach {
     match reach {
-        config::Reach::Child(child) => Reach::Child(ChildSpec {
-            command: child.command.clone(),
-            args: child.args.iter().map(OsString::from).collect(),
-            env: child_env(child, env),
-            cwd: child.cwd.clone(),
-            limits: child.limits,
-            reaper: cfg!(target_os = "linux").then(|| (own.to_path_buf(), vec!["__reaper".into()])),
-        }),
+        config::Reach::Child(child) => Reach::Child(child_of(child, own, env)),
         config::Reach::Remote(remote) => Reach::Remote(RemoteSpec {
             url: remote.url.clone(),
             transport: remote.transport,
@@ -377,6 +370,18 @@ fn reach_of(reach: &config::Reach, own: &Path, env: &Env, learners: Learners) ->
             via: remote.via.as_ref().map(executors::placement),
         }),
         config::Reach::Placed(placed) => Reach::Child(ChildSpec::new(&*placed.server)),
+    }
+}
+
+/// Returns how a child is started by the program at `own`.
+pub(crate) fn child_of(child: &Child, own: &Path, env: &Env) -> ChildSpec {
+    ChildSpec {
+        command: child.command.clone(),
+        args: child.args.iter().map(OsString::from).collect(),
+        env: child_env(child, env),
+        cwd: child.cwd.clone(),
+        limits: child.limits,
+        reaper: cfg!(target_os = "linux").then(|| (own.to_path_buf(), vec!["__reaper".into()])),
     }
 }
 

@@ -13,6 +13,7 @@ pub mod manifests;
 pub mod pins;
 pub mod reload;
 pub mod secrets;
+pub mod servant;
 pub mod state;
 pub mod telemetry;
 pub mod tokens;

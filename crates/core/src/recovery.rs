@@ -25,6 +25,8 @@ pub enum Failure {
     Lost,
     /// No link could be made.
     Unstarted,
+    /// The way to it failed, before or after it served; nothing is known against itself.
+    Away,
 }
 
 /// What comes next.
@@ -94,7 +96,9 @@ impl Recovery {
         };
         let wait = |pace: Backoff| pace.wait(self.failures, jitter);
         match (failure, self.place, self.served) {
-            (Failure::Unstarted, Place::Remote, _) => Next::Retry(wait(slow)),
+            (Failure::Unstarted, Place::Remote, _) | (Failure::Away, _, _) => {
+                Next::Retry(wait(slow))
+            }
             (Failure::Unstarted, Place::Child, false) => {
                 let at = self.budget.allowed_from(now.plus(wait(slow)));
                 self.budget.spend(at);
@@ -149,7 +153,8 @@ mod tests {
         window: Duration::from_secs(300),
     };
 
-    /// `s` serves, `l` loses the link, `u` cannot be started; prints the waits in seconds, or `e`.
+    /// `s` serves, `l` loses the link, `u` cannot be started, `a` loses the way; prints the waits in
+    /// seconds, or `e`.
     /// Time passes as long as was to be waited.
     fn check(place: Place, script: &str, expect: &[&str]) {
         let mut recovery = Recovery::new(place, BACKOFF, RESTART);
@@ -163,6 +168,7 @@ mod tests {
                 }
                 'l' => Failure::Lost,
                 'u' => Failure::Unstarted,
+                'a' => Failure::Away,
                 other => panic!("unknown step {other}"),
             };
             match recovery.failed(failure, now, 0) {
@@ -187,6 +193,16 @@ mod tests {
         check(Place::Child, "slll", &["1", "2", "e"]);
         check(Place::Child, "sluu", &["1", "2", "e"]);
         check(Place::Child, "usluu", &["1", "2", "e", "e"]);
+    }
+
+    #[test]
+    fn a_way_that_fails_is_never_held_against_the_server_at_its_end() {
+        check(
+            Place::Child,
+            "saaaalll",
+            &["1", "2", "4", "8", "5", "5", "e"],
+        );
+        check(Place::Child, "aaslll", &["1", "2", "4", "5", "e"]);
     }
 
     #[test]

@@ -325,7 +325,11 @@ impl CallPath {
             Reach::Peer(peer) if peer.side == Side::Worker => {
                 Some(Box::new(self.decider.stamp(&call.principal)))
             }
-            Reach::Child(_) | Reach::Remote(_) | Reach::InProcess(_) | Reach::Peer(_) => None,
+            Reach::Child(_)
+            | Reach::Placed(_)
+            | Reach::Remote(_)
+            | Reach::InProcess(_)
+            | Reach::Peer(_) => None,
         }
     }
 }

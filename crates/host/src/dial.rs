@@ -6,14 +6,14 @@ use bowline_core::caller::CallerEnd;
 use bowline_link::http::client::HttpClient;
 use bowline_link::http::{self, HttpLimits, HttpSpec};
 use bowline_link::stderr::StderrLog;
-use bowline_link::stdio::{self, ClientInfo, ConnectError, Reaper, StdioLimits, StdioSpec};
+use bowline_link::stdio::{self, ClientInfo, ConnectError, Reaper, Seat, StdioLimits, StdioSpec};
 use bowline_link::{BoxFuture, Spawner};
 use tokio::time::Instant;
 
 use crate::broker::away;
 use crate::executor::Executors;
 use crate::inprocess;
-use crate::spec::{ChildSpec, Reach, RemoteSpec, ServerSpec};
+use crate::spec::{ChildSpec, PlacedSpec, Reach, RemoteSpec, ServerSpec};
 use crate::supervisor::{Dial, Dialled};
 
 /// Starts children and speaks with them over their standard streams, and reaches servers that
@@ -61,12 +61,33 @@ impl<S: Spawner> RealDial<S> {
             reaper: reaper.map(|(program, args)| Reaper { program, args }),
             child_limits: child.limits,
             owner,
-            limits: StdioLimits {
-                in_flight_max: in_flight_max(self.stdio_limits.in_flight_max, server),
-                ..self.stdio_limits
-            },
+            limits: self.stdio_limits(server),
         };
         stdio::connect(&spec, log, self.client.clone(), deadline, &self.spawner).await
+    }
+
+    async fn placed(
+        &self,
+        server: &ServerSpec,
+        placed: &PlacedSpec,
+        log: Arc<StderrLog>,
+        owner: Option<Arc<dyn CallerEnd>>,
+        deadline: Instant,
+    ) -> Result<Dialled, ConnectError> {
+        let seat = Seat {
+            server: Arc::clone(&server.name),
+            owner,
+            limits: self.stdio_limits(server),
+        };
+        let (spawn, client) = (&*placed.spawn, self.client.clone());
+        stdio::connect_over(spawn, &seat, log, client, deadline, &self.spawner).await
+    }
+
+    fn stdio_limits(&self, server: &ServerSpec) -> StdioLimits {
+        StdioLimits {
+            in_flight_max: in_flight_max(self.stdio_limits.in_flight_max, server),
+            ..self.stdio_limits
+        }
     }
 
     async fn remote(
@@ -111,6 +132,10 @@ impl<S: Spawner + std::fmt::Debug> Dial for RealDial<S> {
                 Reach::Child(child) => {
                     let log = Arc::clone(log);
                     self.child(spec, child, log, owner, deadline).await
+                }
+                Reach::Placed(placed) => {
+                    let log = Arc::clone(log);
+                    self.placed(spec, placed, log, owner, deadline).await
                 }
                 Reach::Remote(remote) => self.remote(spec, remote, owner, deadline).await,
                 Reach::InProcess(inside) => Ok(inprocess::connect(inside)),

@@ -75,7 +75,9 @@ impl Dial for Beside {
                 let around = (&self.clock, &self.tasks);
                 Box::pin(PeerLink::connect(&spec.name, peer, around, deadline))
             }
-            Reach::Child(_) | Reach::Remote(_) => self.dial.dial(spec, log, owner, deadline),
+            Reach::Child(_) | Reach::Placed(_) | Reach::Remote(_) => {
+                self.dial.dial(spec, log, owner, deadline)
+            }
         }
     }
 }

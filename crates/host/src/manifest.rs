@@ -57,6 +57,10 @@ pub fn digest(reach: &Reach) -> String {
                 part(b'e', name.as_encoded_bytes());
             }
         }
+        Reach::Placed(placed) => {
+            part(b'x', placed.executor.as_bytes());
+            part(b's', placed.server.as_bytes());
+        }
         Reach::Remote(remote) => part(b'u', remote.url.to_string().as_bytes()),
         // It is another one with each start of the program.
         Reach::InProcess(_) => part(b'p', b""),

@@ -3,6 +3,7 @@
 mod compare;
 mod json;
 mod peer;
+mod placed;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -30,6 +31,7 @@ use crate::tools::ToolExecutor;
 
 pub use json::{CHILD_ENV, SpecError};
 pub use peer::{PeerSpec, Side};
+pub use placed::{DistantSpawn, PlacedSpec};
 
 /// How long a server may take from its start to its list of tools, unless told otherwise.
 pub const START_TIMEOUT: Duration = Duration::from_secs(30);
@@ -218,6 +220,8 @@ impl ServerSpec {
 pub enum Reach {
     /// As a child process, over its standard streams.
     Child(ChildSpec),
+    /// As a process that an executor runs, over its standard streams.
+    Placed(PlacedSpec),
     /// Over HTTP.
     Remote(RemoteSpec),
     /// As a part of this program.
@@ -293,7 +297,8 @@ impl Reach {
     #[must_use]
     pub const fn transport(&self) -> &'static str {
         match self {
-            Self::Child(_) => "stdio",
+            // Where the process runs is told by what is shown of it.
+            Self::Child(_) | Self::Placed(_) => "stdio",
             Self::Remote(_) => "http",
             Self::InProcess(_) => "in_process",
             Self::Peer(_) => "peer",
@@ -304,7 +309,9 @@ impl Reach {
     #[must_use]
     pub fn via(&self) -> Option<&str> {
         match self {
+            Self::Placed(placed) => Some(&placed.executor),
             Self::Remote(remote) => remote.via.as_ref().map(|via| &*via.executor),
+            Self::Placed(placed) => Some(&placed.executor),
             Self::Child(_) | Self::InProcess(_) | Self::Peer(_) => None,
         }
     }
@@ -314,7 +321,7 @@ impl Reach {
     #[must_use]
     pub const fn is_remembered(&self) -> bool {
         match self {
-            Self::Child(_) | Self::Remote(_) | Self::InProcess(_) => true,
+            Self::Child(_) | Self::Placed(_) | Self::Remote(_) | Self::InProcess(_) => true,
             Self::Peer(_) => false,
         }
     }
@@ -331,6 +338,7 @@ impl Reach {
                     count => format!("{command} ({count} arguments)"),
                 }
             }
+            Self::Placed(placed) => placed.shown(),
             Self::Remote(remote) => match &remote.via {
                 None => remote.url.to_string(),
                 Some(via) => format!("{} via executor:{}", remote.url, via.executor),

@@ -5,7 +5,9 @@
 
 mod exchange;
 mod exec_server;
+mod exits;
 mod faults;
+pub mod process;
 mod session;
 mod tunnel;
 mod voice;
@@ -20,8 +22,10 @@ use crate::link::BoxFuture;
 use crate::websocket::Ended;
 
 pub use exec_server::{ExecServer, OpenError, socket_limits as exec_server_limits};
+pub use exits::{exit, exited};
 pub(crate) use faults::denied;
 pub use faults::{EGRESS_DENIED, EXECUTOR_AWAY, EXECUTOR_BUSY, EXECUTOR_REFUSED, away, told};
+pub use process::Distant;
 pub use session::{Attached, Session};
 pub use tunnel::{
     BROKE_PROTOCOL, CREDENTIAL_OVER, FENCED, GOING_DOWN, GreetError, REFUSED, Tunnel, greet,

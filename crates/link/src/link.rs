@@ -287,6 +287,8 @@ pub enum Exit {
     Stopping,
     /// The process is gone, and nobody can say how.
     Gone,
+    /// The executor that ran the process is gone, or was away for too long.
+    Away,
 }
 
 impl fmt::Display for Exit {
@@ -307,6 +309,7 @@ impl fmt::Display for Exit {
             }
             Self::Stopping => f.write_str("it is being stopped"),
             Self::Gone => f.write_str("it is gone"),
+            Self::Away => f.write_str("the executor that ran it is gone"),
         }
     }
 }

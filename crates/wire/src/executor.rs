@@ -22,6 +22,11 @@ pub const FRAME_BYTES_MAX: usize = 1024 * 1024;
 /// Bytes of a body that travel in one frame, at most.
 pub const DATA_BYTES_MAX: usize = 64 * 1024;
 
+/// Bytes of each stream of a server that may wait to be read or be on their way. It is the first
+/// credit in both directions and does not grow: whoever sends can tell from it how much surely
+/// came, and keeps the rest for a connection that goes on where this one is cut.
+pub const SERVER_WINDOW_BYTES: u64 = 256 * 1024;
+
 /// Bytes before what a kind says.
 pub const HEAD_BYTES: usize = 9;
 

@@ -198,6 +198,24 @@ pub(super) const GOALS: &[Goal] = &[
         "KiB",
     ),
     goal(
+        "executor_relay",
+        "executor: rate of a large body by that of a WebSocket relay",
+        AtLeast(0.6),
+        "x",
+    ),
+    goal(
+        "executor_codex",
+        "executor: the same by that of a Codex exec-server",
+        AtLeast(1.0),
+        "x",
+    ),
+    goal(
+        "executor_p50",
+        "executor: added to a small answer, by what the relay adds",
+        AtMost(2.0),
+        "x",
+    ),
+    goal(
         "flat_tools",
         "CPU per call with 1,000 tools against 10",
         AtMost(1.1),

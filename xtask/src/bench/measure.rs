@@ -43,7 +43,8 @@ pub(super) fn load_with(
     let mut command = Command::new(&tools.mcpbench);
     command.args(["load", "--c", &callers.to_string(), "--d", plan.run_seconds]);
     command
-        .args(["--warm", plan.warm_seconds, "--pid", &target.pid()])
+        .args(["--warm", plan.warm_seconds])
+        .args(target.pids().iter().flat_map(|pid| ["--pid", pid.as_str()]))
         .args(target.options())
         .args(options);
     let raw = last_line(&command).with_context(|| format!("load on {}", target.name))?;

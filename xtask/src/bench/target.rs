@@ -33,13 +33,41 @@ pub(super) struct Target {
     pub(super) header: Option<String>,
     child: Child,
     folder: PathBuf,
+    /// What carries for this one: its work is counted as this one's.
+    beside: Vec<Beside>,
     /// What this one forwards to, ended after it.
     _behind: Option<Box<Self>>,
+}
+
+/// A process that works for a target; dropping it ends it.
+#[derive(Debug)]
+pub(super) struct Beside(pub(super) Child);
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        process::end(&mut self.0, STOP_SECONDS_MAX);
+    }
 }
 
 impl Target {
     pub(super) fn pid(&self) -> String {
         self.child.id().to_string()
+    }
+
+    /// Everything that works for it: the gateway first.
+    pub(super) fn pids(&self) -> Vec<String> {
+        let beside = self.beside.iter().map(|beside| beside.0.id());
+        std::iter::once(self.child.id())
+            .chain(beside)
+            .map(|pid| pid.to_string())
+            .collect()
+    }
+
+    /// The same target under another name, with what carries for it.
+    pub(super) fn named(mut self, name: &'static str, beside: Vec<Beside>) -> Self {
+        self.name = name;
+        self.beside.extend(beside);
+        self
     }
 
     /// Where it listens, and what its owner proves it by.
@@ -175,7 +203,7 @@ pub(super) fn bowline_many(tools: &Tools, servers: usize, tool_count: usize) -> 
     )
 }
 
-fn started(
+pub(super) fn started(
     tools: &Tools,
     name: &'static str,
     config: &str,
@@ -200,7 +228,7 @@ pub(super) fn worker(tools: &Tools, hub: &Target, token: &str) -> Result<Target>
 }
 
 /// Starts a gateway and waits for its first right call.
-fn run(
+pub(super) fn run(
     tools: &Tools,
     name: &'static str,
     prepared: Prepared,
@@ -232,6 +260,7 @@ fn run(
         header: Some(bearer(token.trim())),
         child,
         folder: prepared.folder,
+        beside: Vec::new(),
         _behind: behind,
     };
     wait_for_call(tools, &target)?;
@@ -316,6 +345,7 @@ fn plain(
         header: None,
         child,
         folder,
+        beside: Vec::new(),
         _behind: behind,
     };
     wait_for_call(tools, &target)?;

@@ -16,6 +16,12 @@ use crate::process;
 pub(super) struct Tools {
     pub(super) mcpbench: PathBuf,
     pub(super) bowline: PathBuf,
+    /// This program as it is measured: it is a floor itself. `build_floor` makes it.
+    pub(super) xtask: PathBuf,
+    /// The example of the host that reads bodies. `build_floor` makes it.
+    pub(super) bodies: PathBuf,
+    /// The repository.
+    pub(super) root: PathBuf,
     pub(super) nginx: Option<PathBuf>,
     pub(super) is_root: bool,
     folder: PathBuf,
@@ -54,11 +60,28 @@ impl Tools {
         Ok(Some(Self {
             mcpbench: built.join("release/mcpbench"),
             bowline: targets.join("release/bowline"),
+            xtask: targets.join("release/xtask"),
+            bodies: targets.join("release/examples/bodies"),
+            root: root.to_owned(),
             nginx: nginx(root, is_root),
             is_root,
             folder,
             folders_made: Cell::new(0),
         }))
+    }
+
+    /// Builds what is measured beside the product where bytes are carried.
+    pub(super) fn build_floor(&self) -> Result<()> {
+        let builds: [&[&str]; 2] = [
+            &["--package", "xtask"],
+            &["--package", "bowline-host", "--example", "bodies"],
+        ];
+        for what in builds {
+            let mut cargo = Command::new("cargo");
+            cargo.args(["build", "--release", "--quiet"]).args(what);
+            process::show(cargo.current_dir(&self.root))?;
+        }
+        Ok(())
     }
 
     /// A new empty folder.

@@ -149,7 +149,7 @@ async fn again_and_again(
         if is_definite(&lost) {
             lost_at = None;
         }
-        servant.stand(Standing::Away(whole(&lost).into()));
+        servant.stand(standing(&lost));
         let wait = restarts.wait(began.until(ended), jitter());
         let is_recovering = lost_at.is_some_and(|at| at.until(ended) < options.recovery_max);
         let wait = match is_recovering {
@@ -160,6 +160,21 @@ async fn again_and_again(
             false => wait,
         };
         sleep(wait).await;
+    }
+}
+
+fn standing(lost: &Lost) -> Standing {
+    let reason = whole(lost).into();
+    match (is_definite(lost), lost) {
+        (false, _) => Standing::Away(reason),
+        (true, Lost::Dial(DialError::Refused { status })) => Standing::Refused {
+            status: Some(*status),
+            reason,
+        },
+        (true, _) => Standing::Refused {
+            status: None,
+            reason,
+        },
     }
 }
 

@@ -84,6 +84,13 @@ pub enum Standing {
     Connected,
     /// The gateway is gone, or cannot be reached, and this is why.
     Away(Arc<str>),
+    /// The gateway does not want us, as far as can be seen; it is tried again all the same.
+    Refused {
+        /// The status of HTTP, where it did not even shake hands.
+        status: Option<u16>,
+        /// Why.
+        reason: Arc<str>,
+    },
     /// It is closed here.
     Closed,
 }
@@ -234,7 +241,7 @@ impl Servant {
         let session = known.unwrap_or_else(|| {
             Arc::new(Session {
                 id: Arc::clone(&open.session),
-                servers: Servers::new(&self.0.offer),
+                servers: Servers::new(&self.0.offer, &self.0.tasks),
             })
         });
         place.session = Some(Arc::clone(&session));
@@ -328,6 +335,10 @@ impl Servant {
     #[must_use]
     pub fn offer(&self) -> &Offer {
         &self.0.offer
+    }
+
+    pub(super) fn engine(&self) -> &Arc<Engine> {
+        &self.0.engine
     }
 
     pub(super) fn clock(&self) -> &Arc<dyn Clock> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{ChildSpec, PeerSpec, Reach, RemoteSpec, ServerSpec};
+use super::{ChildSpec, PeerSpec, PlacedSpec, Reach, RemoteSpec, ServerSpec};
 
 impl ServerSpec {
     /// Returns the keys in which two specs differ; none when the server can stay as it is.
@@ -69,6 +69,8 @@ impl Reach {
                 let is_same = Arc::ptr_eq(&one.executor, &two.executor);
                 different(&[("executor", is_same)]).collect()
             }
+            (Self::Placed(one), Self::Placed(two)) => one.differences(two),
+            (_, Self::Placed(_)) => vec!["via"],
             (_, Self::Remote(_)) => vec!["url"],
             (_, Self::Child(_)) => vec!["command"],
             (Self::Peer(one), Self::Peer(two)) => one.differences(two),
@@ -97,6 +99,22 @@ impl ChildSpec {
             ("env", *env == other.env),
             ("cwd", *cwd == other.cwd),
             ("limits", *limits == other.limits),
+        ];
+        different(&pairs).collect()
+    }
+}
+
+impl PlacedSpec {
+    fn differences(&self, other: &Self) -> Vec<&'static str> {
+        let Self {
+            executor,
+            server,
+            // Made from the names.
+            spawn: _,
+        } = self;
+        let pairs = [
+            ("via", *executor == other.executor),
+            ("server", *server == other.server),
         ];
         different(&pairs).collect()
     }

@@ -75,7 +75,7 @@ impl Actor {
     ) -> Self {
         let spec = &shared.spec;
         let place = match spec.reach {
-            Reach::Child(_) | Reach::InProcess(_) => Place::Child,
+            Reach::Child(_) | Reach::Placed(_) | Reach::InProcess(_) => Place::Child,
             Reach::Remote(_) | Reach::Peer(_) => Place::Remote,
         };
         Self {

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_core::error::{CallError, Class, is_away, whole};
+use bowline_core::error::{CallError, Class, Origin, is_away, whole};
 use bowline_core::redact::Redactor;
-use bowline_link::LinkError;
 use bowline_link::stdio::ConnectError;
+use bowline_link::{Exit, LinkError};
 
 use super::list::ListError;
 use crate::callpath::explain;
@@ -20,6 +20,17 @@ pub(super) struct Cause {
     pub(super) challenge: Option<Arc<str>>,
     /// What becomes of what it offered before.
     pub(super) menu: Menu,
+    /// What failed.
+    pub(super) blame: Blame,
+}
+
+/// What failed: a server, or the way to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Blame {
+    /// The server: it is started again only so often.
+    Server,
+    /// The way to it, which costs it nothing.
+    Way,
 }
 
 /// What becomes of what a server offered before it failed.
@@ -38,6 +49,7 @@ impl Cause {
             reason: reason.into(),
             challenge: None,
             menu: Menu::LastKnown,
+            blame: Blame::Server,
         }
     }
 
@@ -48,6 +60,7 @@ impl Cause {
             reason: secrets.clean_shared(&self.reason),
             challenge: self.challenge.map(|said| secrets.clean_shared(&said)),
             menu: self.menu,
+            blame: self.blame,
         }
     }
 
@@ -94,6 +107,11 @@ impl From<&ConnectError> for Cause {
             reason: whole(error).into(),
             challenge,
             menu,
+            blame: match error {
+                ConnectError::Refused { source, .. } => blame_of(source),
+                ConnectError::ExitedBeforeHandshake { exit, .. } => Blame::of(*exit),
+                _ => Blame::Server,
+            },
         }
     }
 }
@@ -115,7 +133,29 @@ impl From<&ListError> for Cause {
             reason: whole(error).into(),
             challenge,
             menu,
+            blame: match error {
+                ListError::Link { source, .. } => blame_of(source),
+                _ => Blame::Server,
+            },
         }
+    }
+}
+
+impl Blame {
+    /// Returns what failed where a link ended so.
+    pub(super) const fn of(exit: Exit) -> Self {
+        match exit {
+            Exit::Away => Self::Way,
+            _ => Self::Server,
+        }
+    }
+}
+
+fn blame_of(error: &LinkError) -> Blame {
+    match error {
+        LinkError::Lost(exit) | LinkError::Closed(exit) => Blame::of(*exit),
+        LinkError::Elsewhere(failure) if failure.origin == Origin::Executor => Blame::Way,
+        _ => Blame::Server,
     }
 }
 

@@ -175,7 +175,11 @@ impl Limits {
         // Only a reaper keeps them.
         let child = match &spec.reach {
             Reach::Child(child) if child.reaper.is_some() => Some(child.limits.in_force()),
-            Reach::Child(_) | Reach::Remote(_) | Reach::InProcess(_) | Reach::Peer(_) => None,
+            Reach::Child(_)
+            | Reach::Placed(_)
+            | Reach::Remote(_)
+            | Reach::InProcess(_)
+            | Reach::Peer(_) => None,
         };
         let child = |limit: fn(ChildLimits) -> Option<u64>| child.and_then(limit);
         Self {

@@ -6,4 +6,5 @@
     clippy::indexing_slicing,
     reason = "tests"
 )]
+mod process;
 mod servant;

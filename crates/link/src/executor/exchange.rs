@@ -124,6 +124,7 @@ impl Exchange {
             return None;
         }
         let whole = state.body.take_whole()?;
+        self.session.read(length(&whole));
         self.give_back(&mut state);
         Some(whole)
     }
@@ -140,7 +141,8 @@ impl Exchange {
         }
         match state.body.take() {
             Some(Taken::Piece(piece)) => {
-                let bytes = u64::try_from(piece.len()).unwrap_or(u64::MAX);
+                let bytes = length(&piece);
+                self.session.read(bytes);
                 let window = state.window.as_mut();
                 let more = window.and_then(|window| self.session.budget().read(window, bytes));
                 let is_open = state.place.is_some();
@@ -192,6 +194,8 @@ impl Exchange {
 
     fn give_back(&self, state: &mut State) {
         if let Some(window) = state.window.take() {
+            let left = u64::try_from(state.body.waiting_bytes()).unwrap_or(u64::MAX);
+            self.session.read(left);
             self.session.budget().close(&window);
         }
     }
@@ -202,6 +206,10 @@ impl Exchange {
         let stream = self.number;
         voice.say(&Frame::Cancel { stream });
     }
+}
+
+fn length(bytes: &Bytes) -> u64 {
+    u64::try_from(bytes.len()).unwrap_or(u64::MAX)
 }
 
 /// Wakes who waits, with no lock held.
@@ -227,12 +235,14 @@ impl State {
         self.body.fail(self.cause.get_or_insert(cause).clone());
     }
 
-    fn data(&mut self, offset: u64, bytes: Bytes) -> Result<(), Unfit> {
-        let count = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+    /// Takes a piece; returns how long it is.
+    fn data(&mut self, offset: u64, bytes: Bytes) -> Result<u64, Unfit> {
+        let count = length(&bytes);
         if let Some(window) = &mut self.window {
             window.arrived(count).map_err(|_over| Unfit::Overflow)?;
         }
-        self.body.push(offset, bytes)
+        self.body.push(offset, bytes)?;
+        Ok(count)
     }
 }
 
@@ -251,7 +261,7 @@ impl Stream for Exchange {
                 }
             }
             Frame::Data { offset, bytes, .. } => match state.data(offset, bytes) {
-                Ok(()) => {}
+                Ok(count) => self.session.queued(count),
                 Err(Unfit::Overflow) => {
                     self.spoil(&mut state, voice, "the executor sent more than it may");
                 }

@@ -95,6 +95,8 @@ pub struct Session {
     last: AtomicU64,
     limits: FlowLimits,
     budget: Mutex<Budget>,
+    /// Bytes of answers that are here and not read.
+    waiting: AtomicU64,
     table: Mutex<Table>,
 }
 
@@ -127,6 +129,7 @@ impl Session {
             last: AtomicU64::new(0),
             limits,
             budget: Mutex::new(Budget::new(limits)),
+            waiting: AtomicU64::new(0),
             table: Mutex::default(),
         })
     }
@@ -147,6 +150,12 @@ impl Session {
     #[must_use]
     pub fn open_streams(&self) -> usize {
         lock(&self.table).open.len()
+    }
+
+    /// Returns how many bytes of answers are here and not read.
+    #[must_use]
+    pub fn waiting_bytes(&self) -> u64 {
+        self.waiting.load(Ordering::Relaxed)
     }
 
     /// Returns whether something in it goes on over another connection.
@@ -174,6 +183,16 @@ impl Session {
     /// Returns what all its streams together may have waiting.
     pub(crate) fn budget(&self) -> MutexGuard<'_, Budget> {
         lock(&self.budget)
+    }
+
+    /// Notes that bytes came and wait.
+    pub(super) fn queued(&self, bytes: u64) {
+        self.waiting.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Notes that bytes do not wait any more.
+    pub(super) fn read(&self, bytes: u64) {
+        self.waiting.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// Returns the number of a new stream.

@@ -193,13 +193,11 @@ impl Tunnel {
     }
 
     /// Returns what is said over it.
-    #[allow(dead_code, reason = "for servers that run over there")]
     pub(crate) fn voice(&self) -> &Voice {
         &self.shared.voice
     }
 
     /// Returns which of its session's connections it is.
-    #[allow(dead_code, reason = "for servers that run over there")]
     pub(crate) fn connection(&self) -> u64 {
         self.shared.connection
     }

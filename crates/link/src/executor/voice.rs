@@ -68,14 +68,19 @@ impl Voice {
 
     /// Says something small, without waiting: a credit, a cancel, a stop.
     pub fn say(&self, frame: &Frame) {
+        self.put(frame.to_bytes());
+    }
+
+    /// Sends a message without waiting: of what is not small, no more than there is credit for.
+    pub fn put(&self, message: Bytes) {
         let mut queue = lock(&self.late.queue);
         // What waits goes first.
         let message = match queue.is_empty() {
-            true => match self.outgoing.try_send(frame.to_bytes()) {
+            true => match self.outgoing.try_send(message) {
                 Ok(()) => return,
                 Err(message) => message,
             },
-            false => frame.to_bytes(),
+            false => message,
         };
         if self.outgoing.ended().is_some() {
             return;
@@ -87,6 +92,17 @@ impl Voice {
         queue.push_back(message);
         drop(queue);
         self.late.wake.notify_one();
+    }
+
+    /// Sends what may be missing, if there is room now; gives it back where there is none.
+    ///
+    /// # Errors
+    /// There is no room, or the connection is over.
+    pub fn offer(&self, message: Bytes) -> Result<(), Bytes> {
+        match lock(&self.late.queue).is_empty() {
+            true => self.outgoing.try_send(message),
+            false => Err(message),
+        }
     }
 
     /// Returns how many bytes of bodies were sent.

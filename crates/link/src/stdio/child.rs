@@ -108,11 +108,21 @@ impl Child {
     }
 }
 
+impl StdioSpec {
+    /// Starts the program, under its reaper where there is one.
+    ///
+    /// # Errors
+    /// The process cannot be made.
+    pub fn start(&self) -> Result<Child, ConnectError> {
+        Child::start(self)
+    }
+}
+
 impl Spawn for StdioSpec {
     type Process = Child;
 
     fn spawn(&self, _deadline: Instant) -> BoxFuture<'_, Result<Child, ConnectError>> {
-        Box::pin(std::future::ready(Child::start(self)))
+        Box::pin(std::future::ready(self.start()))
     }
 }
 

@@ -7,4 +7,13 @@
     reason = "tests"
 )]
 
+mod cuts;
+mod ends;
 mod exec_server;
+mod flow;
+mod frames;
+mod greeting;
+mod script;
+mod streams;
+mod uploads;
+mod worker;

@@ -32,6 +32,7 @@ mod certificate;
 mod egress;
 mod ends;
 mod first;
+mod hostile;
 mod limits;
 mod redirects;
 mod refreshed;

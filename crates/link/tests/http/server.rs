@@ -197,7 +197,11 @@ impl Seen {
 
     /// Writes what the client may not read to its end; `false` when it has gone.
     pub(crate) async fn pours(&mut self, bytes: &str) -> bool {
-        self.writer.write_all(bytes.as_bytes()).await.is_ok()
+        self.pours_bytes(bytes.as_bytes()).await
+    }
+
+    pub(crate) async fn pours_bytes(&mut self, bytes: &[u8]) -> bool {
+        self.writer.write_all(bytes).await.is_ok()
     }
 
     /// Begins a stream.

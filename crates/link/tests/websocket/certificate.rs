@@ -9,9 +9,22 @@ use tokio_rustls::TlsAcceptor;
 
 /// A certificate for this name and what proves that it is ours.
 pub(crate) fn certificate(name: &str) -> (CertificateDer<'static>, PrivateKeyDer<'static>) {
-    let made = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
-    let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
-    (made.cert.der().clone(), key.into())
+    certificate_between(name, 1975, 4096)
+}
+
+/// One that is valid from the first day of a year to that of another.
+pub(crate) fn certificate_between(
+    name: &str,
+    from: i32,
+    to: i32,
+) -> (CertificateDer<'static>, PrivateKeyDer<'static>) {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut made = rcgen::CertificateParams::new([name.to_owned()]).unwrap();
+    made.not_before = rcgen::date_time_ymd(from, 1, 1);
+    made.not_after = rcgen::date_time_ymd(to, 1, 1);
+    let made = made.self_signed(&key).unwrap();
+    let key = PrivatePkcs8KeyDer::from(key.serialize_der());
+    (made.der().clone(), key.into())
 }
 
 /// Returns a client that trusts this certificate and no other.

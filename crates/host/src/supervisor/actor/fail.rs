@@ -10,7 +10,7 @@ use bowline_core::time::{Now, millis};
 use bowline_link::Exit;
 use bowline_link::stderr::{LAST_WORDS_LINES, last_words};
 
-use super::super::cause::{Cause, Menu};
+use super::super::cause::{Blame, Cause, Menu};
 use super::{Actor, Phase};
 
 /// A server that served this long has recovered from whatever ailed it before.
@@ -21,7 +21,11 @@ impl Actor {
     pub(super) fn lost(&mut self, exit: Exit, since: Now) -> Phase {
         let words = self.shared.log.tail(self.log_before, LAST_WORDS_LINES);
         let reason = format!("{exit}{}", last_words(&words));
-        self.served_until_now(Cause::new(Class::ConnectionLost, reason), since)
+        let cause = Cause {
+            blame: Blame::of(exit),
+            ..Cause::new(Class::ConnectionLost, reason)
+        };
+        self.served_until_now(cause, since)
     }
 
     /// It served from `since` on, and does no more.
@@ -53,6 +57,10 @@ impl Actor {
         let cause = cause.cleaned(&self.shared.spec.secrets);
         self.shared.remember(cause.class, &cause.reason);
         let now = self.shared.clock.now();
+        let failure = match cause.blame {
+            Blame::Server => failure,
+            Blame::Way => Failure::Away,
+        };
         let next = self.recovery.failed(failure, now, self.jitter());
         self.shared
             .counts
