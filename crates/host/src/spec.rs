@@ -311,7 +311,6 @@ impl Reach {
         match self {
             Self::Placed(placed) => Some(&placed.executor),
             Self::Remote(remote) => remote.via.as_ref().map(|via| &*via.executor),
-            Self::Placed(placed) => Some(&placed.executor),
             Self::Child(_) | Self::InProcess(_) | Self::Peer(_) => None,
         }
     }

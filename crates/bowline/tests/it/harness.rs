@@ -483,6 +483,7 @@ impl Session {
     }
 }
 
+pub(crate) mod executor;
 pub(crate) mod listener;
 mod more;
 pub(crate) mod network;

@@ -25,6 +25,7 @@ mod discover;
 mod door;
 mod embedded;
 mod events;
+mod executor;
 mod first_call;
 mod fixture_http;
 mod freeze;

@@ -104,8 +104,8 @@ impl Rig {
         });
         let (outgoing, mut incoming) = join(ours, Side::Server, Bytes::new(), socket, &self.tasks);
         let hello = soon(greet(&mut incoming)).await.unwrap();
-        let session = Arc::clone(&self.session);
-        let tunnel = Tunnel::open(&hello, session, (outgoing, incoming), &self.tasks);
+        let attached = self.session.attach();
+        let tunnel = Tunnel::open(&hello, attached, (outgoing, incoming), &self.tasks);
         let tunnel = Arc::new(soon(tunnel).await.unwrap());
         *line = Some(Line {
             tunnel,

@@ -1,0 +1,1 @@
+//! Executors that listen, and are dialled by the gateway.
