@@ -140,6 +140,15 @@ impl Outgoing {
         self.writers.0.push(message).await
     }
 
+    /// Queues messages that are small together once there is room for all of them, so that they
+    /// are written at once. They are queued all or, where this is dropped before, none.
+    ///
+    /// # Errors
+    /// The connection is over, and they did not leave.
+    pub async fn send_all(&self, messages: Vec<Bytes>) -> Result<(), Ended> {
+        self.writers.0.push_all(messages).await
+    }
+
     /// Queues a message if there is room now; gives it back where there is none.
     ///
     /// # Errors

@@ -107,10 +107,12 @@ pub async fn run_with(
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), RunError> {
     let to = address::parse(url, address::EXECUTOR)?;
+    // It lives until all is told: without it, the connection is let go of.
+    let mut running = pin!(again_and_again(&to, credential, servant, options));
     let ran = tokio::select! {
         biased;
         () = pin!(shutdown) => Ok(()),
-        ran = again_and_again(&to, credential, servant, options) => ran,
+        ran = &mut running => ran,
     };
     servant.close().await;
     ran

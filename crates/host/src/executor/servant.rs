@@ -62,6 +62,8 @@ struct Place {
     attached: Option<Carrying>,
     /// Which connection was the last.
     connection: u64,
+    /// Nobody is served any more.
+    is_closed: bool,
 }
 
 /// A connection that carries the session.
@@ -222,7 +224,7 @@ impl Servant {
         let streams = Streams::new(self.0.offer.limits.flow, voice.clone());
         let streams = Arc::new(streams);
         let mut place = lock(&self.0.place);
-        if self.is_closed() {
+        if place.is_closed {
             voice.close(GOING_DOWN, "");
             return Err(ServeError::Ended(Ended::Local));
         }
@@ -304,27 +306,27 @@ impl Servant {
         let _ = standing.wait_for(|how| *how == Standing::Closed).await;
     }
 
-    fn is_closed(&self) -> bool {
-        *self.0.standing.borrow() == Standing::Closed
-    }
-
     /// Goes down: what runs ends, and whoever is connected is told.
     pub async fn close(&self) {
-        self.stand(Standing::Closed);
         let (session, attached) = {
             let mut place = lock(&self.0.place);
+            place.is_closed = true;
             (place.session.take(), place.attached.take())
         };
-        if let Some(session) = session {
-            session.servers.kill();
-        }
-        if let Some(attached) = attached {
+        if let Some(attached) = &attached {
             attached.streams.fail(&Fault {
                 code: FaultCode::Closing,
                 execution: Execution::Unknown,
                 reason: "the executor goes down".into(),
             });
             attached.voice.close(GOING_DOWN, "");
+        }
+        if let Some(session) = session {
+            session.servers.kill();
+        }
+        // Whoever waits for this lets go of the connection, which must have been told by now.
+        self.stand(Standing::Closed);
+        if let Some(attached) = attached {
             let _ = timeout(FAREWELL, attached.voice.over()).await;
         }
     }

@@ -1,5 +1,11 @@
 //! What an executor does, seen from both sides: a gateway that says frame by frame what it wants,
 //! and servers on real sockets.
 
+mod bounds;
+mod doors;
+mod ending;
+mod faults;
+mod policy;
 mod rig;
 mod serving;
+mod sessions;

@@ -66,6 +66,14 @@ impl Voice {
         Ok(())
     }
 
+    /// Sends messages that are small together, once there is room: they are written at once.
+    ///
+    /// # Errors
+    /// The connection is over, and they were not sent.
+    pub async fn send_all(&self, messages: Vec<Bytes>) -> Result<(), Ended> {
+        self.outgoing.send_all(messages).await
+    }
+
     /// Says something small, without waiting: a credit, a cancel, a stop.
     pub fn say(&self, frame: &Frame) {
         self.put(frame.to_bytes());

@@ -28,6 +28,7 @@ pub(super) struct Shared {
     seats: Semaphore,
     /// Room for bytes.
     bytes: Semaphore,
+    seats_max: u32,
     bytes_max: u32,
     /// Wakes the task.
     wake: Notify,
@@ -85,6 +86,7 @@ impl Shared {
             state: Mutex::default(),
             seats: Semaphore::new(seats),
             bytes: Semaphore::new(usize::try_from(bytes_max).unwrap_or(usize::MAX)),
+            seats_max: u32::try_from(seats).unwrap_or(u32::MAX),
             bytes_max,
             wake: Notify::new(),
             over: Notify::new(),
@@ -106,10 +108,35 @@ impl Shared {
         ) else {
             return Err(self.why_not());
         };
-        if !self.enqueue(message) {
+        if !self.enqueue([message]) {
             return Err(self.why_not());
         }
         seat.forget();
+        bytes.forget();
+        Ok(())
+    }
+
+    /// Queues messages once there is room for all of them; more than fit at once go one by one.
+    pub(super) async fn push_all(&self, messages: Vec<Bytes>) -> Result<(), Ended> {
+        let count = u32::try_from(messages.len()).unwrap_or(u32::MAX);
+        let weights = messages.iter().map(|message| self.weight(message));
+        let weight = weights.fold(0, u32::saturating_add);
+        if count > self.seats_max || weight > self.bytes_max {
+            for message in messages {
+                self.push(message).await?;
+            }
+            return Ok(());
+        }
+        let (Ok(seats), Ok(bytes)) = (
+            self.seats.acquire_many(count).await,
+            self.bytes.acquire_many(weight).await,
+        ) else {
+            return Err(self.why_not());
+        };
+        if !self.enqueue(messages) {
+            return Err(self.why_not());
+        }
+        seats.forget();
         bytes.forget();
         Ok(())
     }
@@ -123,7 +150,7 @@ impl Shared {
         ) else {
             return Err(message);
         };
-        if !self.enqueue(message.clone()) {
+        if !self.enqueue([message.clone()]) {
             return Err(message);
         }
         seat.forget();
@@ -131,12 +158,12 @@ impl Shared {
         Ok(())
     }
 
-    fn enqueue(&self, message: Bytes) -> bool {
+    fn enqueue(&self, messages: impl IntoIterator<Item = Bytes>) -> bool {
         let mut state = lock(&self.state);
         if state.closing.is_some() || state.mute.is_some() || state.ended.is_some() {
             return false;
         }
-        state.queue.push_back(message);
+        state.queue.extend(messages);
         drop(state);
         self.wake.notify_one();
         true

@@ -38,6 +38,39 @@ async fn messages_arrive_in_order_and_whole_both_ways() {
 }
 
 #[tokio::test]
+async fn messages_that_are_sent_together_arrive_in_order_whether_or_not_they_fit_at_once() {
+    let spawner = Tokio::default();
+    let limits = SocketLimits {
+        queue_max: 4,
+        queue_bytes_max: 1_000,
+        ..SocketLimits::default()
+    };
+    let ((client, _from_server), (_server, mut from_client)) = pair(limits, limits, &spawner).await;
+    let sending = async {
+        for round in 0..100_u32 {
+            // Some fit, some are too many and some too large.
+            let count = 1 + round % 6;
+            let all = (0..count).map(|at| Bytes::from(format!("{round}.{at}{:1$}", "", 150)));
+            client.send_all(all.collect()).await.unwrap();
+        }
+    };
+    let reading = async {
+        for round in 0..100_u32 {
+            for at in 0..=round % 6 {
+                let message = from_client.next().await.unwrap();
+                let text = String::from_utf8(message.to_vec()).unwrap();
+                assert_eq!(text.trim_end(), format!("{round}.{at}"));
+            }
+        }
+    };
+    tokio::join!(sending, reading);
+    client.close(1000, "");
+    client.over().await;
+    let late = client.send_all(vec![Bytes::new(), Bytes::new()]).await;
+    assert_eq!(late, Err(Ended::Local));
+}
+
+#[tokio::test]
 async fn a_message_in_pieces_arrives_whole_with_pings_in_between() {
     let spawner = Tokio::default();
     let (_outgoing, mut incoming, mut stream) = raw_server(SocketLimits::default(), &spawner).await;

@@ -1,6 +1,7 @@
 //! One request, from what a gateway asks to the end of the answer.
 
 use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
@@ -8,8 +9,8 @@ use bowline_core::error::Execution;
 use bowline_link::executor::Voice;
 use bowline_link::http::client::{Body, Lines, Upload};
 use bowline_link::http::endpoint::Endpoint;
-use bowline_wire::executor::{Answered, Asked, DATA_BYTES_MAX, Fault, FaultCode, Frame};
-use bytes::{Buf as _, Bytes};
+use bowline_wire::executor::{Answered, Asked, DATA_BYTES_MAX, Fault, FaultCode, Frame, data};
+use bytes::Bytes;
 
 use super::streams::{Arriving, Stopped, Stream, Streams};
 use crate::executor::engine::{self, Engine, Order, fault, invalid};
@@ -23,13 +24,21 @@ pub(super) struct Exchange {
     pub(super) engine: Arc<Engine>,
 }
 
+/// What was made of an answer and is not handed to the socket yet.
+#[derive(Debug, Default)]
+struct Unsent {
+    messages: Vec<Bytes>,
+    bytes: usize,
+}
+
 impl Exchange {
     /// Performs it, until it is over or stopped.
     pub(super) async fn run(self, asked: Asked) {
+        let mut unsent = Unsent::default();
         let done = tokio::select! {
             biased;
             why = self.stream.stopped() => Err(why),
-            done = self.perform(&asked) => done.map_err(Stopped::Fault),
+            done = self.perform(&asked, &mut unsent) => done.map_err(Stopped::Fault),
         };
         // Whoever is told of the end may ask for the next one at once.
         self.streams.close(&self.stream);
@@ -43,12 +52,13 @@ impl Exchange {
             Err(Stopped::Fault(fault)) => Frame::Failed { stream, fault },
             Err(Stopped::Cancelled) => return,
         };
+        unsent.push(end.to_bytes());
         // Where the connection is over, so is the stream.
-        let _ = self.voice.send(&end).await;
+        let _ = self.voice.send_all(unsent.messages).await;
     }
 
     /// Returns how long the answer was, and what followed it.
-    async fn perform(&self, asked: &Asked) -> Result<(u64, Bytes), Fault> {
+    async fn perform(&self, asked: &Asked, unsent: &mut Unsent) -> Result<(u64, Bytes), Fault> {
         let to = Endpoint::parse(&asked.url).map_err(|error| invalid(&error.to_string()))?;
         let order = Order {
             server: &asked.server,
@@ -68,8 +78,8 @@ impl Exchange {
                 lines: Bytes::copy_from_slice(response.headers.lines()),
             },
         };
-        self.say(&answer).await?;
-        self.answer(response.body).await
+        unsent.push(answer.to_bytes());
+        self.answer(response.body, unsent).await
     }
 
     /// Returns the body of the request, as it comes from the gateway.
@@ -87,29 +97,55 @@ impl Exchange {
         }
     }
 
-    /// Sends the body of the answer, as the gateway takes it.
-    async fn answer(&self, mut body: Body) -> Result<(u64, Bytes), Fault> {
+    /// Sends the body of the answer, as the gateway takes it. What is here already goes out
+    /// together, with the head of the answer and with its end.
+    async fn answer(&self, mut body: Body, unsent: &mut Unsent) -> Result<(u64, Bytes), Fault> {
         let mut offset = 0;
         // What was read and may not be sent yet.
         let mut piece = Bytes::new();
         loop {
-            let Some(allowed) = self.allowed(&mut body, &mut piece).await? else {
+            let part = {
+                let mut next = pin!(self.next(&mut body, &mut piece));
+                match poll_fn(|cx| Poll::Ready(next.as_mut().poll(cx))).await {
+                    Poll::Ready(part) => part?,
+                    Poll::Pending => {
+                        self.flush(unsent).await?;
+                        next.await?
+                    }
+                }
+            };
+            let Some(part) = part else {
                 return Ok((offset, body.trailers()));
             };
-            if piece.is_empty() {
-                body.want(allowed.min(DATA_BYTES_MAX));
-                piece = match body.chunk().await {
-                    Some(chunk) => chunk.map_err(|error| fault(&error))?,
-                    None => return Ok((offset, body.trailers())),
-                };
+            unsent.push(data(self.stream.number, offset, &part));
+            offset += u64::try_from(part.len()).unwrap_or(0);
+            if unsent.bytes >= DATA_BYTES_MAX {
+                self.flush(unsent).await?;
             }
-            let wanted = piece.len().min(DATA_BYTES_MAX);
-            let count = self.stream.take_credit(wanted);
-            let part = piece.get(..count).unwrap_or_default();
-            let sent = self.voice.data(self.stream.number, offset, part).await;
-            sent.map_err(|_ended| gone())?;
-            offset += u64::try_from(count).unwrap_or(0);
-            piece.advance(count);
+        }
+    }
+
+    /// Returns what is to be sent next, once it may be; nothing after the end.
+    async fn next(&self, body: &mut Body, piece: &mut Bytes) -> Result<Option<Bytes>, Fault> {
+        let Some(allowed) = self.allowed(body, piece).await? else {
+            return Ok(None);
+        };
+        if piece.is_empty() {
+            body.want(allowed.min(DATA_BYTES_MAX));
+            *piece = match body.chunk().await {
+                Some(chunk) => chunk.map_err(|error| fault(&error))?,
+                None => return Ok(None),
+            };
+        }
+        let count = self.stream.take_credit(piece.len().min(DATA_BYTES_MAX));
+        Ok(Some(piece.split_to(count)))
+    }
+
+    async fn flush(&self, unsent: &mut Unsent) -> Result<(), Fault> {
+        let Unsent { messages, .. } = std::mem::take(unsent);
+        match messages.is_empty() {
+            true => Ok(()),
+            false => self.voice.send_all(messages).await.map_err(|_ended| gone()),
         }
     }
 
@@ -138,9 +174,12 @@ impl Exchange {
         })
         .await
     }
+}
 
-    async fn say(&self, frame: &Frame) -> Result<(), Fault> {
-        self.voice.send(frame).await.map_err(|_ended| gone())
+impl Unsent {
+    fn push(&mut self, message: Bytes) {
+        self.bytes += message.len();
+        self.messages.push(message);
     }
 }
 

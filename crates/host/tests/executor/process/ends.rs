@@ -82,7 +82,7 @@ async fn an_executor_that_goes_down_takes_its_servers_with_it() {
     let rig = Rig::script(&format!("{}; exec sleep 60", leash.hold())).await;
     let mut process = rig.start("s").await.unwrap();
     leash.held().await;
-    rig.servant.close();
+    rig.servant.close().await;
     leash.let_go().await;
     rig.give_up();
     assert_eq!(soon(process.wait()).await, Exit::Away);

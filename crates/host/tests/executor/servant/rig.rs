@@ -1,6 +1,9 @@
 //! A servant between a scripted gateway and scripted servers.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use bowline_core::egress::Rule;
@@ -14,6 +17,7 @@ use bytes::Bytes;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 /// Longer than anything here takes; a hang is told by it.
 const SOON: Duration = Duration::from_secs(20);
@@ -39,6 +43,28 @@ pub(super) fn servant(offer: Offer) -> (Servant, Tasks) {
     (Servant::new(offer, tasks.clone(), clock), tasks)
 }
 
+#[expect(clippy::disallowed_methods, reason = "tests")]
+pub(super) fn spawn<T: Send + 'static>(
+    task: impl Future<Output = T> + Send + 'static,
+) -> JoinHandle<T> {
+    tokio::spawn(task)
+}
+
+#[expect(clippy::disallowed_methods, reason = "tests")]
+pub(super) fn now() -> Instant {
+    Instant::now()
+}
+
+/// Shows a figure to who wants to see it.
+#[expect(clippy::print_stdout, reason = "tests")]
+pub(super) fn tell(figure: &str) {
+    println!("{figure}");
+}
+
+pub(super) fn tasks() -> Tasks {
+    Tasks::default()
+}
+
 /// A gateway that says what it is told to say.
 pub(super) struct Gateway {
     pub(super) outgoing: Outgoing,
@@ -54,7 +80,7 @@ impl Gateway {
         let io = join(theirs, Side::Client, Bytes::new(), limits, tasks);
         let (outgoing, incoming) = join(ours, Side::Server, Bytes::new(), limits, tasks);
         let servant = servant.clone();
-        let attending = tokio::spawn(async move { servant.attend(io).await });
+        let attending = spawn(async move { servant.attend(io).await });
         Self {
             outgoing,
             incoming,
@@ -126,6 +152,12 @@ impl Gateway {
     pub(super) async fn next(&mut self) -> Frame {
         let message = soon(self.incoming.next()).await.unwrap();
         Frame::read(&message).unwrap()
+    }
+
+    /// Goes away without a word; what attends it ends.
+    pub(super) fn leave(self) -> JoinHandle<ServeError> {
+        self.outgoing.close(1011, "");
+        self.attending
     }
 
     /// Waits for the end of the connection.
@@ -213,7 +245,7 @@ pub(super) fn get(url: &str) -> Asked {
 
 /// A server that does what it is told to do.
 pub(super) struct Upstream {
-    listener: TcpListener,
+    pub(super) listener: TcpListener,
     pub(super) url: String,
 }
 
@@ -230,6 +262,13 @@ impl Upstream {
         let mut offer = Offer::new("office");
         offer.egress.all = vec![Rule::parse(&rule).unwrap()];
         offer
+    }
+
+    /// Checks that nobody has come.
+    pub(super) async fn was_left_alone(&self) {
+        let mut next = pin!(self.listener.accept());
+        let came = poll_fn(|cx| Poll::Ready(next.as_mut().poll(cx).is_ready()));
+        assert!(!came.await, "somebody came");
     }
 
     /// Takes a connection and reads the head of the request on it.

@@ -114,7 +114,7 @@ async fn a_long_request_goes_out_within_the_credit_of_the_executor() {
     let (mut gateway, hello, _) = Gateway::open(&servant, &offer, "one").await;
     let asked = post(&upstream.url, Some(LENGTH as u64));
     gateway.ask(1, asked).await;
-    let reading = tokio::spawn(async move {
+    let reading = spawn(async move {
         let (mut stream, _) = upstream.taken().await;
         let body = read(&mut stream, LENGTH).await;
         write(&mut stream, "HTTP/1.1 204 No\r\n\r\n").await;
