@@ -3,6 +3,7 @@
 //! The gateway has [`Executors`], the registry of those that are connected, whether they joined or
 //! were dialled. The **servant** is what runs inside an executor and does what it is asked.
 
+mod berth;
 mod engine;
 mod listen;
 mod offer;
@@ -14,6 +15,7 @@ mod servant;
 mod servers;
 
 pub use crate::credential::Credential;
+pub use berth::Berth;
 pub use listen::{Attend, Door, ListenError, listen, listen_with};
 pub use offer::{Allowed, NoSecret, NoSecrets, Offer, OfferLimits, Secrets};
 pub use reference::{Reference, as_exec_server, listen_as_exec_server};

@@ -3,4 +3,5 @@
 mod cuts;
 mod ends;
 mod links;
+mod placed;
 mod rig;

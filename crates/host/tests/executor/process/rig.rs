@@ -164,7 +164,7 @@ fn session(id: &str) -> Arc<Session> {
 }
 
 /// A shell script as a server.
-fn spec(name: &str, script: &str) -> StdioSpec {
+pub(super) fn spec(name: &str, script: &str) -> StdioSpec {
     let path = std::env::var_os("PATH").unwrap();
     StdioSpec {
         server: name.into(),
@@ -218,7 +218,7 @@ async fn carry(
     }
 }
 
-async fn pair() -> (TcpStream, TcpStream) {
+pub(super) async fn pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let dialling = TcpStream::connect(listener.local_addr().unwrap());
     let (dialled, accepted) = tokio::join!(dialling, listener.accept());
