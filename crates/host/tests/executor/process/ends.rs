@@ -133,7 +133,7 @@ async fn a_server_whose_output_is_not_read_stands_still_and_others_do_not() {
     let mut stdout = quiet.streams().stdout.unwrap();
     soon(stdout.read_exact(&mut here)).await.unwrap();
     let carried = |tunnel: &dyn bowline_link::executor::Carrier| tunnel.carried().received_bytes;
-    let tunnel = rig.tunnel().await;
+    let tunnel = rig.tunnel();
     soon(async {
         while carried(&*tunnel) < WINDOW as u64 {
             tokio::task::yield_now().await;
