@@ -18,7 +18,7 @@ use bowline_host::audit::Audit;
 use bowline_host::dial::RealDial;
 use bowline_host::executor::{Executors, ExecutorsOptions};
 use bowline_host::ports::{Clock, SystemClock};
-use bowline_host::spec::{CHILD_ENV, ChildSpec, Reach, RemoteSpec, ServerSpec};
+use bowline_host::spec::{CHILD_ENV, ChildSpec, PlacedSpec, Reach, RemoteSpec, ServerSpec};
 use bowline_host::tasks::Tasks;
 use bowline_host::{Host, HostLimits, Ports};
 use bowline_journal::sqlite::OpenError;
@@ -369,7 +369,10 @@ fn reach_of(reach: &config::Reach, own: &Path, env: &Env, learners: Learners) ->
             credentials: Arc::new(Headers::of(remote, learners)),
             via: remote.via.as_ref().map(executors::placement),
         }),
-        config::Reach::Placed(placed) => Reach::Child(ChildSpec::new(&*placed.server)),
+        config::Reach::Placed(placed) => Reach::Placed(PlacedSpec {
+            executor: Arc::clone(&placed.executor),
+            server: Arc::clone(&placed.server),
+        }),
     }
 }
 

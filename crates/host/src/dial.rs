@@ -79,8 +79,11 @@ impl<S: Spawner> RealDial<S> {
             owner,
             limits: self.stdio_limits(server),
         };
-        let (spawn, client) = (&*placed.spawn, self.client.clone());
-        stdio::connect_over(spawn, &seat, log, client, deadline, &self.spawner).await
+        let (berth, client) = (
+            self.executors.spawn(&placed.executor, &placed.server),
+            self.client.clone(),
+        );
+        stdio::connect_over(&berth, &seat, log, client, deadline, &self.spawner).await
     }
 
     fn stdio_limits(&self, server: &ServerSpec) -> StdioLimits {
@@ -141,6 +144,15 @@ impl<S: Spawner + std::fmt::Debug> Dial for RealDial<S> {
                 Reach::InProcess(inside) => Ok(inprocess::connect(inside)),
                 // Its host does that, which knows the time.
                 Reach::Peer(peer) => Err(away(&spec.name, peer)),
+            }
+        })
+    }
+
+    fn back<'a>(&'a self, spec: &'a ServerSpec) -> BoxFuture<'a, ()> {
+        Box::pin(async {
+            match spec.reach.via() {
+                Some(executor) => self.executors.back(executor).await,
+                None => std::future::pending().await,
             }
         })
     }

@@ -3,6 +3,7 @@
 //! The gateway has [`Executors`], the registry of those that are connected, whether they joined or
 //! were dialled. The **servant** is what runs inside an executor and does what it is asked.
 
+mod berth;
 mod client;
 mod engine;
 mod listen;
@@ -15,6 +16,7 @@ mod servant;
 mod servers;
 
 pub use crate::credential::Credential;
+pub use berth::Berth;
 pub use client::{
     BodyStream, ClientOptions, ConnectError, ExecutorClient, Head, Reply, Request, RequestError,
 };

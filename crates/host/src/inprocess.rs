@@ -80,6 +80,10 @@ impl Dial for Beside {
             }
         }
     }
+
+    fn back<'a>(&'a self, spec: &'a ServerSpec) -> BoxFuture<'a, ()> {
+        self.dial.back(spec)
+    }
 }
 
 /// Connects to an executor, which always succeeds.

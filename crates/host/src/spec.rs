@@ -31,7 +31,7 @@ use crate::tools::ToolExecutor;
 
 pub use json::{CHILD_ENV, SpecError};
 pub use peer::{PeerSpec, Side};
-pub use placed::{DistantSpawn, PlacedSpec};
+pub use placed::PlacedSpec;
 
 /// How long a server may take from its start to its list of tools, unless told otherwise.
 pub const START_TIMEOUT: Duration = Duration::from_secs(30);

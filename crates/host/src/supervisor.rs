@@ -75,6 +75,12 @@ pub trait Dial: fmt::Debug + Send + Sync {
         owner: Option<Arc<dyn CallerEnd>>,
         deadline: Instant,
     ) -> BoxFuture<'a, Result<Dialled, ConnectError>>;
+
+    /// Waits until the way to a server is there again that was away; for ever where nothing tells.
+    fn back<'a>(&'a self, spec: &'a ServerSpec) -> BoxFuture<'a, ()> {
+        let _untold = spec;
+        Box::pin(std::future::pending())
+    }
 }
 
 /// A link that serves, and which one of the server's links it is.

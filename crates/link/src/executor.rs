@@ -21,6 +21,7 @@ use crate::http::client::{HttpError, Outgoing, Response, Wait};
 use crate::link::BoxFuture;
 use crate::websocket::Ended;
 
+pub use crate::http::road::trouble;
 pub use exec_server::{ExecServer, OpenError, socket_limits as exec_server_limits};
 pub use exits::{exit, exited};
 pub(crate) use faults::denied;

@@ -237,6 +237,11 @@ impl Executors {
         })
     }
 
+    /// Waits until an executor connects that is away now, or connects anew.
+    pub async fn back(&self, executor: &str) {
+        self.entry_or_stray(executor).back().await;
+    }
+
     /// Returns all that are known, by name.
     #[must_use]
     pub fn list(&self) -> Vec<ExecutorStatus> {

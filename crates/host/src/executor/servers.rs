@@ -91,6 +91,7 @@ impl Servers {
             std::mem::take(&mut state.open)
         };
         for served in open.values() {
+            served.farewell();
             served.stop(Haste::Forgotten);
         }
     }
@@ -179,6 +180,15 @@ impl Servers {
 impl Drop for Servers {
     fn drop(&mut self) {
         self.kill();
+    }
+}
+
+/// Returns why a server that nobody else ended does not run any more.
+fn closing() -> Fault {
+    Fault {
+        code: FaultCode::Closing,
+        execution: Execution::Unknown,
+        reason: "the executor goes down".into(),
     }
 }
 

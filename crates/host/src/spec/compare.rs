@@ -106,12 +106,7 @@ impl ChildSpec {
 
 impl PlacedSpec {
     fn differences(&self, other: &Self) -> Vec<&'static str> {
-        let Self {
-            executor,
-            server,
-            // Made from the names.
-            spawn: _,
-        } = self;
+        let Self { executor, server } = self;
         let pairs = [
             ("via", *executor == other.executor),
             ("server", *server == other.server),

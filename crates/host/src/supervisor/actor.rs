@@ -15,7 +15,7 @@ use bowline_core::breaker::Breaker;
 use bowline_core::recovery::{Place, Recovery};
 use tokio::sync::mpsc;
 
-use super::cause::Cause;
+use super::cause::{Blame, Cause};
 use super::relist::Relist;
 use super::{Command, Dialled, Order, Shared, State, Surroundings, Wish};
 use crate::catalog::{Age, ListKind};
@@ -146,10 +146,13 @@ impl Actor {
             class: cause.class,
             challenge: cause.challenge,
         });
+        let (dial, shared) = (Arc::clone(&self.around.dial), Arc::clone(&self.shared));
         tokio::select! {
             biased;
             command = self.commands.recv() => self.obey_at_rest(command),
             () = tokio::time::sleep(wait) => Phase::Starting,
+            // What was never the server's fault is no reason to keep it waiting.
+            () = dial.back(&shared.spec), if cause.blame == Blame::Way => Phase::Starting,
         }
     }
 

@@ -85,7 +85,8 @@ pub(super) enum Verb {
 }
 
 /// Puts what a client knows into the terms of a link.
-pub(crate) fn trouble(error: HttpError) -> LinkError {
+#[must_use]
+pub fn trouble(error: HttpError) -> LinkError {
     match error {
         HttpError::Unreachable(reason) => LinkError::Unreachable(reason),
         HttpError::Invalid(reason) => LinkError::Unreachable(reason.into()),

@@ -145,6 +145,24 @@ impl Entry {
         }
     }
 
+    /// Waits until it connects, or connects anew.
+    pub(super) async fn back(&self) {
+        let seat = |state: &State| {
+            let here = state.here.as_ref();
+            here.filter(|here| here.carrier.ended().is_none())
+                .map(|_| state.seat)
+        };
+        let mut changes = self.changes.subscribe();
+        let before = seat(&self.state());
+        loop {
+            let now = seat(&self.state());
+            // The sender is ours, so the channel cannot close under us.
+            if (now.is_some() && now != before) || changes.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
     fn away(&self, state: &State) -> HttpError {
         let why = state.lost.as_deref().unwrap_or("it has not joined");
         away(&format!("executor `{}` is not connected: {why}", self.name))

@@ -14,6 +14,8 @@ use bowline_wire::executor::{self, DATA_BYTES_MAX, Fault, Frame, Mark, SERVER_WI
 use bytes::Bytes;
 use tokio::sync::watch;
 
+use super::closing;
+
 /// What of its stderr is kept for a gateway that does not take it now; older pieces are dropped.
 const STDERR_BYTES_MAX: usize = 64 * 1024;
 
@@ -298,6 +300,14 @@ impl Served {
         self.flush_stderr(state);
         say(state, &self.last_word(&last));
         state.last = Some(last);
+    }
+
+    /// Says that nothing more will be said, to whoever is connected.
+    pub(super) fn farewell(&self) {
+        let state = self.lock();
+        if state.last.is_none() {
+            say(&state, &self.last_word(&Last::Failed(closing())));
+        }
     }
 
     fn last_word(&self, last: &Last) -> Frame {

@@ -2,11 +2,12 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bowline_core::flow::FlowLimits;
+use bowline_core::sync::lock;
 use bowline_host::executor::{Offer, OfferLimits, Servant};
 use bowline_host::ports::SystemClock;
 use bowline_host::tasks::Tasks;
@@ -18,7 +19,7 @@ use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::unix::pipe;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Mutex, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 /// Longer than anything here takes; a hang is told by it.
@@ -90,8 +91,8 @@ impl Rig {
 
     /// Connects; the connection is cut once so many bytes went over it.
     pub(super) async fn reconnect_until(&self, bytes: usize) {
-        let mut line = self.line.lock().await;
-        if let Some(old) = line.take() {
+        let old = lock(&self.line).take();
+        if let Some(old) = old {
             old.cut.send_replace(0);
             let _ = old.attending.await;
         }
@@ -107,7 +108,7 @@ impl Rig {
         let attached = self.session.attach();
         let tunnel = Tunnel::open(&hello, attached, (outgoing, incoming), &self.tasks);
         let tunnel = Arc::new(soon(tunnel).await.unwrap());
-        *line = Some(Line {
+        *lock(&self.line) = Some(Line {
             tunnel,
             cut,
             attending,
@@ -116,7 +117,7 @@ impl Rig {
 
     /// Cuts the connection, and waits until both sides have noticed.
     pub(super) async fn cut(&self) {
-        let line = self.line.lock().await.take().unwrap();
+        let line = lock(&self.line).take().unwrap();
         line.cut.send_replace(0);
         soon(bowline_link::executor::Carrier::over(&*line.tunnel)).await;
         soon(line.attending).await.unwrap();
@@ -124,7 +125,7 @@ impl Rig {
 
     /// Waits until the connection is cut.
     pub(super) async fn cut_by_itself(&self) {
-        let line = self.line.lock().await.take().unwrap();
+        let line = lock(&self.line).take().unwrap();
         soon(bowline_link::executor::Carrier::over(&*line.tunnel)).await;
         soon(line.attending).await.unwrap();
     }
@@ -134,13 +135,13 @@ impl Rig {
         self.session.end("it was away for too long");
     }
 
-    pub(super) async fn tunnel(&self) -> Arc<Tunnel> {
-        let line = self.line.lock().await;
+    pub(super) fn tunnel(&self) -> Arc<Tunnel> {
+        let line = lock(&self.line);
         Arc::clone(&line.as_ref().unwrap().tunnel)
     }
 
     pub(super) async fn start(&self, server: &str) -> Result<Distant, LinkError> {
-        soon(self.tunnel().await.start(server, later())).await
+        soon(self.tunnel().start(server, later())).await
     }
 }
 
@@ -164,7 +165,7 @@ fn session(id: &str) -> Arc<Session> {
 }
 
 /// A shell script as a server.
-fn spec(name: &str, script: &str) -> StdioSpec {
+pub(super) fn spec(name: &str, script: &str) -> StdioSpec {
     let path = std::env::var_os("PATH").unwrap();
     StdioSpec {
         server: name.into(),
@@ -218,7 +219,7 @@ async fn carry(
     }
 }
 
-async fn pair() -> (TcpStream, TcpStream) {
+pub(super) async fn pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let dialling = TcpStream::connect(listener.local_addr().unwrap());
     let (dialled, accepted) = tokio::join!(dialling, listener.accept());

@@ -7,7 +7,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{Distant, Running, Stage};
 use crate::executor::{Tunnel, faults};
-use crate::http::client::HttpError;
+use crate::http::road::trouble;
 use crate::link::LinkError;
 
 impl Tunnel {
@@ -17,7 +17,7 @@ impl Tunnel {
     /// # Errors
     /// The executor does not start it, or is gone: `Elsewhere` and `Unreachable` tell why.
     pub async fn start(&self, server: &str, deadline: Instant) -> Result<Distant, LinkError> {
-        let place = self.place(Some(deadline)).await.map_err(said)?;
+        let place = self.place(Some(deadline)).await.map_err(trouble)?;
         let session = self.session();
         let number = session.number();
         let voice = self.voice().clone();
@@ -28,7 +28,7 @@ impl Tunnel {
             are_streams_given: false,
         };
         let added = session.add(self.connection(), number, Arc::clone(&running) as _);
-        added.map_err(|ended| said(faults::away(&ended.to_string())))?;
+        added.map_err(|ended| trouble(faults::away(&ended.to_string())))?;
         voice.say(&Frame::Start {
             stream: number,
             start: Start {
@@ -41,13 +41,9 @@ impl Tunnel {
         let late = |_| LinkError::Unreachable("the executor did not start it in time".into());
         let stage = timeout_at(deadline, asked).await.map_err(late)?;
         match stage.map(|now| now.stage.clone()) {
-            Ok(Stage::Over(_, Some(fault))) => Err(said(faults::told(&fault))),
-            Ok(Stage::Over(_, None)) => Err(said(faults::away("the executor was lost"))),
+            Ok(Stage::Over(_, Some(fault))) => Err(trouble(faults::told(&fault))),
+            Ok(Stage::Over(_, None)) => Err(trouble(faults::away("the executor was lost"))),
             Ok(Stage::Asked | Stage::Runs) | Err(_) => Ok(distant),
         }
     }
-}
-
-fn said(error: HttpError) -> LinkError {
-    crate::http::road::trouble(error)
 }
