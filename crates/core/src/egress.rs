@@ -13,8 +13,8 @@ mod special;
 #[cfg(test)]
 mod tests;
 
+use core::net::IpAddr;
 use std::fmt;
-use std::net::IpAddr;
 
 use thiserror::Error;
 

@@ -1,7 +1,7 @@
 //! A host as it stands in an address, read so that nobody can take it for another.
 
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::net::plain;
 

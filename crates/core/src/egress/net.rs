@@ -1,7 +1,7 @@
 //! Ranges of addresses.
 
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Bits of an address of version 6 before the one of version 4 that it wraps.
 const WRAPPED_AT: u8 = 96;

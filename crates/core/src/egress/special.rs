@@ -1,6 +1,6 @@
 //! Ranges that are not for everybody: this machine, private networks, metadata, tunnels.
 
-use std::net::{IpAddr, Ipv4Addr};
+use core::net::{IpAddr, Ipv4Addr};
 
 use super::net::Net;
 

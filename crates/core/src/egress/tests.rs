@@ -1,6 +1,6 @@
 //! The whole list of what must not be reached by accident, against rules of every form.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use core::net::{Ipv4Addr, Ipv6Addr};
 
 use super::*;
 
