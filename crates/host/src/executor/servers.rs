@@ -147,7 +147,7 @@ impl Servers {
             }
             None => {
                 tracing::warn!(server = %start.server, "a gateway asks for an unknown server");
-                let reason = "the executor has no server of that name";
+                let reason = "the executor has no such server";
                 served.end(Last::Failed(fault(FaultCode::UnknownServer, reason)));
             }
         }

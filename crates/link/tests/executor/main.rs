@@ -13,6 +13,7 @@ mod exec_server;
 mod flow;
 mod frames;
 mod greeting;
+mod process;
 mod script;
 mod streams;
 mod uploads;
