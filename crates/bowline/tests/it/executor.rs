@@ -1,5 +1,6 @@
 //! Executors end to end: servers that only another process can reach, called through a gateway.
 
+mod codex;
 mod dialled;
 mod identity;
 mod limits;

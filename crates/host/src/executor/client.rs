@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_link::executor::Errand;
-use bowline_link::http::client::{Body, Headers, HttpError, Outgoing, Upload, Wait};
+use bowline_link::http::client::{Body, Headers, HttpError, Outgoing, Response, Upload, Wait};
 use bowline_link::http::endpoint::{Endpoint, EndpointError};
 use bowline_wire::executor::Fill;
 use bytes::Bytes;
@@ -245,12 +245,12 @@ impl ExecutorClient {
     /// # Errors
     /// There is no answer, or it is longer than the limit.
     pub async fn request(&self, request: Request) -> Result<Reply, RequestError> {
-        let (head, mut stream) = self.request_stream(request).await?;
-        let body = stream.body.whole(self.life.options.body_bytes_max).await?;
+        let bytes_max = self.life.options.body_bytes_max;
+        let mut response = self.response(request, Want::Whole { bytes_max }).await?;
         Ok(Reply {
-            status: head.status,
-            headers: head.headers,
-            body,
+            status: response.status,
+            headers: response.headers,
+            body: response.body.whole(bytes_max).await?,
         })
     }
 
@@ -264,6 +264,19 @@ impl ExecutorClient {
         &self,
         request: Request,
     ) -> Result<(Head, BodyStream), RequestError> {
+        let response = self.response(request, Want::Pieces).await?;
+        let head = Head {
+            status: response.status,
+            headers: response.headers,
+        };
+        let stream = BodyStream {
+            body: response.body,
+            _life: Arc::clone(&self.life),
+        };
+        Ok((head, stream))
+    }
+
+    async fn response(&self, request: Request, want: Want) -> Result<Response, RequestError> {
         let to = Endpoint::parse(&request.url)?;
         let clock = &self.life.options.clock;
         let until = |wait: Duration| clock.instant(clock.now().plus(wait));
@@ -282,16 +295,11 @@ impl ExecutorClient {
             fills: &request.fills,
         };
         let here = self.life.entry.connected(&**clock, Some(connect)).await?;
-        let response = here.carrier.carry(errand, wait).await?;
-        let head = Head {
-            status: response.status,
-            headers: response.headers,
-        };
-        let stream = BodyStream {
-            body: response.body,
-            _life: Arc::clone(&self.life),
-        };
-        Ok((head, stream))
+        let carrier = &here.carrier;
+        Ok(match want {
+            Want::Whole { bytes_max } => carrier.fetch(errand, wait, bytes_max).await?,
+            Want::Pieces => carrier.carry(errand, wait).await?,
+        })
     }
 
     /// Returns what the executor said of itself when it connected last.
@@ -299,6 +307,15 @@ impl ExecutorClient {
     pub fn status(&self) -> super::ExecutorStatus {
         self.life.entry.status()
     }
+}
+
+/// How an answer is wanted.
+#[derive(Clone, Copy, Debug)]
+enum Want {
+    /// With all of its body, at most so much.
+    Whole { bytes_max: usize },
+    /// With its body as it comes.
+    Pieces,
 }
 
 /// The body of an answer.
