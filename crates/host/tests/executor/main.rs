@@ -7,6 +7,7 @@
     reason = "tests"
 )]
 
+mod gateway;
 mod process;
 mod reference;
 mod servant;

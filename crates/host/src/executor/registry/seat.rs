@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bowline_core::time::Now;
 use bowline_link::BoxFuture;
 use bowline_link::executor::{Attached, CREDENTIAL_OVER, FENCED, GOING_DOWN, Session};
 use bowline_link::websocket::Ended;
@@ -21,6 +22,8 @@ pub(super) struct Seat {
     ended: Ended,
     /// Whether callers used it.
     was_used: bool,
+    /// Until when callers waited before it came.
+    hope: Option<Now>,
 }
 
 impl Seat {
@@ -31,12 +34,16 @@ impl Seat {
         state.fence();
         state.via = Some(via);
         state.peer = Some(from.into());
+        // Callers wait for its handshake.
+        let until = shared.clock.now().plus(shared.options.recovery);
+        let hope = state.hope.replace(until);
         Self {
             shared: Arc::clone(shared),
             entry: Arc::clone(entry),
             number: state.seat,
             ended: Ended::Local,
             was_used: false,
+            hope,
         }
     }
 
@@ -140,6 +147,8 @@ impl Drop for Seat {
                 state.since_ms = Some(shared.clock.unix_ms());
                 state.lost_at = Some(now);
                 state.hope = (!in_order).then(|| now.plus(shared.options.recovery));
+            } else {
+                state.hope = self.hope;
             }
             state.session.clone()
         };

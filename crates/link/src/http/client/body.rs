@@ -104,8 +104,10 @@ impl Body {
                 None => return Ok(first),
             }
         }
+        if first.len() > bytes_max {
+            return Err(HttpError::TooLong { bytes_max });
+        }
         let mut all = match self.chunk().await {
-            None if first.len() > bytes_max => return Err(HttpError::TooLong { bytes_max }),
             None => return Ok(first),
             Some(chunk) => {
                 let chunk = chunk?;

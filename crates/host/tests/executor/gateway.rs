@@ -1,0 +1,7 @@
+//! The gateway's side: who joins, who is dialled, and requests through them.
+
+mod client;
+mod dialling;
+mod joining;
+mod recovery;
+mod rig;
