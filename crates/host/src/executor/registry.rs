@@ -239,7 +239,7 @@ impl Executors {
 
     /// Waits until an executor connects that is away now, or connects anew.
     pub async fn back(&self, executor: &str) {
-        self.entry_or_stray(executor).back().await;
+        self.known(executor).back().await;
     }
 
     /// Returns all that are known, by name.
