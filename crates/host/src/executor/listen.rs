@@ -28,6 +28,9 @@ use crate::tasks::Tasks;
 /// Connections at once, whether or not they are let in.
 const CONNECTIONS_MAX: usize = 64;
 
+/// How long a connection may take to end once it was told.
+const FAREWELL: Duration = Duration::from_secs(1);
+
 /// The wait after the system had no connection to give.
 const REST: Duration = Duration::from_millis(100);
 
@@ -144,11 +147,18 @@ impl Entrance {
                 let _place = place;
                 tokio::select! {
                     biased;
-                    () = entrance.servant.closed() => {}
                     () = entrance.meet(stream) => {}
+                    () = entrance.let_go() => {}
                 }
             });
         }
+    }
+
+    /// Waits until it is closed, and all was told that can be: without its reader, a connection
+    /// is let go of.
+    async fn let_go(&self) {
+        self.servant.closed().await;
+        sleep(FAREWELL).await;
     }
 
     /// Serves one caller, if it is let in.
