@@ -165,6 +165,10 @@ fn what_cannot_be_said_of_executors_is_refused_with_its_line_and_a_way_out() {
         assert!(report.contains(expected), "{text}\n{report}");
         assert!(report.contains("bowline.toml:2:"), "{report}");
     }
+}
+
+#[test]
+fn a_server_with_via_says_nothing_that_belongs_elsewhere() {
     for (lines, expected) in [
         (
             "command = \"a\"\nvia = \"executor:x\"",
