@@ -104,11 +104,7 @@ impl Gateway {
         env: &Env,
         telemetry: Telemetry,
     ) -> Result<Self, AssembleError> {
-        if auth == Auth::NotForMcp
-            && let Some(exposed) = config.addresses().iter().find(|at| !at.ip().is_loopback())
-        {
-            return Err(AssembleError::Exposed(*exposed));
-        }
+        check_exposure(&config, auth)?;
         let lock = state.lock()?;
         let token = state.token()?;
         let journal = journal::open(config.journal, &state)?;
@@ -139,26 +135,17 @@ impl Gateway {
             journal: Arc::clone(&journal),
             audit: auditing.port(),
         };
-        let tasks = Tasks::default();
-        let executors = Executors::new(
-            tasks.clone(),
-            Arc::clone(&doors.clock),
-            ExecutorsOptions::default(),
-        );
+        let (tasks, time) = (Tasks::default(), Arc::clone(&doors.clock));
+        let executors = Executors::new(tasks.clone(), time, ExecutorsOptions::default());
         executors::dial(&executors, &config.executors, &telemetry.secrets);
         let host = start_host(specs, config.limits, &state, (doors, &executors, tasks))?;
         executors.report_to(host.events().clone());
         host.set_policy(config.policy.policy());
         let hub = broker::start(&host, &config.broker, &tokens).map_err(AssembleError::Broker)?;
-        let about = About {
-            url,
-            config: config.path.as_ref().map(|path| path.display().to_string()),
-            journal: config.journal.as_str(),
-            audit: auditing,
-        };
+        let about = about(url, &config, auditing);
         let sources = config.sources.clone();
-        let reloader = Reloader::new(&config, env, Box::new(translate));
-        let reloader = reloader.dialling(executors.clone(), telemetry.secrets.clone());
+        let reloader = Reloader::new(&config, env, Box::new(translate))
+            .dialling(executors.clone(), telemetry.secrets.clone());
         let door = Door::new(auth, token.expose()).with_tokens(tokens);
         let door = door.with_names(config.names);
         let edge = Edge::new(
@@ -218,6 +205,24 @@ impl Gateway {
         if let Err(error) = self.state.remove_run() {
             tracing::warn!(error = &error as &dyn std::error::Error, "run.json stays");
         }
+    }
+}
+
+/// Without authentication, only this machine may reach the gateway.
+fn check_exposure(config: &Config, auth: Auth) -> Result<(), AssembleError> {
+    let exposed = config.addresses().iter().find(|at| !at.ip().is_loopback());
+    match (auth, exposed) {
+        (Auth::NotForMcp, Some(exposed)) => Err(AssembleError::Exposed(*exposed)),
+        _ => Ok(()),
+    }
+}
+
+fn about(url: String, config: &Config, audit: Auditing) -> About {
+    About {
+        url,
+        config: config.path.as_ref().map(|path| path.display().to_string()),
+        journal: config.journal.as_str(),
+        audit,
     }
 }
 

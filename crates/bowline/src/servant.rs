@@ -104,10 +104,11 @@ impl Secrets for Held {
 
 fn port(to: &Endpoint) -> u16 {
     let uri = to.uri();
-    uri.port_u16().unwrap_or(match uri.scheme_str() {
+    let usual = match uri.scheme_str() {
         Some("https") => 443,
         _ => 80,
-    })
+    };
+    uri.port_u16().unwrap_or(usual)
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 mod codex;
 mod dialled;
 mod identity;
+mod kept;
 mod limits;
 mod placed;
 

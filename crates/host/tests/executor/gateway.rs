@@ -3,5 +3,6 @@
 mod client;
 mod dialling;
 mod joining;
+mod mcp;
 mod recovery;
 mod rig;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_core::error::Class;
 use http::StatusCode;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -75,6 +76,11 @@ async fn hear(talk: &Arc<Talk>, held: &Arc<Held>, resume: &mut Resume) -> Next {
     let response = match opened {
         Ok(response) => response,
         Err(LinkError::Unreachable(_)) => {
+            talk.lose();
+            return Next::Never;
+        }
+        // What carries requests is away, and the server with it, as far as can be seen from here.
+        Err(LinkError::Elsewhere(failure)) if failure.class == Class::Unavailable => {
             talk.lose();
             return Next::Never;
         }

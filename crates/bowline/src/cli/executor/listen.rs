@@ -47,7 +47,7 @@ async fn serve(asked: &Listen, context: &mut Context) -> Result<Exit, Failure> {
     let mut standing = servant.standing();
     loop {
         tokio::select! {
-            ended = &mut listening => return ended.map(|()| Exit::Ok).map_err(failure),
+            ended = &mut listening => return ended.map(|()| Exit::Ok).map_err(|error| failure(&error)),
             () = signals.stop(), if !*stop.borrow() => {
                 context.out.note("stopping");
                 stop.send_replace(true);
@@ -69,7 +69,7 @@ fn door(asked: &Listen, context: &Context) -> Result<Door, Failure> {
         )),
         (Some(file), false) => Ok(Door::Token(servant::reading(&file))),
         (None, true) if asked.address.ip().is_loopback() => Ok(Door::Open),
-        (None, true) => Err(failure(ListenError::Exposed)),
+        (None, true) => Err(failure(&ListenError::Exposed)),
         (None, false) => {
             let message = "an executor lets gateways in that show its token";
             Err(Failure::usage(message)
@@ -132,11 +132,11 @@ fn announce(
     })
 }
 
-fn failure(error: ListenError) -> Failure {
+fn failure(error: &ListenError) -> Failure {
     match error {
         ListenError::Exposed => Failure::usage(error.to_string())
             .hint("listen on 127.0.0.1 or [::1], or add --token-file FILE"),
-        ListenError::Address(ref source) => {
+        ListenError::Address(source) => {
             Failure::unexpected(error.to_string()).hint(format!("cause: {source}"))
         }
     }
