@@ -249,8 +249,9 @@ impl CallPath {
         }
     }
 
-    /// Sends a call once more, on the link that took the place of the one that failed. Where
-    /// there is none in time, the first failure is what the caller is told.
+    /// Sends a call once more, on the link that took the place of the one that failed, or on the
+    /// same where only a connection of it was lost. Where there is none in time, the first failure
+    /// is what the caller is told.
     async fn again(
         &self,
         call: &Call,
@@ -260,7 +261,7 @@ impl CallPath {
     ) -> Result<(Reply, LinkKey), CallError> {
         let first = way.explain(&error, old);
         let next = match self.link(call, way).await {
-            Ok(next) if next.generation != old.generation => next,
+            Ok(next) if next.generation != old.generation || next.link.is_open() => next,
             Ok(_) | Err(_) => return Err(first),
         };
         tally.repeated(next.generation);
