@@ -168,7 +168,7 @@ fn what_cannot_be_said_of_executors_is_refused_with_its_line_and_a_way_out() {
 }
 
 #[test]
-fn a_server_with_via_says_nothing_that_belongs_elsewhere() {
+fn what_a_server_cannot_say_of_its_executor_is_refused_with_a_way_out() {
     for (lines, expected) in [
         (
             "command = \"a\"\nvia = \"executor:x\"",
