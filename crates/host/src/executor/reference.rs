@@ -100,7 +100,7 @@ impl Attend for Reference {
             sessions: Arc::clone(&self.sessions),
             tasks: self.servant.tasks().clone(),
             places: Arc::new(Semaphore::new(streams_max.min(Semaphore::MAX_PERMITS))),
-            stop: watch::Sender::new(false),
+            stop: watch::Sender::default(),
             phase: Phase::New,
         };
         Box::pin(async move {
@@ -145,13 +145,13 @@ struct Connection {
     tasks: Tasks,
     /// Requests that it may have at once.
     places: Arc<Semaphore>,
-    stop: watch::Sender<bool>,
+    /// Ends its requests when it is dropped.
+    stop: watch::Sender<()>,
     phase: Phase,
 }
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.stop.send_replace(true);
         self.shared.outgoing.close(GOING_DOWN, "");
     }
 }
@@ -291,7 +291,7 @@ impl Connection {
             let _held = (place, room);
             tokio::select! {
                 biased;
-                _ = stop.wait_for(|stop| *stop) => {}
+                _ = stop.changed() => {}
                 () = request.run(asked) => {}
             }
         });
