@@ -155,7 +155,7 @@ async fn a_server_whose_output_is_not_read_stands_still_and_others_do_not() {
 }
 
 #[tokio::test]
-async fn a_flood_on_stderr_holds_nobody_up_and_its_last_words_come() {
+async fn a_flood_on_stderr_that_nobody_reads_holds_nobody_up() {
     let script = "head -c 3000000 /dev/zero | tr '\\0' 'x' >&2; echo; echo last >&2; echo done; \
                   exit 5";
     let rig = Rig::script(script).await;
