@@ -2,6 +2,7 @@
 //! be told apart.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use bowline_core::budget::Allowance;
@@ -112,4 +113,32 @@ impl PolicyConfig {
             None => policy,
         }
     }
+}
+
+/// Turns offsets into places in one pass over the text: there may be many.
+pub(super) fn mentions(
+    mut written: Vec<(Arc<str>, Pattern, Range<usize>)>,
+    text: &str,
+) -> Vec<Mention> {
+    written.sort_by_key(|(_, _, span)| span.start);
+    let mut lines = text.split_inclusive('\n');
+    let (mut line, mut start, mut this) = (1, 0, lines.next().unwrap_or_default());
+    let mut mentions = Vec::with_capacity(written.len());
+    for (rule, pattern, span) in written {
+        while span.start >= start + this.len() {
+            let Some(next) = lines.next() else { break };
+            start += this.len();
+            line += 1;
+            this = next;
+        }
+        let before = this.get(..span.start.saturating_sub(start));
+        let column = before.unwrap_or(this).chars().count() + 1;
+        let place = Place { line, column };
+        mentions.push(Mention {
+            rule,
+            pattern,
+            place,
+        });
+    }
+    mentions
 }

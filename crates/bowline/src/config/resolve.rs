@@ -2,12 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bowline_core::cache::CacheLimits;
-use bowline_core::policy::Pattern;
 use bowline_host::allowlist::{Allowlist, DOCUMENT_BYTES_MAX};
 use bowline_link::http::endpoint::Endpoint;
 use http::HeaderValue;
@@ -15,8 +13,7 @@ use http::HeaderValue;
 use super::executor;
 use super::expand::{self, Source, expand_noting};
 use super::file::{File, Server, Span, Text};
-use super::frame::{Place, Problem};
-use super::policy::Mention;
+use super::frame::Problem;
 use super::reach::{Child, Ground, Reach, Remote, Template};
 use super::secrets::Secrets;
 use super::sources;
@@ -25,7 +22,7 @@ use super::via::{self, Via};
 use super::warn::{warn, warn_of_forgetting, warn_of_strangers};
 use super::{
     Audit, Breaker, Broken, Config, HostLimits, Restart, ServerConfig, Telemetry, Warning, clients,
-    defaults, name, read_up_to,
+    defaults, name, policy, read_up_to,
 };
 use crate::secrets::Vault;
 
@@ -99,7 +96,7 @@ pub(super) fn resolve(
         }
     }
     warn_of_forgetting(&mut config);
-    config.mentions = mentions(file.rules.mentions, origin.text);
+    config.mentions = policy::mentions(file.rules.mentions, origin.text);
     config.sources = secrets.clone();
     warn_of_strangers(&mut config);
     if problems.is_empty() {
@@ -218,31 +215,6 @@ fn allowlist(path: &Text, source: Source<'_>) -> Result<Allowlist, Problem> {
         let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}"));
         problem(format!("{error}{}", cause.unwrap_or_default()))
     })
-}
-
-/// Turns offsets into places in one pass over the text: there may be many.
-fn mentions(mut written: Vec<(Arc<str>, Pattern, Range<usize>)>, text: &str) -> Vec<Mention> {
-    written.sort_by_key(|(_, _, span)| span.start);
-    let mut lines = text.split_inclusive('\n');
-    let (mut line, mut start, mut this) = (1, 0, lines.next().unwrap_or_default());
-    let mut mentions = Vec::with_capacity(written.len());
-    for (rule, pattern, span) in written {
-        while span.start >= start + this.len() {
-            let Some(next) = lines.next() else { break };
-            start += this.len();
-            line += 1;
-            this = next;
-        }
-        let before = this.get(..span.start.saturating_sub(start));
-        let column = before.unwrap_or(this).chars().count() + 1;
-        let place = Place { line, column };
-        mentions.push(Mention {
-            rule,
-            pattern,
-            place,
-        });
-    }
-    mentions
 }
 
 fn one(server: &Server, name: &str, source: Source<'_>) -> Result<ServerConfig, Stop> {

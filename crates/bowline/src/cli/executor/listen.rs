@@ -47,7 +47,9 @@ async fn serve(asked: &Listen, context: &mut Context) -> Result<Exit, Failure> {
     let mut standing = servant.standing();
     loop {
         tokio::select! {
-            ended = &mut listening => return ended.map(|()| Exit::Ok).map_err(|error| failure(&error)),
+            ended = &mut listening => {
+                return ended.map(|()| Exit::Ok).map_err(|error| failure(&error));
+            }
             () = signals.stop(), if !*stop.borrow() => {
                 context.out.note("stopping");
                 stop.send_replace(true);
