@@ -12,12 +12,13 @@ const PROMISED: &str = "
 /// Faults known from elsewhere, each with the number of the last one: BW1 to BW17, and so on.
 const FAULTS: &[(&str, usize)] = &[("BW", 17), ("HW", 17), ("RW", 18), ("XW", 12), ("SW", 14)];
 
-/// Tests of the broker (1.4), of the supervised host (2.4), of the front door (3.4), of the stdio
-/// client (5.4), and regressions derived from the faults (6.6).
+/// Tests of the broker (1.4), of the supervised host (2.4), of the front door (3.4), of the
+/// executor (4.4), of the stdio client (5.4), and regressions derived from the faults (6.6).
 const TESTS: &str = "
     1.4.1 1.4.2 1.4.3 1.4.4 1.4.5 1.4.6 1.4.7 1.4.8
     2.4.1 2.4.2 2.4.3 2.4.4 2.4.5 2.4.6 2.4.7 2.4.8 2.4.9 2.4.10 2.4.11
     3.4.1 3.4.2 3.4.3 3.4.4 3.4.5 3.4.6 3.4.7 3.4.8 3.4.9 3.4.10
+    4.4.1 4.4.2 4.4.3 4.4.4 4.4.5 4.4.6 4.4.7 4.4.8
     5.4.1 5.4.2 5.4.3 5.4.4 5.4.5 5.4.6
     6.6.retry-generation 6.6.stop-refuses 6.6.tool-errors 6.6.one-restart 6.6.one-probe
     6.6.private-cache 6.6.forged-role 6.6.redelivery 6.6.expiry 6.6.full-mailbox 6.6.half-open-tcp
@@ -53,6 +54,6 @@ mod tests {
         let all = all();
         let unique: BTreeSet<&String> = all.iter().collect();
         assert_eq!(all.len(), unique.len());
-        assert_eq!(all.len(), 98 + 78 + 65 + 50);
+        assert_eq!(all.len(), 98 + 78 + 73 + 50);
     }
 }

@@ -7,8 +7,8 @@ use bowline_wire::mcp::method;
 use bowline_wire::object;
 use bytes::Bytes;
 
-/// The end of a caller as a peer reaches it: progress of this very call, and log messages. Questions
-/// do not travel.
+/// The end of a caller as a peer reaches it: progress of this very call, and log messages.
+/// Questions do not travel.
 #[derive(Debug)]
 pub(super) struct Ear {
     caller: Arc<dyn CallerEnd>,

@@ -202,7 +202,7 @@ async fn a_client_comes_back_when_its_executor_does() {
     // Its connections go with the executor.
     within(async {
         while client.status().connected {
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            tokio::task::yield_now().await;
         }
     })
     .await;
@@ -210,7 +210,7 @@ async fn a_client_comes_back_when_its_executor_does() {
         loop {
             match TcpListener::bind(address).await {
                 Ok(listener) => return listener,
-                Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+                Err(_) => tokio::task::yield_now().await,
             }
         }
     })
@@ -218,7 +218,7 @@ async fn a_client_comes_back_when_its_executor_does() {
     let _again = Inside::listen(listener, &inside.server);
     within(async {
         while !client.status().connected {
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            tokio::task::yield_now().await;
         }
     })
     .await;
