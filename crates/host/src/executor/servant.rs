@@ -313,6 +313,10 @@ impl Servant {
             place.is_closed = true;
             (place.session.take(), place.attached.take())
         };
+        // Nothing more is said once the connection is closed.
+        if let Some(session) = session {
+            session.servers.kill();
+        }
         if let Some(attached) = &attached {
             attached.streams.fail(&Fault {
                 code: FaultCode::Closing,
@@ -320,9 +324,6 @@ impl Servant {
                 reason: "the executor goes down".into(),
             });
             attached.voice.close(GOING_DOWN, "");
-        }
-        if let Some(session) = session {
-            session.servers.kill();
         }
         // Whoever waits for this lets go of the connection, which must have been told by now.
         self.stand(Standing::Closed);
