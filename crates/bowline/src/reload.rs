@@ -3,6 +3,7 @@
 pub(crate) mod strangers;
 mod watch;
 
+use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -20,7 +21,8 @@ use self::watch::Watch;
 pub(crate) use self::watch::{Stamp, stamp};
 use crate::assemble::executors::dial;
 use crate::config::{
-    self, Audit, Broken, BrokerConfig, Config, Engine, Env, Mention, PolicyConfig, Telemetry,
+    self, Audit, Broken, BrokerConfig, Config, Engine, Env, ExecutorConfig, Mention, PolicyConfig,
+    Telemetry,
 };
 use crate::edge::Edge;
 use crate::secrets::Vault;
@@ -74,6 +76,8 @@ struct Known {
     policy: PolicyConfig,
     /// Where its patterns stand.
     mentions: Vec<Mention>,
+    /// Executors that are dialled.
+    executors: BTreeMap<Arc<str>, ExecutorConfig>,
     error: Option<Arc<str>>,
 }
 
@@ -93,6 +97,8 @@ pub struct Report {
     pub applied: Applied,
     /// Whether somebody may do something else now.
     pub policy: Standing,
+    /// Whether other executors are dialled now.
+    pub executors: Standing,
     /// Servers that this machine cannot run.
     pub broken: Vec<Broken>,
     /// What should be looked at.
@@ -103,13 +109,31 @@ pub struct Report {
     pub took_ms: u64,
 }
 
-/// Whether the rules of who may do what are the same as before.
+/// Whether something is the same as before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// They are.
+    /// It is.
     Same,
-    /// They are others now.
+    /// It is something else now.
     Changed,
+}
+
+impl Standing {
+    /// Takes what is new, and says whether it is something else.
+    fn of<T: PartialEq + Clone>(known: &mut T, new: &T) -> Self {
+        if known == new {
+            return Self::Same;
+        }
+        known.clone_from(new);
+        Self::Changed
+    }
+}
+
+/// What came into force.
+struct Adopted {
+    applied: Applied,
+    policy: Standing,
+    executors: Standing,
 }
 
 /// Why a configuration is not in force.
@@ -158,6 +182,7 @@ impl Reloader {
                 broken: config.broken.clone(),
                 policy: config.policy.clone(),
                 mentions: config.mentions.clone(),
+                executors: config.executors.clone(),
                 error: None,
             }),
             outcomes: broadcast::Sender::new(OUTCOMES_MAX),
@@ -231,7 +256,7 @@ impl Reloader {
         Ok(outcome)
     }
 
-    fn adopt(&self, host: &Host, config: &Config, specs: Vec<ServerSpec>) -> (Applied, Standing) {
+    fn adopt(&self, host: &Host, config: &Config, specs: Vec<ServerSpec>) -> Adopted {
         host.relimit(HostLimits {
             starts_max: self.fixed.starts_max,
             ..config.limits
@@ -240,30 +265,24 @@ impl Reloader {
         known.broken.clone_from(&config.broken);
         known.error = None;
         known.mentions.clone_from(&config.mentions);
-        let standing = if known.policy == config.policy {
-            Standing::Same
-        } else {
-            known.policy.clone_from(&config.policy);
-            Standing::Changed
-        };
+        let policy = Standing::of(&mut known.policy, &config.policy);
+        let executors = Standing::of(&mut known.executors, &config.executors);
         drop(known);
         // Before the servers, so that nobody reaches a new one by rules that did not know it.
-        if standing == Standing::Changed {
+        if policy == Standing::Changed {
             host.set_policy(config.policy.policy());
         }
         if let Some((executors, secrets)) = &self.dialling {
             dial(executors, &config.executors, secrets);
         }
-        (host.apply(specs), standing)
+        Adopted {
+            applied: host.apply(specs),
+            policy,
+            executors,
+        }
     }
 
-    fn report(
-        &self,
-        host: &Host,
-        config: Config,
-        (applied, policy): (Applied, Standing),
-        took_ms: u64,
-    ) -> Report {
+    fn report(&self, host: &Host, config: Config, adopted: Adopted, took_ms: u64) -> Report {
         let fixed = [
             ("gateway.listen", config.listen == self.fixed.listen),
             ("gateway.names", config.names == self.fixed.names),
@@ -278,9 +297,15 @@ impl Reloader {
         ];
         let strangers = strangers::of(&config.mentions, &host.catalog());
         let different = fixed.iter().filter(|(_, is_same)| !is_same);
+        let Adopted {
+            applied,
+            policy,
+            executors,
+        } = adopted;
         Report {
             applied,
             policy,
+            executors,
             broken: config.broken,
             warnings: config
                 .warnings
@@ -370,9 +395,10 @@ impl Report {
                 .map(|changed| format!("  ~ {}  {}", changed.server, changed.keys.join(", "))),
         );
         lines.extend(removed.iter().map(|name| format!("  - {name}")));
-        if self.policy == Standing::Changed {
-            lines.push("  ~ policy".to_owned());
-        } else if self.applied.is_nothing() {
+        let others = [("policy", self.policy), ("executors", self.executors)];
+        let others = others.iter().filter(|(_, is)| *is == Standing::Changed);
+        lines.extend(others.map(|(key, _)| format!("  ~ {key}")));
+        if lines.is_empty() {
             lines.push("  nothing changed".to_owned());
         }
         lines.extend(
@@ -396,6 +422,7 @@ impl Report {
             "changed": changed.collect::<Vec<_>>(),
             "removed": self.applied.removed,
             "policy_changed": self.policy == Standing::Changed,
+            "executors_changed": self.executors == Standing::Changed,
             "kept": self.applied.kept.len(),
             "broken": broken.collect::<Vec<_>>(),
             "warnings": self.warnings,

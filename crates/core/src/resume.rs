@@ -13,6 +13,10 @@ use crate::ordered::{Crowded, Numbered, Ordered, Room, Taken, Unfit};
 /// Pieces that wait to be read; more are joined.
 const PIECES_MAX: usize = 256;
 
+/// What is said again travels in pieces of this size, so that it comes nearer to its end also over
+/// connections that are cut soon.
+pub const AGAIN_BYTES_MAX: usize = 16 * 1024;
+
 /// The reader lacks what the sender keeps no more, or has what it was never sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Torn;

@@ -136,7 +136,7 @@ fn tell_remedy(server: &str, denied: &Denied) {
     match denied.remedy() {
         Some(rule) => {
             let rule = format!("--allow {rule}");
-            tracing::warn!(server, %what, %rule, "a request is not allowed, and a rule would let it");
+            tracing::warn!(server, %what, %rule, "a request is not allowed; a rule would let it");
         }
         None => tracing::warn!(server, %what, "a request is not allowed"),
     }

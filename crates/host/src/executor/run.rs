@@ -81,6 +81,79 @@ enum Lost {
 /// here, and then after a wait that doubles from 500 ms to 30 s and is the shortest again after
 /// 10 s of service.
 ///
+/// ```
+/// use bowline_core::egress::Rule;
+/// use bowline_host::executor::{Credential, Executors, ExecutorsOptions, Offer, run};
+/// use bowline_link::http::client::{Outgoing, Wait};
+/// use bowline_link::http::endpoint::Endpoint;
+/// # use std::sync::Arc;
+/// # use std::time::Duration;
+/// # use bowline_host::broker::Refusal;
+/// # use bowline_host::executor::Porter;
+/// # use bowline_host::ports::{Clock as _, SystemClock};
+/// # use bowline_host::tasks::Tasks;
+/// # use bowline_host::BoxFuture;
+/// # use bowline_link::websocket::accept;
+/// # use bowline_wire::executor::Hello;
+/// # use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+/// # use tokio::net::TcpListener;
+/// #
+/// # #[derive(Debug)]
+/// # struct Everybody;
+/// # impl Porter for Everybody {
+/// #     fn admit(&self, _: &Hello) -> Result<BoxFuture<'static, Refusal>, Refusal> {
+/// #         Ok(Box::pin(std::future::pending()))
+/// #     }
+/// # }
+/// #
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// # let inside = TcpListener::bind("127.0.0.1:0").await?;
+/// # let server = inside.local_addr()?;
+/// # tokio::spawn(async move {
+/// #     let (mut stream, _) = inside.accept().await.unwrap();
+/// #     stream.read(&mut [0; 1024]).await.unwrap();
+/// #     let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello";
+/// #     stream.write_all(answer).await.unwrap();
+/// # });
+/// # let door = TcpListener::bind("127.0.0.1:0").await?;
+/// # let gateway = format!("http://{}", door.local_addr()?);
+/// # let (clock, tasks) = (Arc::new(SystemClock::start()), Tasks::default());
+/// # let until = clock.instant(clock.now().plus(Duration::from_secs(20)));
+/// // On one machine, what may be reached from there, for whoever has the token.
+/// let mut offer = Offer::new("office");
+/// offer.egress.all = vec![Rule::parse(&format!("127.0.0.1:{}", server.port()))?];
+/// let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+/// let ran = tokio::spawn(async move {
+///     let stopped = async { drop(stopped.await) };
+///     run(&gateway, Credential::fixed("secret"), offer, stopped).await
+/// });
+///
+/// // On another, the gateway.
+/// let executors = Executors::new(tasks.clone(), clock, ExecutorsOptions::default());
+/// # let entrance = executors.clone();
+/// # tokio::spawn(async move {
+/// #     let (stream, _) = door.accept().await.unwrap();
+/// #     let caller = accept(stream, until).await.unwrap();
+/// #     let io = caller.upgrade(entrance.socket(), &tasks).await.unwrap();
+/// #     entrance.attend(io, "here", &Everybody).await;
+/// # });
+/// # while executors.ready("office", until).await.is_err() {
+/// #     tokio::task::yield_now().await;
+/// # }
+/// let client = executors.client("office", "tracker", Vec::new());
+/// let to = Endpoint::parse(&format!("http://{server}/"))?;
+/// let request = Outgoing::new(http::Method::GET, &to);
+/// let wait = Wait { connect: None, first_byte: None, leaving: &|| {} };
+/// let mut response = client.send(request, wait).await?;
+/// assert_eq!(response.body.whole(100).await?, "hello");
+///
+/// drop(stop);
+/// ran.await??;
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })
+/// # }
+/// ```
+///
 /// # Errors
 /// The address cannot be used, or another executor took our place, which ends it: two that come
 /// back again and again would serve nobody.

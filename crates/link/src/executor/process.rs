@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
 use bowline_core::ordered::Taken;
-use bowline_core::resume::{Receiving, Sending};
+use bowline_core::resume::{AGAIN_BYTES_MAX, Receiving, Sending};
 use bowline_core::sync::lock;
 use bowline_wire::executor::{
     self, DATA_BYTES_MAX, Fault, FaultCode, Frame, Mark, SERVER_WINDOW_BYTES,
@@ -356,7 +356,7 @@ impl Stream for Running {
             tracing::warn!(stream = self.number, "the input of a server has a gap");
             return self.gone("it lacks what is not kept any more");
         }
-        for (place, piece) in state.stdin.pieces(DATA_BYTES_MAX) {
+        for (place, piece) in state.stdin.pieces(AGAIN_BYTES_MAX) {
             voice.put(executor::data(self.number, place, &piece));
         }
         let stream = self.number;

@@ -278,7 +278,7 @@ async fn within<T>(until: Option<Instant>, what: impl Future<Output = T>) -> Opt
 }
 
 fn unsent(ended: &Ended) -> HttpError {
-    HttpError::Unreachable(format!("the executor is not connected any more: {ended}").into())
+    faults::away(&format!("the executor is not connected any more: {ended}"))
 }
 
 fn asked(errand: &Errand<'_>, wait: &Wait<'_>, credit: u64) -> Asked {

@@ -86,7 +86,7 @@ async fn connected(session: &Arc<Session>, budget: usize) -> Option<Arc<Tunnel>>
 async fn fetch(tunnel: &Tunnel, seed: u64, length: u64) -> bool {
     let mut response = match get(tunnel, &format!("/{seed}/{length}")).await {
         Ok(response) => response,
-        Err(HttpError::Lost(_) | HttpError::Unreachable(_)) => return false,
+        Err(HttpError::Lost(_) | HttpError::Elsewhere(_)) => return false,
         Err(other) => panic!("{other:?}"),
     };
     let mut offset = 0;

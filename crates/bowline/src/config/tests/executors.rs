@@ -165,6 +165,10 @@ fn what_cannot_be_said_of_executors_is_refused_with_its_line_and_a_way_out() {
         assert!(report.contains(expected), "{text}\n{report}");
         assert!(report.contains("bowline.toml:2:"), "{report}");
     }
+}
+
+#[test]
+fn what_a_server_cannot_say_of_its_executor_is_refused_with_a_way_out() {
     for (lines, expected) in [
         (
             "command = \"a\"\nvia = \"executor:x\"",

@@ -43,6 +43,10 @@ fn a_server_is_called_through_an_executor_that_the_gateway_dials() {
     gateway.until_executor("office", true);
     says_hi(&gateway);
     assert!(executor.stop());
+    gateway.until_executor("office", false);
+    let lost = gateway.executor("office")["lost"].to_string();
+    // A close in order; what is dialled from then on is refused by nobody there.
+    assert!(lost.contains("1001") || lost.contains("refused"), "{lost}");
 }
 
 #[test]

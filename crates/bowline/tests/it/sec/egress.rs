@@ -4,8 +4,9 @@ use serde_json::json;
 
 use crate::harness::Gateway;
 use crate::harness::eventually;
-use crate::harness::executor::Executor;
+use crate::harness::executor::{self, Executor};
 use crate::harness::listener::Listener;
+use crate::harness::worker::write_private;
 use crate::sec::roads::Forbidden;
 
 /// Ways to write an address of this machine.
@@ -119,4 +120,45 @@ fn sec_20_what_is_named_is_reached_and_another_server_may_be_kept_from_it() {
     }
     let said = said_of(&gateway, "s3");
     assert!(said.contains("the destination is not allowed"), "{said}");
+}
+
+#[test]
+fn a_denial_is_told_at_the_executor_with_the_rule_that_would_allow_it_and_only_there() {
+    let upstream = Listener::mcp(|_| (200, String::new()));
+    let port: u16 = upstream.url.rsplit(':').next().unwrap().parse().unwrap();
+    let gateway = Gateway::up(&servers(&["[::ffff:7f00:1]"], port));
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("bowline.toml"), "").unwrap();
+    let token = directory.path().join("token");
+    write_private(&token, &gateway.token);
+    let url = format!("http://{}", gateway.address);
+    let args = [
+        "join",
+        &url,
+        "--name",
+        "office",
+        "--token-file",
+        token.to_str().unwrap(),
+    ];
+    let args = args.map(str::to_owned);
+    let log = directory.path().join("log");
+    let mut strict = executor::command(directory.path(), &args)
+        .stderr(std::fs::File::create(&log).unwrap())
+        .spawn()
+        .unwrap();
+    let told = said_of(&gateway, "s0");
+    assert!(
+        !told.contains("--allow") && !told.contains(&port.to_string()),
+        "{told}"
+    );
+    let rule = format!("--allow 127.0.0.1:{port}");
+    eventually("it is logged", || {
+        std::fs::read_to_string(&log).unwrap().contains(&rule)
+    });
+    strict.kill().unwrap();
+    strict.wait().unwrap();
+    // What was said is what helps.
+    let rule: Vec<&str> = rule.split(' ').collect();
+    let _office = Executor::join(&gateway, ("office", &gateway.token), "", &rule);
+    gateway.wait_for("s0", "ready");
 }

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::task::{Poll, Waker};
 
 use bowline_core::ordered::Taken;
-use bowline_core::resume::{Receiving, Sending};
+use bowline_core::resume::{AGAIN_BYTES_MAX, Receiving, Sending};
 use bowline_core::sync::lock;
 use bowline_link::Exit;
 use bowline_link::executor::{Voice, exited};
@@ -112,7 +112,7 @@ impl Served {
         if let Some(pid) = state.pid {
             voice.say(&Frame::Started { stream, pid });
         }
-        for (place, piece) in state.stdout.pieces(DATA_BYTES_MAX) {
+        for (place, piece) in state.stdout.pieces(AGAIN_BYTES_MAX) {
             voice.put(executor::data(stream, place, &piece));
         }
         if let Some(bytes) = state.stdin.resumed() {
