@@ -5,6 +5,7 @@
     reason = "a developer's tool that talks to its terminal; it is no part of the product"
 )]
 
+mod apart;
 mod bench;
 mod chaos;
 mod check;
@@ -56,6 +57,8 @@ usage: cargo xtask COMMAND
            [--binary PATH] [--keep]
   cuts     calls through an executor while the connection with it is cut [--cuts N] [--seed S]
            [--short] [--binary PATH]
+  apart    both SDKs call servers that only an executor reaches: it and they are in one network
+           namespace, the gateway and the clients in another, with nothing between (root)
   soak     sim, ordeal, writes, fleet, cuts, chaos, and the long forms of tests; three
            quarters of an hour
   bench    measure the gateway [--quick] [--only what,..] [--json] [--pairs N]
@@ -89,6 +92,7 @@ fn run(command: &str, rest: &[String]) -> Result<ExitCode> {
         "writes" => writes::run(&root, rest),
         "fleet" => fleet::run(&root, rest),
         "cuts" => cuts::run(&root, rest),
+        "apart" => apart::run(&root, rest),
         "soak" => no_options(rest).and_then(|()| soak::run(&root)),
         "bench" => bench::run(&root, rest),
         "" | "help" | "--help" | "-h" => {

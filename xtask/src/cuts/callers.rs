@@ -116,8 +116,8 @@ impl Call {
                 Some("unknown") => End::Unknown,
                 _ => End::Failed,
             };
-            let code = word("/data/code").or_else(|| word("/message"));
-            return (end, code.unwrap_or("?").to_owned());
+            let said = ["/data/code", "/message"].map(|key| word(key).unwrap_or("?"));
+            return (end, said.join(": "));
         }
         let result = answer.get("result").unwrap_or(&Value::Null);
         if result.get("isError") == Some(&json!(true)) {
