@@ -6,12 +6,12 @@
 
 mod agents;
 mod faults;
-mod gateway;
+pub(crate) mod gateway;
 mod network;
 mod plain;
-mod proxy;
-mod random;
-mod tally;
+pub(crate) mod proxy;
+pub(crate) mod random;
+pub(crate) mod tally;
 mod world;
 
 use std::{

@@ -5,11 +5,13 @@
     reason = "a developer's tool that talks to its terminal; it is no part of the product"
 )]
 
+mod apart;
 mod bench;
 mod chaos;
 mod check;
 mod client;
 mod codex;
+mod cuts;
 mod examples;
 mod fleet;
 mod ordeal;
@@ -40,7 +42,8 @@ usage: cargo xtask COMMAND
            [--json] [--only CLIENT/SERVER]
   roundtrip
            a thousand generated messages of every type through the gateway [--instances N]
-  test     check, peers, every test of the workspace, a short fleet: what CI runs
+  test     check, peers, every test of the workspace, a short fleet, a few cuts: what CI
+           runs
   sim      random worlds on a virtual clock, 20,000 seeds [--seeds N] [--from SEED] [--seed S]
            [--json]
   chaos    healthy servers beside five faulty ones [--minutes N] [--seconds N] [--rate N]
@@ -52,7 +55,12 @@ usage: cargo xtask COMMAND
   fleet    numbered calls between a hub and a worker in a network of its own, while links are cut
            and both are killed [--calls N] [--faults N] [--seed S] [--short] [--proxy]
            [--binary PATH] [--keep]
-  soak     sim, ordeal, writes, fleet, chaos, and the long forms of tests; three quarters of an hour
+  cuts     calls through an executor while the connection with it is cut [--cuts N] [--seed S]
+           [--short] [--binary PATH]
+  apart    both SDKs call servers that only an executor reaches: it and they are in one network
+           namespace, the gateway and the clients in another, with nothing between (root)
+  soak     sim, ordeal, writes, fleet, cuts, chaos, and the long forms of tests; three
+           quarters of an hour
   bench    measure the gateway [--quick] [--only what,..] [--json] [--pairs N]
 ";
 
@@ -83,6 +91,8 @@ fn run(command: &str, rest: &[String]) -> Result<ExitCode> {
         "ordeal" => ordeal::run(&root, rest),
         "writes" => writes::run(&root, rest),
         "fleet" => fleet::run(&root, rest),
+        "cuts" => cuts::run(&root, rest),
+        "apart" => apart::run(&root, rest),
         "soak" => no_options(rest).and_then(|()| soak::run(&root)),
         "bench" => bench::run(&root, rest),
         "" | "help" | "--help" | "-h" => {

@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::Result;
 
-use crate::{chaos, fleet, ordeal, process, sim, writes};
+use crate::{chaos, cuts, fleet, ordeal, process, sim, writes};
 
 /// Worlds of the simulator.
 const SEEDS: u64 = 20_000;
@@ -60,6 +60,8 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode> {
     rows.push(("writes".to_owned(), once, "see above".to_owned()));
     let fleet = fleet::carry_out(root, &fleet::Plan::full())?;
     rows.push(("fleet".to_owned(), fleet, "see above".to_owned()));
+    let cuts = cuts::carry_out(root, &cuts::Plan::full())?;
+    rows.push(("cuts".to_owned(), cuts, "see above".to_owned()));
     let report = chaos::measure(root, &chaos::Plan::full())?;
     print!("{}", report.table());
     let missed = report.missed();

@@ -18,18 +18,18 @@ const STOP_SECONDS_MAX: u64 = 10;
 
 /// A gateway that can be killed and comes back with its state; dropping it ends it.
 #[derive(Debug)]
-pub(super) struct Gateway {
+pub(crate) struct Gateway {
     name: &'static str,
     /// The program and its words.
     words: Vec<OsString>,
     folder: PathBuf,
     child: Child,
-    pub(super) token: String,
+    pub(crate) token: String,
 }
 
 impl Gateway {
     /// Starts the program that `command` names and waits until it says that it is ready.
-    pub(super) fn start(name: &'static str, folder: &Path, command: &Command) -> Result<Self> {
+    pub(crate) fn start(name: &'static str, folder: &Path, command: &Command) -> Result<Self> {
         let words = [command.get_program()]
             .into_iter()
             .chain(command.get_args());
@@ -48,25 +48,25 @@ impl Gateway {
     }
 
     /// Kills it without a warning.
-    pub(super) fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
     /// Starts it again, where it was.
-    pub(super) fn restart(&mut self) -> Result<()> {
+    pub(crate) fn restart(&mut self) -> Result<()> {
         self.kill();
         let (child, _) = spawn(self.name, &self.folder, &self.words)?;
         self.child = child;
         Ok(())
     }
 
-    pub(super) fn lives(&mut self) -> bool {
+    pub(crate) fn lives(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
     /// The last words of its log.
-    pub(super) fn said(&self) -> String {
+    pub(crate) fn said(&self) -> String {
         let text = fs::read_to_string(log(&self.folder, self.name)).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
         let from = lines.len().saturating_sub(10);
@@ -123,7 +123,7 @@ fn spawn(name: &str, folder: &Path, words: &[OsString]) -> Result<(Child, Value)
 }
 
 /// Makes a credential.
-pub(super) fn token(at: SocketAddr, owner: &str, principal: &str, role: &str) -> Result<String> {
+pub(crate) fn token(at: SocketAddr, owner: &str, principal: &str, role: &str) -> Result<String> {
     let wanted = json!({"principal": principal, "role": role});
     let made = Client::connect(at, owner)?.tell("POST", "/api/v1/tokens", &wanted)?;
     let token = made.get("token").and_then(Value::as_str);
@@ -133,7 +133,7 @@ pub(super) fn token(at: SocketAddr, owner: &str, principal: &str, role: &str) ->
 }
 
 /// The configuration of one fixture whose ledger is this file.
-pub(super) fn fixture(name: &str, binary: &Path, ledger: &Path) -> String {
+pub(crate) fn fixture(name: &str, binary: &Path, ledger: &Path) -> String {
     let args = json!(["fixture", "--toolset", "writes", "--ledger", ledger]);
     format!(
         "[servers.{name}]\ncommand = {}\nargs = {args}\n\

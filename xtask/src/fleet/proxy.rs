@@ -37,13 +37,13 @@ struct Shared {
 
 /// Stands between the hub and whoever comes from afar. Its threads end with the process.
 #[derive(Debug)]
-pub(super) struct Proxy {
+pub(crate) struct Proxy {
     address: SocketAddr,
     shared: Arc<Mutex<Shared>>,
 }
 
 impl Proxy {
-    pub(super) fn open() -> Result<Self> {
+    pub(crate) fn open() -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.2:0")?;
         let shared = Arc::<Mutex<Shared>>::default();
         let address = listener.local_addr()?;
@@ -57,35 +57,40 @@ impl Proxy {
         Ok(Self { address, shared })
     }
 
-    pub(super) fn port(&self) -> u16 {
+    pub(crate) fn port(&self) -> u16 {
         self.address.port()
     }
 
-    pub(super) fn lead_to(&self, hub: SocketAddr) -> SocketAddr {
+    pub(crate) fn lead_to(&self, hub: SocketAddr) -> SocketAddr {
         lock(&self.shared).hub = Some(hub);
         self.address
     }
 
-    pub(super) fn cut(&self) {
+    /// Whether anybody is connected through it.
+    pub(crate) fn carries(&self) -> bool {
+        !lock(&self.shared).open.is_empty()
+    }
+
+    pub(crate) fn cut(&self) {
         for stream in lock(&self.shared).open.drain(..) {
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
 
-    pub(super) fn hold(&self) {
+    pub(crate) fn hold(&self) {
         lock(&self.shared).weather = Weather::Holds;
     }
 
-    pub(super) fn refuse(&self) {
+    pub(crate) fn refuse(&self) {
         lock(&self.shared).weather = Weather::Refuses;
         self.cut();
     }
 
-    pub(super) fn slow(&self) {
+    pub(crate) fn slow(&self) {
         lock(&self.shared).weather = Weather::Slow;
     }
 
-    pub(super) fn heal(&self) {
+    pub(crate) fn heal(&self) {
         lock(&self.shared).weather = Weather::Fair;
     }
 }

@@ -271,7 +271,7 @@ impl fmt::Display for Tally {
 }
 
 /// How often each number was written, by a ledger.
-pub(super) fn executions(ledger: &str) -> BTreeMap<u64, u64> {
+pub(crate) fn executions(ledger: &str) -> BTreeMap<u64, u64> {
     let mut executed = BTreeMap::new();
     for line in ledger.lines() {
         let mut parts = line.split('\t');

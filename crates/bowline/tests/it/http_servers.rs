@@ -3,6 +3,7 @@
 
 use serde_json::{Value, json};
 
+use crate::harness::network::Network;
 use crate::harness::served::Served;
 use crate::harness::{Gateway, Session, eventually};
 
@@ -190,4 +191,41 @@ fn a_server_that_forgot_its_session_hears_again_what_is_wanted_of_it() {
         !said.contains("notifications/message")
     });
     assert_eq!(gateway.status("s")["generation"], 1);
+}
+
+/// Calls a tool that takes its time, cuts all connections once it runs, and returns the answer.
+fn cut_in_the_middle(tool: &'static str, arguments: Value) -> (Served, Value) {
+    let served = Served::start(&[]);
+    let network = Network::to(served.address());
+    let config = format!("[servers.s]\nurl = \"http://{}/mcp\"\n", network.address);
+    let gateway = Gateway::up(&config);
+    gateway.wait_for("s", "ready");
+    let mut session = gateway.session("/servers/s/mcp");
+    let call = std::thread::spawn(move || session.call(tool, &arguments));
+    eventually("it runs", || times_called(&served, tool) == 1);
+    network.cut();
+    (served, call.join().unwrap())
+}
+
+/// How often a tool was called, as the server itself says.
+fn times_called(served: &Served, tool: &str) -> u64 {
+    let mut direct = Session::open(served.address(), "/mcp", None);
+    let counted = direct.text("counter", &json!({}));
+    let counted: Value = serde_json::from_str(&counted).unwrap();
+    counted["by_tool"][tool].as_u64().unwrap_or(0)
+}
+
+#[test]
+fn a_read_whose_connection_is_cut_is_sent_again() {
+    let (served, answer) = cut_in_the_middle("slow", json!({"ms": 1_000, "message": "seven"}));
+    assert_eq!(answer["result"]["content"][0]["text"], "seven", "{answer}");
+    assert_eq!(times_called(&served, "slow"), 2);
+}
+
+#[test]
+fn a_write_whose_connection_is_cut_may_have_run_and_is_not_sent_again() {
+    let (served, answer) = cut_in_the_middle("effect", json!({"ms": 1_000, "key": "seven"}));
+    let data = &answer["error"]["data"];
+    assert_eq!(data["execution"], "unknown", "{answer}");
+    assert_eq!(times_called(&served, "effect"), 1);
 }

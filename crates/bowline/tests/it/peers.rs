@@ -1,5 +1,6 @@
 //! Real MCP servers behind the gateway and real clients in front of it, at pinned versions.
 
+mod afar;
 mod agents;
 mod changes;
 mod clients;

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use bowline_link::BoxFuture;
 use bowline_link::executor::Errand;
-use bowline_link::http::client::{HttpClient, HttpError, Outgoing, Response, Wait};
+use bowline_link::http::client::{HttpClient, HttpError, Outgoing, Response, Upload, Wait};
 use bowline_wire::executor::Fill;
 
-use super::registry::Entry;
+use super::registry::{Entry, Here};
 use crate::ports::Clock;
 
 /// Carries the requests of one server through one executor, over whichever connection it has.
@@ -35,7 +35,25 @@ impl Placed {
     }
 
     async fn carry(&self, request: Outgoing<'_>, wait: Wait<'_>) -> Result<Response, HttpError> {
+        let again = repeated(&request);
         let here = self.executor.connected(&*self.clock, wait.connect).await?;
+        let first = self.over(&here, request, wait).await;
+        match (first, again) {
+            // It ended before anything left, so nobody has seen the request: over the next one.
+            (Err(HttpError::Unreachable(_)), Some(request)) if here.carrier.ended().is_some() => {
+                let here = self.executor.connected(&*self.clock, wait.connect).await?;
+                self.over(&here, request, wait).await
+            }
+            (first, _) => first,
+        }
+    }
+
+    async fn over(
+        &self,
+        here: &Here,
+        request: Outgoing<'_>,
+        wait: Wait<'_>,
+    ) -> Result<Response, HttpError> {
         let errand = Errand {
             server: &self.server,
             request,
@@ -43,6 +61,20 @@ impl Placed {
         };
         here.carrier.carry(errand, wait).await
     }
+}
+
+/// Returns the same request once more, where its body is here.
+fn repeated<'a>(request: &Outgoing<'a>) -> Option<Outgoing<'a>> {
+    let Upload::Whole(body) = request.body else {
+        return None;
+    };
+    Some(Outgoing {
+        method: request.method.clone(),
+        to: request.to,
+        lines: request.lines.clone(),
+        headers: request.headers.clone(),
+        body: Upload::Whole(body),
+    })
 }
 
 impl HttpClient for Placed {

@@ -3,6 +3,7 @@
 mod proxy;
 
 use super::Peers;
+use super::afar::{Codex, OFFICE, Office};
 use super::conformance::conforms;
 use crate::harness::served::Served;
 use crate::harness::{Gateway, fixture};
@@ -15,6 +16,12 @@ const PATH: &str = "/servers/fixture/mcp";
 enum Road {
     Stdio,
     Http,
+    /// Our executor starts it.
+    StdioThere,
+    /// Our executor performs the requests.
+    HttpThere,
+    /// Codex does.
+    Codex,
 }
 
 /// Who may call the gateway.
@@ -47,23 +54,64 @@ fn the_suite_passes_over_http_with_auth() {
     through(test, &Road::Http, &Auth::Token);
 }
 
+#[test]
+fn the_suite_passes_over_http_through_an_executor() {
+    let test = "the_suite_passes_over_http_through_an_executor";
+    through(test, &Road::HttpThere, &Auth::Token);
+}
+
+#[test]
+fn the_suite_passes_over_stdio_on_an_executor() {
+    let test = "the_suite_passes_over_stdio_on_an_executor";
+    through(test, &Road::StdioThere, &Auth::Token);
+}
+
+#[test]
+fn the_suite_passes_over_http_through_a_codex_exec_server() {
+    let test = "the_suite_passes_over_http_through_a_codex_exec_server";
+    through(test, &Road::Codex, &Auth::Token);
+}
+
 fn through(test: &str, road: &Road, auth: &Auth) {
-    let Some(peers) = Peers::of(test, &["/conformance"]) else {
+    let needed: &[&str] = match road {
+        Road::Codex => &["/conformance", "/agents/codex"],
+        _ => &["/conformance"],
+    };
+    let Some(peers) = Peers::of(test, needed) else {
         return;
     };
     let served = match road {
-        Road::Stdio => None,
-        Road::Http => Some(Served::start(&[])),
+        Road::Stdio | Road::StdioThere => None,
+        Road::Http | Road::HttpThere | Road::Codex => Some(Served::start(&[])),
     };
-    let config = match &served {
-        None => fixture("fixture", &[]),
-        Some(served) => format!("[servers.fixture]\nurl = {:?}\n", served.url),
+    let codex = matches!(road, Road::Codex).then(|| Codex::start(&peers));
+    let mut config = match (&served, road) {
+        (Some(served), _) => format!("[servers.fixture]\nurl = {:?}\n", served.url),
+        (None, Road::StdioThere) => "[servers.fixture]\n".to_owned(),
+        (None, _) => fixture("fixture", &[]),
     };
+    match (&codex, road) {
+        (Some(codex), _) => {
+            config += &format!("via = \"executor:codex\"\n{}", codex.config("codex"))
+        }
+        (None, Road::StdioThere | Road::HttpThere) => {
+            config += &format!("via = \"executor:{OFFICE}\"\n");
+        }
+        (None, _) => {}
+    }
     let args: &[&str] = match auth {
         Auth::Nobody => &["--insecure-no-auth"],
         Auth::Token => &[],
     };
     let gateway = Gateway::up_with(&config, args);
+    let _office = match road {
+        Road::StdioThere => Some(Office::join(&gateway, None, &[], &fixture("fixture", &[]))),
+        Road::HttpThere => {
+            let allow = served.iter().map(|served| served.address().to_string());
+            Some(Office::join(&gateway, None, &allow.collect::<Vec<_>>(), ""))
+        }
+        Road::Stdio | Road::Http | Road::Codex => None,
+    };
     gateway.wait_for("fixture", "ready");
     match auth {
         Auth::Nobody => conforms(&peers, &format!("http://{}{PATH}", gateway.address)),

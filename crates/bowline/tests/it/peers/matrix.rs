@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::Peers;
+use super::afar::Walls;
 use super::world::World;
 use run::Street;
 
@@ -39,7 +40,19 @@ struct Server {
     env: BTreeMap<String, String>,
     /// Where it serves, if not over its pipes.
     url: Option<String>,
+    /// Through what it is reached, if not by the gateway itself.
+    via: Option<Via>,
     plan: String,
+}
+
+/// An executor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Via {
+    /// Ours, joined.
+    Executor,
+    /// The exec-server of Codex.
+    Codex,
 }
 
 /// How one client fared with one server.
@@ -114,7 +127,11 @@ const NEEDED: &[&str] = &[
     "/inspector",
     "/servers/sequential-thinking",
     "/servers/typescript-2",
+    "/agents/codex",
 ];
+
+/// The two SDKs, both generations of each.
+const SDKS: [&str; 4] = ["python-1", "python-2", "typescript-1", "typescript-2"];
 
 #[test]
 fn each_client_and_each_server_works_through_the_gateway() {
@@ -156,6 +173,45 @@ fn a_server_that_asks_beside_its_calls_is_refused_at_most_once() {
         .collect();
     let red = rounds.iter().filter(|faults| !faults.is_empty()).count();
     assert!(red <= 1, "{rounds:?}");
+}
+
+#[test]
+fn server_everything_is_called_through_a_codex_exec_server_by_both_sdks() {
+    let test = "server_everything_is_called_through_a_codex_exec_server_by_both_sdks";
+    both_sdks(test, &["everything-codex"]);
+}
+
+#[test]
+fn server_everything_is_called_through_an_executor_by_both_sdks() {
+    let test = "server_everything_is_called_through_an_executor_by_both_sdks";
+    both_sdks(test, &["everything-executor", "everything-there"]);
+}
+
+/// Asked for by `cargo xtask apart`, which puts up the walls.
+#[test]
+fn server_everything_is_called_where_nothing_but_an_executor_reaches_it() {
+    let test = "server_everything_is_called_where_nothing_but_an_executor_reaches_it";
+    if Walls::standing().is_some() {
+        both_sdks(test, &["everything-executor", "everything-there"]);
+    }
+}
+
+fn both_sdks(test: &str, servers: &[&str]) {
+    let Some(peers) = Peers::of(test, NEEDED) else {
+        return;
+    };
+    let matrix = Matrix::load();
+    let world = World::new(peers);
+    let pairs = servers
+        .iter()
+        .flat_map(|server| SDKS.map(|client| format!("{client}/{server}")));
+    let pairs: Vec<String> = pairs.collect();
+    let cells: Vec<_> = pairs.iter().flat_map(|pair| matrix.cells(pair)).collect();
+    assert_eq!(cells.len(), SDKS.len() * servers.len());
+    let street = Street::open(&world, &cells);
+    let walked = street.walk(&matrix, &cells);
+    let red: Vec<_> = walked.iter().flat_map(faults).collect();
+    assert!(red.is_empty(), "{}", red.join("\n"));
 }
 
 /// The checks of a cell that failed.

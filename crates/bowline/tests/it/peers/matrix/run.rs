@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, mpsc};
@@ -10,12 +10,15 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 
+use super::super::afar::{Codex, OFFICE, Office, Walls, there};
 use super::super::world::World;
-use super::{Cell, Check, Client, Matrix, Server, scripts};
+use super::{Cell, Check, Client, Matrix, Server, Via, scripts};
 use crate::harness::{Gateway, bowline, eventually};
 
 /// Longest one client may walk one server.
 const CELL_TIME_MAX: Duration = Duration::from_secs(180);
+/// How long a way through the walls is looked for.
+const WALL_TIME_MAX: Duration = Duration::from_millis(500);
 /// Clients that walk at the same time.
 const WALKERS: usize = 2;
 
@@ -29,17 +32,33 @@ pub(super) struct Street<'a> {
     doors: BTreeMap<String, Mutex<()>>,
     /// Servers that are not there, and why.
     closed: BTreeMap<String, String>,
-    /// Servers with an address of their own, which end with the street.
+    // What ends with the street: executors, then servers with an address of their own.
+    _office: Option<Office>,
+    _codex: Option<Codex>,
     _houses: Vec<House>,
 }
 
-/// A server that was started beside the gateway.
-struct House(Child);
+/// A server that was started beside the gateway, or where its executor is.
+struct House {
+    child: Child,
+    port: u16,
+}
+
+impl House {
+    /// It serves, and yet there is no way to it from here.
+    fn is_out_of_reach(&self, walls: &Walls) {
+        for address in [walls.beyond, [127, 0, 0, 1].into()] {
+            let at = SocketAddr::new(address, self.port);
+            let reached = TcpStream::connect_timeout(&at, WALL_TIME_MAX);
+            assert!(reached.is_err(), "{at} is within reach");
+        }
+    }
+}
 
 impl Drop for House {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
@@ -53,7 +72,12 @@ impl<'a> Street<'a> {
             .iter()
             .map(|server| (server.name.clone(), Mutex::new(())))
             .collect();
-        let (mut config, mut houses, mut closed) = (String::new(), Vec::new(), BTreeMap::new());
+        let walls = Walls::standing();
+        let is = |via| servers.iter().any(|server| server.via == Some(via));
+        let codex = is(Via::Codex).then(|| Codex::start(&world.peers));
+        let joins = is(Via::Executor);
+        let (mut config, mut offered) = (String::new(), String::new());
+        let (mut houses, mut closed, mut allow) = (Vec::new(), BTreeMap::new(), Vec::new());
         for server in servers {
             let port = server.url.is_some().then(free_port);
             let block = block(world, server, port);
@@ -61,21 +85,36 @@ impl<'a> Street<'a> {
                 closed.insert(server.name.clone(), why);
                 continue;
             }
-            houses.extend(port.map(|port| start(world, server, port)));
+            houses.extend(port.map(|port| start(world, server, port, walls.as_ref())));
+            match (server.via, port) {
+                (Some(Via::Executor), Some(port)) => allow.push(format!("127.0.0.1:{port}")),
+                (Some(Via::Executor), None) => offered += &command_block(world, server, port),
+                (Some(Via::Codex) | None, _) => {}
+            }
             config += &block;
         }
-        let gateway = Gateway::up(&config);
+        config.extend(codex.iter().map(|codex| codex.config("codex")));
+        let gateway = Gateway::up_as(&config, |command| {
+            let also = walls.iter().map(|walls| walls.near.to_string());
+            command.args(also.flat_map(|near| ["--listen".to_owned(), near]));
+        });
+        let office = joins.then(|| Office::join(&gateway, walls.as_ref(), &allow, &offered));
         for status in gateway.api("/api/v1/servers")["servers"]
             .as_array()
             .unwrap()
         {
             gateway.wait_for(status["name"].as_str().unwrap(), "ready");
         }
+        if let Some(walls) = &walls {
+            houses.iter().for_each(|house| house.is_out_of_reach(walls));
+        }
         Self {
             world,
             gateway,
             doors,
             closed,
+            _office: office,
+            _codex: codex,
             _houses: houses,
         }
     }
@@ -237,19 +276,35 @@ fn free_port() -> u16 {
     listener.local_addr().unwrap().port()
 }
 
-/// The part of the configuration that is this server's.
+/// The part of the gateway's configuration that is this server's.
 fn block(world: &World, server: &Server, port: Option<u16>) -> String {
+    let name = &server.name;
+    let port_text = port.unwrap_or_default().to_string();
+    let mut block = match (&server.url, server.via) {
+        (Some(url), _) => {
+            let url = fill(world, url, &[("port", &port_text)]);
+            format!("[servers.{name}]\nurl = {}\n", json!(url))
+        }
+        (None, None) => command_block(world, server, port),
+        (None, Some(_)) => format!("[servers.{name}]\n"),
+    };
+    match server.via {
+        Some(Via::Executor) => block += &format!("via = \"executor:{OFFICE}\"\n"),
+        Some(Via::Codex) => block += "via = \"executor:codex\"\n",
+        None => {}
+    }
+    block
+}
+
+/// How a server is started, for whoever starts it.
+fn command_block(world: &World, server: &Server, port: Option<u16>) -> String {
     let filled = |text: &str| {
         let port = port.unwrap_or_default().to_string();
         fill(world, text, &[("port", &port)])
     };
-    let name = &server.name;
-    if let Some(url) = &server.url {
-        return format!("[servers.{name}]\nurl = {}\n", json!(filled(url)));
-    }
     let args: Vec<_> = server.args.iter().map(|arg| filled(arg)).collect();
     let mut block = crate::harness::server(
-        name,
+        &server.name,
         filled(&server.program).as_ref(),
         &args.iter().map(String::as_str).collect::<Vec<_>>(),
     );
@@ -278,10 +333,10 @@ fn accepted(world: &World, block: &str) -> Result<(), String> {
 }
 
 /// Starts a server that has an address of its own, and waits until it can be reached.
-fn start(world: &World, server: &Server, port: u16) -> House {
+fn start(world: &World, server: &Server, port: u16, walls: Option<&Walls>) -> House {
     let filled = |text: &str| fill(world, text, &[("port", &port.to_string())]);
     let log = File::create(world.path().join(format!("{}.log", server.name))).unwrap();
-    let child = Command::new(filled(&server.program))
+    let child = there(filled(&server.program), walls)
         .args(server.args.iter().map(|arg| filled(arg)))
         .envs(server.env.iter().map(|(key, value)| (key, filled(value))))
         .env("PYTHONDONTWRITEBYTECODE", "1")
@@ -290,9 +345,12 @@ fn start(world: &World, server: &Server, port: u16) -> House {
         .stderr(log)
         .spawn()
         .unwrap();
-    let house = House(child);
-    eventually(&format!("{} listens", server.name), || {
-        TcpStream::connect(("127.0.0.1", port)).is_ok()
-    });
+    let house = House { child, port };
+    // Behind walls only the executor reaches it, and the gateway asks until it does.
+    if walls.is_none() {
+        eventually(&format!("{} listens", server.name), || {
+            TcpStream::connect(("127.0.0.1", port)).is_ok()
+        });
+    }
     house
 }
