@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bowline_core::error::Execution;
 use bowline_link::BoxFuture;
 use bowline_link::executor::Errand;
 use bowline_link::http::client::{HttpClient, HttpError, Outgoing, Response, Upload, Wait};
@@ -40,7 +41,9 @@ impl Placed {
         let first = self.over(&here, request, wait).await;
         match (first, again) {
             // It ended before anything left, so nobody has seen the request: over the next one.
-            (Err(HttpError::Unreachable(_)), Some(request)) if here.carrier.ended().is_some() => {
+            (Err(error), Some(request))
+                if error.execution() == Execution::NotStarted && here.carrier.ended().is_some() =>
+            {
                 let here = self.executor.connected(&*self.clock, wait.connect).await?;
                 self.over(&here, request, wait).await
             }
