@@ -7,6 +7,7 @@
     reason = "tests"
 )]
 
+mod cuts;
 mod gateway;
 mod process;
 mod reference;
