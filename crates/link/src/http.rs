@@ -195,7 +195,8 @@ impl Dialing<'_> {
                 | LinkError::Http { .. }
                 | LinkError::ContentType { .. }
                 | LinkError::BadHead(_)
-                | LinkError::Redirect(_)),
+                | LinkError::Redirect(_)
+                | LinkError::Elsewhere(_)),
             ) => ConnectError::Refused {
                 server,
                 source: error,

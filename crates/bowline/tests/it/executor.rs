@@ -86,6 +86,11 @@ fn a_server_whose_executor_is_away_is_told_so_and_comes_by_itself_when_it_joins(
     assert_eq!(shown["connected"], false, "{shown}");
     let status = String::from_utf8(gateway.cli(&["status"]).stdout).unwrap();
     assert!(status.contains("0 executors connected, 1 away"), "{status}");
+    assert!(!status.contains("no valid answer"), "{status}");
+    let listed = String::from_utf8(gateway.cli(&["executor", "ls"]).stdout).unwrap();
+    let line = listed.lines().find(|line| line.starts_with("office"));
+    let words: Vec<_> = line.unwrap_or_default().split_whitespace().collect();
+    assert_eq!(words.get(1), Some(&"away"), "{listed}");
 
     let token = gateway.token_for("office", "none");
     let [flag, place] = allow(&served);

@@ -23,14 +23,15 @@ struct Listed {
 struct One {
     name: String,
     connected: bool,
-    via: String,
+    /// How it came; nothing for one that never did.
+    via: Option<String>,
     protocol: String,
     peer: Option<String>,
     servers: Vec<String>,
     secrets: Vec<String>,
     used_by: Vec<String>,
     streams: u64,
-    since_ms: u64,
+    since_ms: Option<u64>,
     lost: Option<String>,
 }
 
@@ -70,23 +71,18 @@ fn row(one: &One, ago: &impl Fn(u64) -> String) -> [String; 8] {
         [] => "-".to_owned(),
         texts => texts.join(", "),
     };
-    let way = match one.protocol.as_str() {
-        "" | "bowline" => one.via.clone(),
-        protocol => format!("{} ({protocol})", one.via),
-    };
-    let state = match (one.connected, way.as_str()) {
-        (true, way) => way.to_owned(),
+    let none = || "-".to_owned();
+    let way = one.via.as_deref().unwrap_or_default();
+    let state = match (one.connected, one.protocol.as_str()) {
         (false, _) => "away".to_owned(),
+        (true, "" | "bowline") => way.to_owned(),
+        (true, protocol) => format!("{way} ({protocol})"),
     };
     [
         one.name.clone(),
         state,
-        if one.since_ms > 0 {
-            ago(one.since_ms)
-        } else {
-            "-".to_owned()
-        },
-        one.peer.clone().unwrap_or_else(|| "-".to_owned()),
+        one.since_ms.map_or_else(none, ago),
+        one.peer.clone().unwrap_or_else(none),
         one.streams.to_string(),
         some(&one.used_by),
         some(&one.servers),
