@@ -313,8 +313,8 @@ pub enum CallError {
         /// Whether the request had left.
         execution: Execution,
     },
-    /// A peer that has the server says why there is no reply.
-    #[error("the peer that has server `{server}` says: {}", .failure.reason)]
+    /// A peer that has the server, or the executor before it, says why there is no reply.
+    #[error("{} server `{server}`{} {}", .failure.before(), .failure.says(), .failure.reason)]
     Elsewhere {
         /// The server.
         server: Arc<str>,

@@ -38,4 +38,20 @@ impl Failure {
             reason,
         }
     }
+
+    /// Returns who says it, up to the name of the server.
+    pub(super) const fn before(&self) -> &'static str {
+        match self.origin {
+            Origin::Executor => "on the way to",
+            _ => "the peer that has",
+        }
+    }
+
+    /// Returns what stands between the name of the server and the reason.
+    pub(super) const fn says(&self) -> &'static str {
+        match self.origin {
+            Origin::Executor => ":",
+            _ => " says:",
+        }
+    }
 }
