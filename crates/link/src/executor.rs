@@ -11,6 +11,7 @@ pub mod process;
 mod session;
 mod tunnel;
 mod voice;
+mod waiter;
 
 use std::fmt;
 use std::sync::Arc;

@@ -2,8 +2,8 @@
 //! of its request.
 
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::task::{Context, Poll, Waker};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 
 use bowline_core::flow::{Credit, Window};
 use bowline_core::ordered::{Crowded, Numbered, Ordered, Room, Taken, Unfit};
@@ -15,6 +15,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::faults;
 use super::session::{Cut, Session, Stream, Took};
 use super::voice::Voice;
+use super::waiter::{Awaited, Waiter, wake};
 use crate::http::client::HttpError;
 use crate::websocket::Ended;
 
@@ -45,7 +46,7 @@ struct State {
     /// Its place among the streams that the executor takes, as long as frames may come.
     place: Option<OwnedSemaphorePermit>,
     /// Who waits: for the head, to send more, or for the next piece. It is one at a time.
-    waker: Option<Waker>,
+    waiter: Waiter,
 }
 
 #[derive(Debug)]
@@ -78,7 +79,7 @@ impl Exchange {
             cause: None,
             aborted: None,
             place: Some(place),
-            waker: None,
+            waiter: Waiter::default(),
         };
         Self {
             number,
@@ -102,7 +103,7 @@ impl Exchange {
         if let Some(cause) = &state.cause {
             return Poll::Ready(Err(cause.clone()));
         }
-        state.wait(cx)
+        state.waiter.wait(cx)
     }
 
     /// Waits until something of the request may be sent; returns how much, at most `wanted`.
@@ -110,7 +111,7 @@ impl Exchange {
         poll_fn(|cx| {
             let mut state = lock(&self.state);
             match state.credit.take(wanted) {
-                0 => state.wait(cx),
+                0 => state.waiter.wait(cx),
                 bytes => Poll::Ready(bytes),
             }
         })
@@ -161,7 +162,7 @@ impl Exchange {
                 self.give_back(&mut state);
                 Poll::Ready(Some(Err(cause)))
             }
-            None => state.wait(cx),
+            None => state.waiter.wait(cx),
         }
     }
 
@@ -212,24 +213,13 @@ fn length(bytes: &Bytes) -> u64 {
     u64::try_from(bytes.len()).unwrap_or(u64::MAX)
 }
 
-/// Wakes who waits, with no lock held.
-fn wake(mut state: MutexGuard<'_, State>) {
-    let waker = state.waker.take();
-    drop(state);
-    if let Some(waker) = waker {
-        waker.wake();
+impl Awaited for State {
+    fn waiter(&mut self) -> &mut Waiter {
+        &mut self.waiter
     }
 }
 
 impl State {
-    fn wait<T>(&mut self, cx: &Context<'_>) -> Poll<T> {
-        match &mut self.waker {
-            Some(waker) => waker.clone_from(cx.waker()),
-            none => *none = Some(cx.waker().clone()),
-        }
-        Poll::Pending
-    }
-
     fn over(&mut self, cause: HttpError) {
         self.place = None;
         self.body.fail(self.cause.get_or_insert(cause).clone());

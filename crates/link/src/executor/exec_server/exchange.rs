@@ -2,8 +2,8 @@
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::task::{Context, Poll, Waker};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 
 use bowline_core::error::{Class, Execution, Failure, Origin, Retry};
 use bowline_core::ordered::{Crowded, Numbered, Ordered, Room, Taken, Unfit};
@@ -13,6 +13,7 @@ use bowline_wire::execserver::{Answered, Delta, Refusal, code};
 use bytes::Bytes;
 
 use crate::executor::faults::{self, EXECUTOR_REFUSED};
+use crate::executor::waiter::{Awaited, Waiter, wake};
 use crate::http::client::HttpError;
 use crate::websocket::Ended;
 
@@ -72,7 +73,7 @@ struct State {
     /// Nobody reads it any more.
     is_left: bool,
     /// Who waits, for the head or for the next piece.
-    waker: Option<Waker>,
+    waiter: Waiter,
 }
 
 #[derive(Debug)]
@@ -93,7 +94,7 @@ impl Exchange {
             head: Head::Awaited,
             body: Ordered::new(Numbered::ByPiece, room),
             is_left: false,
-            waker: None,
+            waiter: Waiter::default(),
         };
         Self {
             stream,
@@ -115,7 +116,7 @@ impl Exchange {
                 Head::Here(answer) => Poll::Ready(answer),
                 Head::Awaited | Head::Taken => {
                     state.head = Head::Awaited;
-                    state.wait(cx)
+                    state.waiter.wait(cx)
                 }
             }
         });
@@ -141,7 +142,7 @@ impl Exchange {
             }
             Some(Taken::End) => Poll::Ready(None),
             Some(Taken::Broken(cause)) => Poll::Ready(Some(Err(cause))),
-            None => state.wait(cx),
+            None => state.waiter.wait(cx),
         }
     }
 
@@ -243,22 +244,9 @@ impl Exchange {
     }
 }
 
-/// Wakes who waits, with no lock held.
-fn wake(mut state: MutexGuard<'_, State>) {
-    let waker = state.waker.take();
-    drop(state);
-    if let Some(waker) = waker {
-        waker.wake();
-    }
-}
-
-impl State {
-    fn wait<T>(&mut self, cx: &Context<'_>) -> Poll<T> {
-        match &mut self.waker {
-            Some(waker) => waker.clone_from(cx.waker()),
-            none => *none = Some(cx.waker().clone()),
-        }
-        Poll::Pending
+impl Awaited for State {
+    fn waiter(&mut self) -> &mut Waiter {
+        &mut self.waiter
     }
 }
 
