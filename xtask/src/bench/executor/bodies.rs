@@ -25,8 +25,10 @@ use crate::{
     process,
 };
 
-/// A large body and a small one, in bytes.
+/// A large body, one that an exec-server can send before its reader is too slow for it, and a small
+/// one, in bytes.
 const LARGE_BYTES: usize = 64_000_000;
+const MIDDLE_BYTES: usize = 1_000_000;
 const SMALL_BYTES: usize = 100;
 
 /// What a large body is made of, in bytes.
@@ -121,10 +123,16 @@ pub(super) fn measure(tools: &Tools, plan: &Plan, report: &mut Report) -> Result
     for (what, bytes, streams) in [
         (", 64 MB", LARGE_BYTES, 1),
         (", 64 MB", LARGE_BYTES, 4),
+        (", 1 MB", MIDDLE_BYTES, 1),
+        (", 1 MB", MIDDLE_BYTES, 4),
         (", 100 B", SMALL_BYTES, 1),
         (", 100 B", SMALL_BYTES, 16),
     ] {
-        let runs = interleaved(tools, plan, &mut ways, bytes, streams)?;
+        let (runs, failed) = interleaved(tools, plan, &mut ways, bytes, streams);
+        for (name, error) in failed {
+            let name = format!("{name}{what}, {streams} at once");
+            report.leave_out(&name, &format!("{error:#}"));
+        }
         tell(report, what, streams, &runs);
     }
     Ok(())
@@ -165,26 +173,38 @@ fn codex(tools: &Tools, backend: &str) -> Result<Way> {
     })
 }
 
+type Runs = BTreeMap<&'static str, Vec<Run>>;
+
+/// Measures every way in turn. One that fails is measured no more, and its error returned: a wire
+/// without credit loses a body that comes faster than it is read.
 fn interleaved(
     tools: &Tools,
     plan: &Plan,
     ways: &mut [Way],
     bytes: usize,
     streams: usize,
-) -> Result<BTreeMap<&'static str, Vec<Run>>> {
-    let mut runs: BTreeMap<&'static str, Vec<Run>> = BTreeMap::new();
+) -> (Runs, BTreeMap<&'static str, anyhow::Error>) {
+    let mut runs = Runs::new();
+    let mut failed = BTreeMap::new();
     for turn in 0..plan.pairs {
         // Neighbours stay neighbours, but who goes first changes.
         if turn > 0 {
             ways.reverse();
         }
         for way in ways.iter() {
-            let run = one(tools, plan, way, bytes, streams);
-            let run = run.with_context(|| format!("{}, {bytes} bytes", way.name))?;
-            runs.entry(way.name).or_default().push(run);
+            if failed.contains_key(way.name) {
+                continue;
+            }
+            match one(tools, plan, way, bytes, streams) {
+                Ok(run) => runs.entry(way.name).or_default().push(run),
+                Err(error) => {
+                    runs.remove(way.name);
+                    failed.insert(way.name, error);
+                }
+            }
         }
     }
-    Ok(runs)
+    (runs, failed)
 }
 
 /// One run. A large body counts by the megabyte, so that its rate is MB/s and its cost CPU per MB;
@@ -213,7 +233,7 @@ fn one(tools: &Tools, plan: &Plan, way: &Way, bytes: usize, streams: usize) -> R
         let number = said.get(key).and_then(Value::as_f64);
         number.with_context(|| format!("no `{key}` in {said}"))
     };
-    let counted = if bytes >= LARGE_BYTES {
+    let counted = if bytes >= MIDDLE_BYTES {
         number("bytes")? / 1e6
     } else {
         number("exchanges")?
@@ -231,7 +251,7 @@ fn one(tools: &Tools, plan: &Plan, way: &Way, bytes: usize, streams: usize) -> R
     })
 }
 
-fn tell(report: &mut Report, what: &str, streams: usize, runs: &BTreeMap<&'static str, Vec<Run>>) {
+fn tell(report: &mut Report, what: &str, streams: usize, runs: &Runs) {
     for name in [DIRECT, RELAY, OURS, CODEX] {
         if let Some(runs) = runs.get(name) {
             let name = format!("{name}{what}");
@@ -241,12 +261,12 @@ fn tell(report: &mut Report, what: &str, streams: usize, runs: &BTreeMap<&'stati
     for (name, floor) in [(OURS, RELAY), (CODEX, RELAY), (OURS, CODEX)] {
         if let Some(pairs) = pairs(runs, floor, name) {
             report.compare(&format!("{name}/{floor}{what}"), streams, &pairs);
-            if streams == 1 && what == ", 64 MB" && name == OURS {
-                let goal = if floor == RELAY {
-                    "executor_relay"
-                } else {
-                    "executor_codex"
-                };
+            let goal = match (name, floor, what, streams) {
+                (OURS, RELAY, ", 64 MB", 1) => Some("executor_relay"),
+                (OURS, CODEX, ", 1 MB", 1) => Some("executor_codex"),
+                _ => None,
+            };
+            if let Some(goal) = goal {
                 report.set(goal, measure::ratio(&pairs, "rps"));
             }
         }
