@@ -86,7 +86,7 @@ error[config]: unknown key `gatewya` in the file
   |  ^^^^^^^ did you mean `gateway`?
   |
   = help: keys here: gateway, limits, telemetry, cache, journal, broker, secrets, secret_store, audit, \
-         policy, roles, principals, context, profiles, clients, servers
+         policy, roles, principals, context, profiles, clients, executors, executor, servers
 "
     );
 }

@@ -60,13 +60,14 @@ impl Default for SocketLimits {
     }
 }
 
-/// What our messages are called. Messages of both kinds are read; where text is spoken, each is
-/// checked to be one.
+/// What our messages are called, and which of the other side's are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// Each is a text.
+    /// Each is a text; bytes are skipped.
     Text,
-    /// Each is bytes.
+    /// Each of ours is a text; bytes are read as one, and must be one.
+    TextOrBytes,
+    /// Each is bytes; a text is read as its bytes.
     Binary,
 }
 

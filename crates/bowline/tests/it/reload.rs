@@ -275,7 +275,8 @@ fn reload_says_what_changed_for_people_and_for_programs() {
         told,
         json!({
             "v": 1, "added": [], "changed": [{"server": "one", "keys": ["env"]}],
-            "removed": [], "policy_changed": false, "kept": 1, "broken": [], "warnings": [],
+            "removed": [], "policy_changed": false, "executors_changed": false, "kept": 1,
+            "broken": [], "warnings": [],
             "needs_restart": [], "took_ms": 0, "lines": ["  ~ one  env"],
         })
     );

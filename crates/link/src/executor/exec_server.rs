@@ -69,7 +69,7 @@ pub enum OpenError {
 #[must_use]
 pub fn socket_limits() -> SocketLimits {
     SocketLimits {
-        form: Form::Text,
+        form: Form::TextOrBytes,
         message_bytes_max: MESSAGE_BYTES_MAX,
         ..SocketLimits::default()
     }

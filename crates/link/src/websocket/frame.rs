@@ -60,7 +60,7 @@ impl Fault {
 #[derive(Debug)]
 pub(super) struct Decoder {
     side: Side,
-    /// Where text is spoken, every message is one, whatever its sender calls it.
+    /// Which messages are read, and as what.
     form: Form,
     message_bytes_max: usize,
     /// The frame whose payload is not here yet.
@@ -153,7 +153,11 @@ impl Decoder {
             self.partial = Some((kind, whole));
             return Ok(Came::Nothing);
         }
-        let is_text = kind == Data::Text || self.form == Form::Text;
+        let is_text = match self.form {
+            Form::Text if kind != Data::Text => return Ok(Came::Nothing),
+            Form::Text | Form::TextOrBytes => true,
+            Form::Binary => kind == Data::Text,
+        };
         match is_text && std::str::from_utf8(&whole).is_err() {
             true => Err(Fault::NoText),
             false => Ok(Came::Message(whole.freeze())),
@@ -285,7 +289,7 @@ impl Encoder {
 
 const fn opcode(form: Form) -> OpCode {
     OpCode::Data(match form {
-        Form::Text => Data::Text,
+        Form::Text | Form::TextOrBytes => Data::Text,
         Form::Binary => Data::Binary,
     })
 }

@@ -31,7 +31,6 @@ async fn frames_that_break_the_protocol_end_it() {
         (frame(CLOSE, None, b"\x03"), 1002),
         (frame(TEXT, None, b"\xff"), 1007),
         (frame(TEXT, None, b"\xed\xa0\x80"), 1007),
-        (frame(BINARY, None, b"\xff"), 1007),
         (frame(CLOSE, None, b"\x03\xe8\xff"), 1007),
     ] {
         let (ended, said) = told(&bytes, limits).await;

@@ -94,9 +94,19 @@ async fn a_message_in_pieces_arrives_whole_with_pings_in_between() {
 }
 
 #[tokio::test]
+async fn where_only_text_is_spoken_bytes_are_skipped() {
+    let spawner = Tokio::default();
+    let (_outgoing, mut incoming, mut stream) = raw_server(SocketLimits::default(), &spawner).await;
+    let mut bytes = frame(BINARY, None, b"\xff");
+    bytes.extend(frame(TEXT, None, b"text"));
+    stream.write_all(&bytes).await.unwrap();
+    assert_eq!(incoming.next().await.unwrap(), "text");
+}
+
+#[tokio::test]
 async fn messages_of_both_kinds_are_read_and_ours_are_called_what_was_asked() {
     let spawner = Tokio::default();
-    for (form, kind) in [(Form::Text, TEXT), (Form::Binary, BINARY)] {
+    for (form, kind) in [(Form::TextOrBytes, TEXT), (Form::Binary, BINARY)] {
         let limits = SocketLimits {
             form,
             ..SocketLimits::default()
@@ -121,8 +131,8 @@ async fn messages_of_both_kinds_are_read_and_ours_are_called_what_was_asked() {
             .unwrap();
         let next = incoming.next().await;
         match form {
-            Form::Text => assert!(matches!(next, Err(Ended::Invalid(_))), "{next:?}"),
             Form::Binary => assert_eq!(next.unwrap(), &b"\xff"[..]),
+            _ => assert!(matches!(next, Err(Ended::Invalid(_))), "{next:?}"),
         }
     }
 }
