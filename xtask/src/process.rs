@@ -106,6 +106,17 @@ pub(crate) fn cpu_us(pid: u32) -> u64 {
     spent.sum::<u64>() / 1_000
 }
 
+/// Processor time that a process used, with that of threads that are gone, in steps of the kernel's
+/// hundredth of a second.
+pub(crate) fn cpu_whole_us(pid: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name of the program stands in brackets, and may hold anything.
+    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+    let ticks = fields.split_whitespace().skip(11).take(2);
+    let ticks = ticks.filter_map(|tick| tick.parse::<u64>().ok());
+    ticks.sum::<u64>() * 10_000
+}
+
 /// Processor time that everybody on this machine used since it started, in steps of the kernel's
 /// hundredth of a second.
 pub(crate) fn busy_us() -> u64 {
