@@ -13,6 +13,7 @@ pub mod caller;
 pub mod egress;
 pub mod error;
 pub mod flow;
+pub mod heap;
 pub mod hex;
 pub mod lane;
 pub mod level;

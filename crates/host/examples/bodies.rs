@@ -68,6 +68,7 @@ async fn main() -> ExitCode {
 }
 
 async fn run() -> Result<serde_json::Value, Failure> {
+    bowline_core::heap::keep_freed();
     let asked = Asked::read()?;
     let way = Way::open(&asked).await?;
     let url = asked.words.get(1).ok_or("a URL is needed")?;

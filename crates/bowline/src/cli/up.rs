@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_core::heap::keep_freed;
 use bowline_core::time::{Now, millis};
 use bowline_host::supervisor::State as ServerState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -33,6 +34,7 @@ pub(super) fn run(up: &Up, context: &mut Context) -> Result<Exit, Failure> {
         .enable_all()
         .build()?;
     raise_descriptor_limit();
+    keep_freed();
     runtime.block_on(serve(up, context))?;
     Ok(Exit::Ok)
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bowline_core::error::whole;
+use bowline_core::heap::keep_freed;
 use bowline_host::executor::{Protocol, RunError, RunOptions, Servant, Standing, run_with};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -22,6 +23,7 @@ pub(super) fn run(join: &JoinGateway, context: &mut Context) -> Result<Exit, Fai
         .enable_all()
         .build()?;
     up::raise_descriptor_limit();
+    keep_freed();
     runtime.block_on(serve(join, context))
 }
 

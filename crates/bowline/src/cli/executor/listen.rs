@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use bowline_core::heap::keep_freed;
 use bowline_host::executor::{
     Attend, Door, ListenError, Protocol, Reference, Servant, listen_with,
 };
@@ -22,6 +23,7 @@ pub(super) fn run(asked: &Listen, context: &mut Context) -> Result<Exit, Failure
         .enable_all()
         .build()?;
     up::raise_descriptor_limit();
+    keep_freed();
     runtime.block_on(serve(asked, context))
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::error::whole;
+use bowline_core::heap::keep_freed;
 use bowline_core::policy::Pattern;
 use bowline_host::broker::{ConnectError, Remote as _};
 use bowline_link::websocket::DialError;
@@ -33,6 +34,7 @@ pub(super) fn run(join: &Join, context: &mut Context) -> Result<Exit, Failure> {
         .enable_all()
         .build()?;
     up::raise_descriptor_limit();
+    keep_freed();
     let outcome = runtime.block_on(serve(join, context));
     // A read of stdin cannot be given up; the process must not wait for it.
     runtime.shutdown_background();
