@@ -89,7 +89,7 @@ impl Secrets for Held {
         let held = self.named.get(name).ok_or(NoSecret::Unknown)?;
         if let Some(allowed) = &held.to {
             let host = Host::parse(to.uri().host().unwrap_or_default());
-            let is_there = host.is_some_and(|host| allowed.names(&host, port(to)));
+            let is_there = host.is_some_and(|host| allowed.names(&host, to.port()));
             if !is_there {
                 return Err(NoSecret::NotThere);
             }
@@ -100,15 +100,6 @@ impl Secrets for Held {
             .learn(&format!("executor secret {name}"), &value);
         Ok(value)
     }
-}
-
-fn port(to: &Endpoint) -> u16 {
-    let uri = to.uri();
-    let usual = match uri.scheme_str() {
-        Some("https") => 443,
-        _ => 80,
-    };
-    uri.port_u16().unwrap_or(usual)
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::time::Duration;
 use bowline_core::heap::keep_freed;
 use bowline_core::time::{Now, millis};
 use bowline_host::supervisor::State as ServerState;
+use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::Interval;
 
@@ -29,13 +30,7 @@ const REPORT_TICK: Duration = Duration::from_millis(50);
 
 /// Runs a gateway until SIGINT or SIGTERM.
 pub(super) fn run(up: &Up, context: &mut Context) -> Result<Exit, Failure> {
-    // One thread carries all calls: measured, it costs the least CPU per call.
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    raise_descriptor_limit();
-    keep_freed();
-    runtime.block_on(serve(up, context))?;
+    runtime()?.block_on(serve(up, context))?;
     Ok(Exit::Ok)
 }
 
@@ -314,8 +309,18 @@ pub(super) fn telemetry(env: &Env, traces: &config::Telemetry) -> Telemetry {
     Telemetry::start(env.text("BOWLINE_LOG"), format, traces)
 }
 
+/// Makes this process ready to serve, and returns what it serves on.
+pub(super) fn runtime() -> io::Result<Runtime> {
+    raise_descriptor_limit();
+    keep_freed();
+    // One thread carries all calls: measured, it costs the least CPU per call.
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+}
+
 /// Many sessions need many descriptors, and the usual soft limit is far below the hard one.
-pub(super) fn raise_descriptor_limit() {
+fn raise_descriptor_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;

@@ -27,7 +27,6 @@ pub(crate) enum Took {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cut {
     /// It waits for another one.
-    #[allow(dead_code, reason = "for servers that run over there")]
     Waits,
     /// It is over.
     Over,

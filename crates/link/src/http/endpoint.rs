@@ -92,6 +92,12 @@ impl Endpoint {
         &self.uri
     }
 
+    /// Returns its port, also where it is the usual one of its scheme.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.origin.port
+    }
+
     /// Whether both have the same scheme, host and port.
     #[must_use]
     pub fn is_same_origin(&self, other: &Self) -> bool {

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use bowline_core::error::whole;
-use bowline_core::heap::keep_freed;
 use bowline_host::executor::{Protocol, RunError, RunOptions, Servant, Standing, run_with};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -19,12 +18,7 @@ const FIRST_WAIT: Duration = Duration::from_secs(5);
 
 /// Runs an executor until SIGINT or SIGTERM, or until its name is another's.
 pub(super) fn run(join: &JoinGateway, context: &mut Context) -> Result<Exit, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    up::raise_descriptor_limit();
-    keep_freed();
-    runtime.block_on(serve(join, context))
+    up::runtime()?.block_on(serve(join, context))
 }
 
 async fn serve(join: &JoinGateway, context: &mut Context) -> Result<Exit, Failure> {

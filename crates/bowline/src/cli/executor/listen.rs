@@ -3,7 +3,6 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use bowline_core::heap::keep_freed;
 use bowline_host::executor::{
     Attend, Door, ListenError, Protocol, Reference, Servant, listen_with,
 };
@@ -19,12 +18,7 @@ use crate::servant;
 
 /// Runs an executor until SIGINT or SIGTERM.
 pub(super) fn run(asked: &Listen, context: &mut Context) -> Result<Exit, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    up::raise_descriptor_limit();
-    keep_freed();
-    runtime.block_on(serve(asked, context))
+    up::runtime()?.block_on(serve(asked, context))
 }
 
 async fn serve(asked: &Listen, context: &mut Context) -> Result<Exit, Failure> {

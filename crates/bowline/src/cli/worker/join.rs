@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::error::whole;
-use bowline_core::heap::keep_freed;
 use bowline_core::policy::Pattern;
 use bowline_host::broker::{ConnectError, Remote as _};
 use bowline_link::websocket::DialError;
@@ -30,11 +29,7 @@ const LISTEN: ([u8; 4], u16) = ([127, 0, 0, 1], 0);
 
 /// Runs a worker until SIGINT or SIGTERM, or until its place at the hub is another's.
 pub(super) fn run(join: &Join, context: &mut Context) -> Result<Exit, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    up::raise_descriptor_limit();
-    keep_freed();
+    let runtime = up::runtime()?;
     let outcome = runtime.block_on(serve(join, context));
     // A read of stdin cannot be given up; the process must not wait for it.
     runtime.shutdown_background();
