@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::caller::CallerEnd;
+use crate::era::{Era, Mirrors, Stateless};
 use crate::lane::Queueing;
 use crate::run::Run;
 use crate::time::Now;
@@ -240,6 +241,19 @@ pub struct Call {
     pub run: Option<Arc<Run>>,
     /// The idempotency key that its caller chose beside the arguments; absent where none was.
     pub key: Option<Arc<str>>,
+    /// Present where `params` are those of the modern era; absent where of the other.
+    pub stateless: Option<Box<Stateless>>,
+}
+
+impl Call {
+    /// Returns the era that `params` are written in, and that the caller understands.
+    #[must_use]
+    pub const fn era(&self) -> Era {
+        match self.stateless {
+            Some(_) => Era::Modern,
+            None => Era::Legacy,
+        }
+    }
 }
 
 /// Where a call goes, and what is declared about running it.
@@ -259,6 +273,8 @@ pub struct Route {
     pub definition: [u8; 32],
     /// How it is queued while its server is away; never where absent.
     pub queue: Option<Arc<Queueing>>,
+    /// Arguments that travel as headers as well, to a server of the modern era.
+    pub mirrors: Mirrors,
 }
 
 impl Route {
@@ -273,6 +289,7 @@ impl Route {
             timeout: None,
             definition: [0; 32],
             queue: None,
+            mirrors: None,
         })
     }
 
@@ -318,6 +335,8 @@ pub struct Reply {
     pub body: Body,
     /// How it came to be.
     pub origin: Origin,
+    /// The era it is written in: whoever gives it to a caller of the other one translates it.
+    pub era: Era,
 }
 
 /// Which of the two an answer holds.

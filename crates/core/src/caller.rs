@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::level::Level;
+
 /// Tells sessions apart in this process. A session that comes back to life has a new one; 0 is no
 /// session's, and stands for callers without one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -89,6 +91,11 @@ pub trait CallerEnd: fmt::Debug + Send + Sync {
     /// Returns what the caller can be asked for: nothing, unless it says otherwise.
     fn abilities(&self) -> Abilities {
         Abilities::default()
+    }
+
+    /// Returns from which level on the caller wants to hear log messages, where it said so.
+    fn level(&self) -> Option<Level> {
+        None
     }
 
     /// Hands over one whole JSON-RPC notification; it is dropped when there is no room.

@@ -11,6 +11,7 @@ pub mod cache;
 pub mod call;
 pub mod caller;
 pub mod egress;
+pub mod era;
 pub mod error;
 pub mod flow;
 pub mod heap;

@@ -310,6 +310,8 @@ impl CallPath {
                 trace: call.trace.clone(),
                 key: key_header(call, way.route),
                 on_behalf: self.on_behalf(call, way.server),
+                era: call.era(),
+                mirrors: way.route.mirrors.clone(),
             })
             .await?;
         Ok(Reply {
@@ -317,6 +319,7 @@ impl CallPath {
             body_at: answer.body_at,
             body: answer.body,
             origin: Origin::Live,
+            era: answer.era,
         })
     }
 

@@ -10,6 +10,7 @@ use std::task::Poll;
 
 use bowline_core::call::Body;
 use bowline_core::caller::CallerEnd;
+use bowline_core::era::Era;
 use bowline_core::pending::Sent;
 use bowline_link::stderr::StderrLog;
 use bowline_link::{
@@ -303,6 +304,7 @@ pub(crate) fn result(request: &Request, body: &[u8]) -> Answer {
         body: Body::Result,
         body_at: end.saturating_sub(body.len())..end,
         bytes: bytes.into(),
+        era: Era::Legacy,
     }
 }
 
@@ -314,6 +316,7 @@ pub(crate) fn error(request: &Request, code: i64, message: &str, data: Option<&[
         body: Body::Error,
         body_at: at.map_or(0..0, |at| at.start..at.end),
         bytes: bytes.into(),
+        era: Era::Legacy,
     }
 }
 

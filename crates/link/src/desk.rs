@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bowline_core::call::Body;
 use bowline_core::caller::{Ability, CallerEnd, Question};
+use bowline_core::era::Era;
 use bowline_wire::jsonrpc::{write_error, write_result};
 use bowline_wire::mcp::{code, method};
 use bowline_wire::splice::replace;
@@ -51,6 +52,11 @@ pub(crate) trait Desk: Send + Sync + 'static {
 
     /// Returns the name of the server.
     fn server(&self) -> &str;
+
+    /// Returns how the server speaks.
+    fn era(&self) -> Era {
+        Era::Legacy
+    }
 }
 
 /// What was seen and dropped.
@@ -174,6 +180,7 @@ impl<D: Desk> Incoming<'_, D> {
             bytes,
             body,
             body_at,
+            era: self.desk.era(),
         }));
     }
 

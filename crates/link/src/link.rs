@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use bowline_core::call::Body;
 use bowline_core::caller::{CallerEnd, SessionKey};
+use bowline_core::era::{Era, Mirrors};
 use bowline_core::error::{Execution, Failure};
 use bowline_core::pending::Sent;
 use bowline_core::trace::Trace;
@@ -51,6 +52,11 @@ pub struct Request {
     pub key: Option<Box<KeyHeader>>,
     /// Who asks, for a peer that decides by that itself.
     pub on_behalf: Option<Box<OnBehalf>>,
+    /// The era that `params` are written in. A link whose server speaks the other one translates
+    /// them; the answer comes as the server wrote it, and says its era.
+    pub era: Era,
+    /// Arguments that travel as headers as well, over HTTP to a server of the modern era.
+    pub mirrors: Mirrors,
 }
 
 /// Who asks, as this gateway knows it.
@@ -86,6 +92,8 @@ impl Request {
             trace: None,
             key: None,
             on_behalf: None,
+            era: Era::Legacy,
+            mirrors: None,
         }
     }
 }
@@ -108,6 +116,8 @@ pub struct Answer {
     pub body: Body,
     /// Where in `bytes` that stands.
     pub body_at: Range<usize>,
+    /// The era it is written in.
+    pub era: Era,
 }
 
 impl Answer {
@@ -361,7 +371,8 @@ pub enum LinkEvent {
 pub struct ServerInfo {
     /// The revision agreed on.
     pub revision: Revision,
-    /// The raw result of `initialize`.
+    /// The raw result of `initialize`; of a server of the modern era, that of `server/discover`
+    /// with its `serverInfo` lifted out of `_meta` to where `initialize` has it.
     pub initialize: Bytes,
     /// `serverInfo.name`, empty when it gave none.
     pub name: Arc<str>,

@@ -45,6 +45,7 @@ pub fn call(tool: &str, arguments: &str) -> Call {
         trace: None,
         run: None,
         key: None,
+        stateless: None,
     }
 }
 

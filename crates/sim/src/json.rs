@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::ops::Range;
 
 use bowline_core::call::Body;
+use bowline_core::era::Era;
 use bowline_link::{Answer, Request};
 
 /// Returns `text` as a JSON string.
@@ -96,6 +97,7 @@ pub(crate) fn answer(request: &Request, body: Body, text: &str) -> Answer {
         bytes: format!("{start}{text}}}").into(),
         body,
         body_at,
+        era: Era::Legacy,
     }
 }
 

@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-/// A revision of the protocol that opens with a handshake, in order of their age.
+use bowline_core::era::Era;
+
+/// A revision of the protocol, in order of their age.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Revision {
     /// HTTP with a separate event stream.
@@ -13,19 +15,42 @@ pub enum Revision {
     V2025_06_18,
     /// Tasks, elicitation by URL, event streams that the server may close.
     V2025_11_25,
+    /// No handshake and no sessions; questions as results.
+    V2026_07_28,
 }
 
 impl Revision {
     /// The latest revision that opens with `initialize`.
     pub const LATEST_LEGACY: Self = Self::V2025_11_25;
 
+    /// The latest revision.
+    pub const LATEST: Self = Self::V2026_07_28;
+
     /// Every revision, the oldest first.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 5] = [
         Self::V2024_11_05,
         Self::V2025_03_26,
         Self::V2025_06_18,
         Self::V2025_11_25,
+        Self::V2026_07_28,
     ];
+
+    /// Returns the era it belongs to.
+    #[must_use]
+    pub const fn era(self) -> Era {
+        match self {
+            Self::V2024_11_05 | Self::V2025_03_26 | Self::V2025_06_18 | Self::V2025_11_25 => {
+                Era::Legacy
+            }
+            Self::V2026_07_28 => Era::Modern,
+        }
+    }
+
+    /// The revision of that name, if it opens with a handshake.
+    #[must_use]
+    pub fn parse_legacy(name: &str) -> Option<Self> {
+        Self::parse(name).filter(|known| known.era() == Era::Legacy)
+    }
 
     /// The revision of that name; nothing when we do not know it.
     #[must_use]
@@ -41,6 +66,7 @@ impl Revision {
             Self::V2025_03_26 => "2025-03-26",
             Self::V2025_06_18 => "2025-06-18",
             Self::V2025_11_25 => "2025-11-25",
+            Self::V2026_07_28 => "2026-07-28",
         }
     }
 }
@@ -123,10 +149,32 @@ pub mod method {
     pub const TASKS_RESULT: &str = "tasks/result";
     /// Lists the tasks.
     pub const TASKS_LIST: &str = "tasks/list";
+    /// Answers what a task asks (modern).
+    pub const TASKS_UPDATE: &str = "tasks/update";
+    /// A task changed (modern).
+    pub const TASKS_NOTIFICATION: &str = "notifications/tasks";
     /// Cancels a task.
     pub const TASKS_CANCEL: &str = "tasks/cancel";
     /// A task changed.
     pub const TASKS_STATUS: &str = "notifications/tasks/status";
+}
+
+/// Keys of `_meta` that the modern era reserves.
+pub mod meta {
+    /// The revision that a request is written in.
+    pub const PROTOCOL_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
+    /// What the client can do, as far as this request is concerned.
+    pub const CLIENT_CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
+    /// Who the client says that it is.
+    pub const CLIENT_INFO: &str = "io.modelcontextprotocol/clientInfo";
+    /// From which level on this request wants to hear log messages.
+    pub const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
+    /// Who the server says that it is.
+    pub const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
+    /// The id of the request that opened the stream of changes.
+    pub const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
+    /// The extension of tasks, in `capabilities.extensions`.
+    pub const TASKS: &str = "io.modelcontextprotocol/tasks";
 }
 
 /// Codes of JSON-RPC errors.
@@ -141,10 +189,22 @@ pub mod code {
     pub const INVALID_PARAMS: i64 = -32602;
     /// It went wrong on our side.
     pub const INTERNAL: i64 = -32603;
+    /// There is no such resource (legacy; modern servers say `INVALID_PARAMS`).
+    pub const RESOURCE_NOT_FOUND: i64 = -32002;
+    /// The user must open an address first (legacy; modern servers ask in the result).
+    pub const URL_ELICITATION_REQUIRED: i64 = -32042;
+    /// A header does not say what the body says (modern).
+    pub const HEADER_MISMATCH: i64 = -32020;
+    /// The client did not declare what the request needs (modern).
+    pub const MISSING_CAPABILITY: i64 = -32021;
+    /// The revision is not spoken here (modern).
+    pub const UNSUPPORTED_VERSION: i64 = -32022;
 }
 
 #[cfg(test)]
 mod tests {
+    use bowline_core::era::Era;
+
     use super::Revision;
 
     #[test]
@@ -157,7 +217,7 @@ mod tests {
 
     #[test]
     fn an_unknown_revision_is_nothing() {
-        for name in ["", "2025-11-26", "2025-11-25 ", "2026-07-28", "1.0"] {
+        for name in ["", "2025-11-26", "2025-11-25 ", "2026-07-29", "1.0"] {
             assert_eq!(Revision::parse(name), None, "{name}");
         }
     }
@@ -166,6 +226,10 @@ mod tests {
     fn revisions_are_ordered_by_age() {
         assert!(Revision::ALL.is_sorted());
         assert!(Revision::ALL.is_sorted_by_key(|revision| revision.as_str()));
-        assert_eq!(Revision::ALL.last(), Some(&Revision::LATEST_LEGACY));
+        assert_eq!(Revision::ALL.last(), Some(&Revision::LATEST));
+        let mut legacy = Revision::ALL.into_iter().rev();
+        let legacy = legacy.find(|revision| revision.era() == Era::Legacy);
+        assert_eq!(legacy, Some(Revision::LATEST_LEGACY));
+        assert_eq!(Revision::parse_legacy("2026-07-28"), None);
     }
 }

@@ -283,7 +283,13 @@ fn refuse_revision(caller: Caller<'_>, message: &Message) -> Option<Answer> {
 /// Refuses a request whose header names a revision that is not known here.
 fn refuse_unknown(caller: Caller<'_>, id: Option<&[u8]>) -> Option<Answer> {
     let mut asked = caller.parts.headers.get_all(REVISION).iter();
-    if asked.all(|asked| asked.to_str().ok().and_then(Revision::parse).is_some()) {
+    if asked.all(|asked| {
+        asked
+            .to_str()
+            .ok()
+            .and_then(Revision::parse_legacy)
+            .is_some()
+    }) {
         return None;
     }
     Some(failure(

@@ -113,7 +113,7 @@ fn decode(text: &[u8]) -> Option<Sealed> {
             None => Scope::Server(scope.into()),
         },
     };
-    let revision = Revision::parse(lines.next()?)?;
+    let revision = Revision::parse_legacy(lines.next()?)?;
     let principal = lines.next()?.to_owned();
     // Ids of before clients could be asked end here.
     let abilities = match lines.next() {

@@ -228,6 +228,8 @@ impl Bench {
                 trace: None,
                 key: None,
                 on_behalf: None,
+                era: bowline_core::era::Era::Legacy,
+                mirrors: None,
             };
             let answer = self.link.request(request).await;
             answered += u32::from(black_box(answer).is_ok());
@@ -284,6 +286,7 @@ fn call(principal: Arc<Principal>, tool: &str, arguments: &str) -> Call {
         trace: None,
         run: None,
         key: None,
+        stateless: None,
     }
 }
 

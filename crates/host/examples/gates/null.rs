@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bowline_core::call::Body;
 use bowline_core::caller::CallerEnd;
+use bowline_core::era::Era;
 use bowline_host::spec::ServerSpec;
 use bowline_host::supervisor::{Dial, Dialled};
 use bowline_link::stderr::StderrLog;
@@ -64,6 +65,7 @@ fn answer(body: &str) -> Answer {
         bytes: bytes.into(),
         body_at: START.len()..START.len() + body.len(),
         body: Body::Result,
+        era: Era::Legacy,
     }
 }
 
@@ -75,6 +77,7 @@ impl Link for NullLink {
                     bytes: self.list.clone(),
                     body_at: 0..self.list.len(),
                     body: Body::Result,
+                    era: Era::Legacy,
                 });
             }
             let tool = request.rename.as_ref().map(|rename| rename.to.as_ref());

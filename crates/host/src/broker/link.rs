@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use bowline_core::call::Body;
+use bowline_core::era::Era;
 use bowline_core::error::Execution;
 use bowline_core::mailbox::HUB;
 use bowline_core::pending::Sent;
@@ -316,6 +317,7 @@ fn refused(request: &Request, error: &[u8]) -> Answer {
         body: Body::Error,
         body_at: start..end,
         bytes: bytes.into(),
+        era: Era::Legacy,
     }
 }
 

@@ -117,6 +117,7 @@ mod tests {
             trace: None,
             run: Some(Arc::clone(run)),
             key: None,
+            stateless: None,
         }
     }
 

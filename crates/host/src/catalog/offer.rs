@@ -363,6 +363,7 @@ impl Item {
                 timeout: rule.timeout,
                 definition: digest(&definition),
                 queue: rule.queueing(effect).map(Arc::new),
+                mirrors: None,
             }),
             written: definition.clone(),
             plain: definition.clone(),

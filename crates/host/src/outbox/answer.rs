@@ -1,6 +1,7 @@
 //! What the caller of a write is told that waits or was done before.
 
 use bowline_core::call::{Body, Origin, Reply};
+use bowline_core::era::Era;
 use bowline_journal::MessageId;
 use bowline_wire::splice::write_string;
 use bytes::Bytes;
@@ -95,5 +96,6 @@ fn envelope(result: &[u8], id: &Bytes, origin: Origin) -> Reply {
         body_at,
         body: Body::Result,
         origin,
+        era: Era::Legacy,
     }
 }

@@ -188,6 +188,7 @@ mod tests {
             trace: None,
             run: None,
             key: key.map(Into::into),
+            stateless: None,
         }
     }
 

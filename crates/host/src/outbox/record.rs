@@ -125,6 +125,7 @@ impl Record {
             trace: None,
             run: None,
             key: Some(Arc::clone(&self.head.key)),
+            stateless: None,
         }
     }
 }
@@ -165,6 +166,7 @@ mod tests {
                 trace: None,
                 run: None,
                 key: None,
+                stateless: None,
             };
             let head = Head::new(&asked, (&"s".into(), &"do".into()), &"k".into(), 5);
             let record = Record {

@@ -113,5 +113,6 @@ pub(crate) fn tool_call(
         trace: context.trace.clone(),
         run: context.run.clone(),
         key: None,
+        stateless: None,
     })
 }

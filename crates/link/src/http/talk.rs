@@ -429,6 +429,7 @@ impl Drop for Waiting<'_> {
 
 #[cfg(test)]
 mod tests {
+    use bowline_core::era::Era;
     use std::mem::size_of_val;
 
     use super::super::credentials::Anonymous;
@@ -468,6 +469,8 @@ mod tests {
             trace: None,
             key: None,
             on_behalf: None,
+            era: Era::Legacy,
+            mirrors: None,
         };
         let bytes = size_of_val(&talk.request(request));
         assert!(bytes <= CALL_FUTURE_BYTES_MAX, "{bytes}");

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bowline_core::caller::{Abilities, Ability, CallerEnd, Question, QuestionId, SessionKey};
+use bowline_core::era::Era;
 use bytes::Bytes;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream};
 use tokio::sync::mpsc;
@@ -139,6 +140,8 @@ fn request(method: &'static str) -> Request {
         trace: None,
         key: None,
         on_behalf: None,
+        era: Era::Legacy,
+        mirrors: None,
     }
 }
 

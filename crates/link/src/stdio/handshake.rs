@@ -59,7 +59,7 @@ pub(crate) fn read(answer: &Answer) -> Result<ServerInfo, Failure> {
     let Some(revision) = text(body, "protocolVersion") else {
         return Err(Failure::Bad("it names no revision"));
     };
-    let Some(revision) = Revision::parse(&revision) else {
+    let Some(revision) = Revision::parse_legacy(&revision) else {
         return Err(Failure::Revision(revision.into_owned()));
     };
     let itself = field(body, "serverInfo").map_or(&b""[..], |at| at.of(body));

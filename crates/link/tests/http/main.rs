@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use ::http::{HeaderName, HeaderValue};
 use bowline_core::caller::{Abilities, Ability, CallerEnd, Question, QuestionId, SessionKey};
+use bowline_core::era::Era;
 use bowline_link::http::client::HttpClient;
 use bowline_link::http::credentials::{Anonymous, CredentialError, Credentials};
 use bowline_link::http::endpoint::Endpoint;
@@ -144,6 +145,8 @@ fn request(method: &'static str) -> Request {
         trace: None,
         key: None,
         on_behalf: None,
+        era: Era::Legacy,
+        mirrors: None,
     }
 }
 

@@ -149,6 +149,8 @@ fn request(params: impl Into<Bytes>) -> Request {
         trace: None,
         key: None,
         on_behalf: None,
+        era: bowline_core::era::Era::Legacy,
+        mirrors: None,
     }
 }
 

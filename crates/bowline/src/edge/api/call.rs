@@ -114,6 +114,7 @@ fn to_call(edge: &Edge, principal: Arc<Principal>, asked: &Asked<'_>, headers: &
         trace: edge.traces.tracer.place(trace::read(headers, None)),
         run: None,
         key: None,
+        stateless: None,
     }
 }
 

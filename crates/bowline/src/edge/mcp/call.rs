@@ -131,6 +131,7 @@ pub(super) fn begin(
         trace,
         run,
         key,
+        stateless: None,
     };
     Ok(Box::pin(carry(Arc::clone(caller.edge), call, cancelled)))
 }

@@ -58,7 +58,7 @@ pub(super) async fn greet(caller: Caller<'_>, session: &Session, message: &Messa
 fn agree(params: &[u8]) -> Option<Revision> {
     let asked = object::field(params, "protocolVersion")?;
     let asked = object::string(asked.of(params))?;
-    Some(Revision::parse(&asked).unwrap_or(Revision::LATEST_LEGACY))
+    Some(Revision::parse_legacy(&asked).unwrap_or(Revision::LATEST_LEGACY))
 }
 
 fn no_revision(id: &[u8]) -> Bytes {

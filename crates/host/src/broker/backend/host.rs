@@ -130,6 +130,7 @@ impl HostBackend {
             trace: None,
             run: None,
             key: job.key.clone(),
+            stateless: None,
         };
         match self.host.call(call).await {
             Ok(reply) => answer(&reply),

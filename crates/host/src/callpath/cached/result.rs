@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bowline_core::cache::{Answer, Hint, Hit};
 use bowline_core::call::{Body, Origin, Reply};
+use bowline_core::era::Era;
 use bowline_core::time::millis;
 use bowline_wire::object;
 use bowline_wire::span::Span;
@@ -103,6 +104,7 @@ pub(super) fn reply(hit: &Hit, id: &Bytes) -> Reply {
         body_at,
         body: Body::Result,
         origin: Origin::Cached,
+        era: Era::Legacy,
     }
 }
 
