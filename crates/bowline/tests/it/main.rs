@@ -36,6 +36,7 @@ mod kill;
 mod lifecycle;
 mod menus;
 mod metrics;
+mod modern;
 mod old_sse;
 mod outbox;
 mod own_links;
