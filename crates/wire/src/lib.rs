@@ -2,6 +2,7 @@
 
 pub mod broker;
 pub mod canonical;
+pub mod era;
 pub mod execserver;
 pub mod executor;
 mod frame;

@@ -2,3 +2,4 @@
 
 pub(crate) mod fuzz;
 pub(crate) mod oracle;
+pub(crate) mod schema;

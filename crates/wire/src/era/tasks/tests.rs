@@ -1,0 +1,112 @@
+//! Tasks in the words of both eras.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::testing::schema::Schema;
+
+const MODERN_TASK: &str = r#"{"resultType":"task","taskId":"t","status":"working","createdAt":"c","lastUpdatedAt":"l","ttlMs":null,"pollIntervalMs":5,"_meta":{"k":1},"vendor":1}"#;
+
+fn value(text: &[u8]) -> Value {
+    serde_json::from_slice(text).unwrap()
+}
+
+#[test]
+fn a_new_task_has_the_shape_of_either_era() {
+    let legacy = created_to_legacy(MODERN_TASK.as_bytes());
+    let want = json!({
+        "task": {"taskId": "t", "status": "working", "createdAt": "c", "lastUpdatedAt": "l",
+            "ttl": null, "pollInterval": 5, "vendor": 1},
+        "_meta": {"k": 1},
+    });
+    assert_eq!(value(&legacy), want);
+    if let Some(schema) = Schema::load("2025-11-25", "a_new_task_has_the_shape_of_either_era") {
+        schema.check("CreateTaskResult", &legacy);
+    }
+    let back = created_to_modern(&legacy).unwrap();
+    assert_eq!(value(&back), value(MODERN_TASK.as_bytes()));
+    assert_eq!(created_to_modern(b"{}"), None);
+    assert_eq!(created_to_modern(br#"{"task":1}"#), None);
+}
+
+#[test]
+fn a_task_that_is_asked_for_says_what_it_came_to_in_the_modern_era_alone() {
+    let task = br#"{"taskId":"t","status":"completed","createdAt":"c","lastUpdatedAt":"l","ttl":60,"pollInterval":5,"statusMessage":"m"}"#;
+    let result = br#"{"content":[],"resultType":"complete"}"#;
+    let modern = to_modern(task, Came::Result(result));
+    let want = json!({
+        "resultType": "complete", "taskId": "t", "status": "completed", "createdAt": "c",
+        "lastUpdatedAt": "l", "ttlMs": 60, "pollIntervalMs": 5, "statusMessage": "m",
+        "result": {"content": [], "resultType": "complete"},
+    });
+    assert_eq!(value(&modern), want);
+    let read = Task::read(&modern).unwrap();
+    assert_eq!((&*read.id, read.status), ("t", Status::Completed));
+    assert_eq!((read.poll_ms, read.ttl_ms), (Some(5), Some(60)));
+    assert_eq!(read.result.unwrap().of(&modern), result);
+    let legacy = to_legacy(&modern);
+    assert_eq!(value(&legacy), value(task));
+    let test = "a_task_that_is_asked_for_says_what_it_came_to_in_the_modern_era_alone";
+    if let Some(schema) = Schema::load("2025-11-25", test) {
+        schema.check("GetTaskResult", &legacy);
+    }
+    let failed = to_modern(task, Came::Error(b"{\"code\":1}"));
+    assert_eq!(value(&failed)["error"], json!({"code": 1}));
+    let asks = to_modern(task, Came::Questions(b"{}"));
+    assert_eq!(value(&asks)["inputRequests"], json!({}));
+    assert_eq!(
+        value(&to_modern(task, Came::Nothing))["result"],
+        Value::Null
+    );
+}
+
+#[test]
+fn a_result_names_its_task_in_the_legacy_era() {
+    let want = json!({"content": [], "_meta": {RELATED: {"taskId": "t\""}}});
+    for result in [
+        r#"{"content":[]}"#,
+        r#"{"content":[],"_meta":null}"#,
+        r#"{"content":[],"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"other"}}}"#,
+    ] {
+        assert_eq!(value(&related(result.as_bytes(), "t\"")), want, "{result}");
+    }
+}
+
+#[test]
+fn tasks_are_read_or_are_none() {
+    for status in [
+        "working",
+        "input_required",
+        "completed",
+        "failed",
+        "cancelled",
+    ] {
+        let text = format!(r#"{{"taskId":"t","status":"{status}"}}"#);
+        let task = Task::read(text.as_bytes()).unwrap();
+        assert_eq!(task.status.as_str(), status);
+        assert_eq!(task.id_at.of(text.as_bytes()), b"\"t\"");
+        assert_eq!(
+            task.status.is_end(),
+            ["completed", "failed", "cancelled"].contains(&status)
+        );
+        let created = format!(r#"{{"task":{text}}}"#);
+        let created = Task::read_created(created.as_bytes()).unwrap();
+        assert_eq!((created.id, created.status), (task.id, task.status));
+    }
+    for none in [
+        "{}",
+        "null",
+        r#"{"taskId":"t"}"#,
+        r#"{"taskId":1,"status":"working"}"#,
+        r#"{"taskId":"t","status":"done"}"#,
+    ] {
+        assert_eq!(Task::read(none.as_bytes()), None, "{none}");
+    }
+    assert!(is_wanted(br#"{"name":"x","task":{}}"#));
+    assert!(!is_wanted(br#"{"name":"x","arguments":{"task":{}}}"#));
+    assert!(!is_wanted(br#"{"task":null}"#));
+    let offered = br#"{"capabilities":{"extensions":{"io.modelcontextprotocol/tasks":{}}}}"#;
+    assert!(are_offered(offered));
+    assert!(!are_offered(br#"{"capabilities":{"tasks":{}}}"#));
+    assert_eq!(extension(), br#""io.modelcontextprotocol/tasks":{}"#);
+}

@@ -1,0 +1,44 @@
+//! The official schemas of the revisions, to hold what is written here against.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+/// The schema of one revision.
+pub(crate) struct Schema(Value);
+
+impl Schema {
+    /// Reads one that lies beside the workspace; says so where none does.
+    pub(crate) fn load(revision: &str, test: &str) -> Option<Self> {
+        let file = Path::new("shared/mcp-schema")
+            .join(revision)
+            .join("schema.json");
+        let text = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .ancestors()
+            .find_map(|base| std::fs::read(base.join(&file)).ok());
+        let Some(text) = text else {
+            left_out(test);
+            return None;
+        };
+        Some(Self(serde_json::from_slice(&text).unwrap()))
+    }
+
+    /// Holds a text against a type.
+    pub(crate) fn check(&self, name: &str, text: &[u8]) {
+        let value: Value = serde_json::from_slice(text).unwrap();
+        let mut schema = self.0.clone();
+        assert!(schema["$defs"].get(name).is_some(), "no {name}");
+        schema["$ref"] = json!(format!("#/$defs/{name}"));
+        let validator = jsonschema::validator_for(&schema).unwrap();
+        let faults: Vec<_> = validator
+            .iter_errors(&value)
+            .map(|fault| format!("{fault} at {}", fault.instance_path()))
+            .collect();
+        assert!(faults.is_empty(), "{value} is no {name}: {faults:?}");
+    }
+}
+
+#[expect(clippy::print_stderr, reason = "a test that is left out says so")]
+fn left_out(test: &str) {
+    eprintln!("left out: {test} (no shared/mcp-schema beside the workspace)");
+}
