@@ -58,6 +58,14 @@ pub enum CallError {
         /// One of the servers.
         server: Arc<str>,
     },
+    /// The headers of a request do not say of its arguments what the arguments say.
+    #[error("the headers do not repeat the arguments of `{tool}` of server `{server}`")]
+    HeaderMismatch {
+        /// The server.
+        server: Arc<str>,
+        /// The server's own name of the tool.
+        tool: Arc<str>,
+    },
     /// Policy said no.
     #[error("principal `{principal}` may not use `{name}` of server `{server}`: {reason}")]
     Denied {

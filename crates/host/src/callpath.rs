@@ -4,6 +4,7 @@ pub(crate) mod audited;
 pub(crate) mod cached;
 pub(crate) mod charge;
 pub(crate) mod checked;
+mod mirrored;
 mod replay;
 pub(crate) mod resolve;
 pub(crate) mod seat;
@@ -115,6 +116,9 @@ impl CallPath {
         // Policy: the same decision as for listing.
         self.permit(call.into(), &route)
             .inspect_err(|_| record.refused())?;
+
+        // Headers: what somebody on the way went by is what is called.
+        mirrored::check(call, &route)?;
 
         // Budget: one unit for each call, whatever becomes of it; calls in flight of one
         // principal, given back on drop.

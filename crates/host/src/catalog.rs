@@ -2,6 +2,7 @@
 //! every call.
 
 pub(crate) mod introduction;
+pub(crate) mod keep;
 mod kind;
 mod last;
 pub(crate) mod listing;
@@ -24,7 +25,7 @@ pub use introduction::Introduction;
 pub use kind::{ListKind, PerList};
 pub use listing::Listing;
 pub use mark::Marks;
-pub use offer::{Age, Item, Offer, Pages, Shelf, Verdict};
+pub use offer::{Age, Item, Mirroring, Offer, Pages, Shelf, Verdict};
 
 use self::last::LastOffers;
 use self::unlisted::Unlisted;
@@ -171,14 +172,16 @@ impl Catalog {
         match scope {
             Scope::All | Scope::Profile(_) => {
                 let items = self.offers.values().flat_map(|offer| offer.shelf(kind));
-                listing::write(kind, items.filter(|item| may(item)), Item::write_visible)
+                let items = items.filter(|item| may(item));
+                let hint = listing::hint(kind, self.offers.values());
+                listing::write(kind, items, Item::write_visible, hint)
             }
             Scope::Server(server) => {
-                let items = self.offers.get(server).into_iter();
-                let items = items.flat_map(|offer| offer.shelf(kind));
-                listing::write(kind, items.filter(|item| may(item)), |item, out| {
-                    out.extend_from_slice(&item.definition);
-                })
+                let offer = self.offers.get(server);
+                let items = offer.into_iter().flat_map(|offer| offer.shelf(kind));
+                let items = items.filter(|item| may(item));
+                let hint = listing::hint(kind, offer.into_iter());
+                listing::write(kind, items, Item::write_definition, hint)
             }
         }
     }
@@ -270,7 +273,7 @@ impl CatalogStore {
             let offer = judge(offer);
             let old = offers.get(&offer.server);
             let edit = match old {
-                Some(old) if old.is_like(&offer) && old.age == offer.age => return Edit::None,
+                Some(old) if old.is_like(&offer) && old.is_told_like(&offer) => return Edit::None,
                 Some(old) if old.is_like(&offer) => Edit::Marks,
                 Some(_) | None => Edit::Offer,
             };

@@ -182,6 +182,11 @@ impl Sight {
         self.guard.is_none() && self.force.policy.sees_all(principal, scope)
     }
 
+    /// Whether nobody sees less than `principal` at the endpoint of `scope`.
+    pub(crate) fn is_open(&self, principal: &Principal, scope: &Scope) -> bool {
+        self.all(principal, scope) && self.force.policy.is_open()
+    }
+
     /// Whether `principal` sees something.
     pub(crate) fn of(&self, principal: &Principal, scope: &Scope, thing: Thing<'_>) -> bool {
         self.policy().decide(principal, scope, thing).allows()

@@ -6,7 +6,7 @@ use bowline_core::hex::hex;
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 
-use crate::catalog::{ListKind, Pages};
+use crate::catalog::{ListKind, Pages, listing};
 use crate::spec::Reach;
 
 /// What a server said when it last served.
@@ -24,7 +24,9 @@ impl Manifest {
         self.initialize = initialize.clone();
         for kind in ListKind::ALL {
             if let Some(read) = pages.get(kind) {
-                *self.pages.get_mut(kind) = Some(read.clone());
+                // How long it may be kept is for the living to say.
+                let plain = read.iter().map(|page| listing::plain(kind, page));
+                *self.pages.get_mut(kind) = Some(plain.collect());
             }
         }
     }

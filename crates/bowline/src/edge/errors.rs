@@ -11,7 +11,7 @@ use http::StatusCode;
 use serde_json::{Map, Value, json};
 
 /// Every code word there is; each has a page in `docs/errors/`.
-pub const CODES: [&str; 44] = [
+pub const CODES: [&str; 45] = [
     "server_not_found",
     "tool_not_found",
     "prompt_not_found",
@@ -20,6 +20,7 @@ pub const CODES: [&str; 44] = [
     "task_ambiguous",
     "too_many_subscriptions",
     "server_refused",
+    "header_mismatch",
     "policy_denied",
     "budget_exceeded",
     "rate_exceeded",
@@ -79,6 +80,7 @@ pub const fn status(error: &CallError) -> StatusCode {
         | CallError::UnknownResource { .. }
         | CallError::UnknownTask { .. } => StatusCode::NOT_FOUND,
         CallError::AmbiguousTask { .. } | CallError::KeyConflict { .. } => StatusCode::CONFLICT,
+        CallError::HeaderMismatch { .. } => StatusCode::BAD_REQUEST,
         CallError::Denied { .. } | CallError::PinChanged { .. } => StatusCode::FORBIDDEN,
         CallError::TooManyCalls { .. }
         | CallError::BudgetSpent { .. }
@@ -161,6 +163,10 @@ pub fn advice(error: &CallError) -> String {
         }
         CallError::TooManySubscriptions { .. } => {
             "End subscriptions that are no longer needed, then repeat it.".to_owned()
+        }
+        CallError::HeaderMismatch { .. } => {
+            "The call did not run; list the tools again and repeat it with their headers."
+                .to_owned()
         }
         CallError::Refused { .. } => "The server said why; do not repeat it as it is.".to_owned(),
         CallError::Denied { .. } => "Do not try again; ask the owner of the gateway.".to_owned(),
@@ -314,6 +320,7 @@ pub fn answer(id: &[u8], error: &CallError) -> Bytes {
         | CallError::UnknownTask { .. }
         | CallError::AmbiguousTask { .. } => code::INVALID_PARAMS,
         CallError::UnknownResource { .. } => RESOURCE_NOT_FOUND,
+        CallError::HeaderMismatch { .. } => code::HEADER_MISMATCH,
         _ => CALL_FAILED,
     };
     let message = format!("{}. {}", capital(&error.to_string()), advice(error));

@@ -40,6 +40,7 @@ impl CallError {
             | Self::UnknownResource { .. }
             | Self::UnknownTask { .. }
             | Self::AmbiguousTask { .. }
+            | Self::HeaderMismatch { .. }
             | Self::Denied { .. }
             | Self::BudgetSpent { .. }
             | Self::TooFast { .. }

@@ -15,6 +15,7 @@ impl CallError {
             Self::AmbiguousTask { .. } => "task_ambiguous",
             Self::TooManySubscriptions { .. } => "too_many_subscriptions",
             Self::Refused { .. } => "server_refused",
+            Self::HeaderMismatch { .. } => "header_mismatch",
             Self::Denied { .. } => "policy_denied",
             Self::BudgetSpent { .. } => "budget_exceeded",
             Self::TooFast { .. } => "rate_exceeded",

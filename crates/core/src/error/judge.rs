@@ -12,6 +12,7 @@ impl CallError {
             | Self::UnknownPrompt { .. }
             | Self::UnknownResource { .. }
             | Self::UnknownTask { .. } => Class::NotFound,
+            Self::HeaderMismatch { .. } => Class::Invalid,
             Self::AmbiguousTask { .. } | Self::KeyConflict { .. } => Class::Invalid,
             Self::Denied { .. } | Self::BudgetSpent { .. } | Self::PinChanged { .. } => {
                 Class::Denied
@@ -84,6 +85,7 @@ impl CallError {
             | Self::UnknownPrompt { .. }
             | Self::UnknownResource { .. }
             | Self::UnknownTask { .. }
+            | Self::HeaderMismatch { .. }
             | Self::AmbiguousTask { .. }
             | Self::TooManySubscriptions { .. }
             | Self::Denied { .. }
@@ -142,6 +144,7 @@ impl CallError {
             | Self::UnknownPrompt { .. }
             | Self::UnknownResource { .. }
             | Self::UnknownTask { .. }
+            | Self::HeaderMismatch { .. }
             | Self::AmbiguousTask { .. }
             | Self::TooManySubscriptions { .. }
             | Self::Denied { .. }
@@ -192,6 +195,7 @@ impl CallError {
             | Self::UnknownPrompt { .. }
             | Self::UnknownResource { .. }
             | Self::UnknownTask { .. }
+            | Self::HeaderMismatch { .. }
             | Self::AmbiguousTask { .. }
             | Self::TooManySubscriptions { .. }
             | Self::TooManyCalls { .. }

@@ -1,14 +1,16 @@
 //! What an endpoint says of itself: one server in its own words, all servers in words that hold
 //! for each of them.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use bowline_core::cache::Hint;
 use bowline_wire::object;
 use bowline_wire::span::Span;
 use bowline_wire::splice::{Edit, Edited, write_string};
 use bytes::Bytes;
 
-use super::Offer;
+use super::{Offer, keep};
 
 /// Instructions of all servers together.
 const INSTRUCTIONS_BYTES_MAX: usize = 64 * 1024;
@@ -28,6 +30,8 @@ pub struct Introduction {
     pub server_info: Option<Bytes>,
     /// `instructions`, a JSON string.
     pub instructions: Option<Bytes>,
+    /// How long all this may be kept and by whom, where every server says so.
+    pub hint: Option<Hint>,
 }
 
 /// Which capabilities any of several servers has.
@@ -51,6 +55,7 @@ impl Introduction {
             capabilities: Bytes::from_static(ANYTHING.as_bytes()),
             server_info: None,
             instructions: None,
+            hint: None,
         }
     }
 
@@ -68,6 +73,7 @@ impl Introduction {
             ),
             server_info: own("serverInfo"),
             instructions: own("instructions"),
+            hint: keep::read(initialize),
         }
     }
 
@@ -75,8 +81,11 @@ impl Introduction {
     pub(crate) fn of_all<'a>(offers: impl Iterator<Item = &'a Arc<Offer>> + Clone) -> Self {
         let any = offers.clone().fold(Any::default(), Any::or);
         Self {
-            capabilities: any.written(),
+            capabilities: with_extensions(any.written(), offers.clone()),
             server_info: None,
+            hint: keep::told(keep::merged(
+                offers.clone().map(|offer| keep::read(&offer.initialize)),
+            )),
             instructions: joined(offers),
         }
     }
@@ -84,16 +93,20 @@ impl Introduction {
     /// Returns the same with every capability that a server still to come may have.
     #[must_use]
     pub fn open(&self) -> Self {
-        let tasks = object::field(&self.capabilities, "tasks").map(|at| at.of(&self.capabilities));
         let mut capabilities = ANYTHING.as_bytes().to_vec();
-        if let Some(tasks) = tasks {
-            capabilities.pop();
-            capabilities.extend_from_slice(b",\"tasks\":");
-            capabilities.extend_from_slice(tasks);
-            capabilities.push(b'}');
+        for key in ["tasks", "extensions"] {
+            if let Some(own) = object::field(&self.capabilities, key) {
+                capabilities.pop();
+                capabilities.push(b',');
+                write_string(&mut capabilities, key);
+                capabilities.push(b':');
+                capabilities.extend_from_slice(own.of(&self.capabilities));
+                capabilities.push(b'}');
+            }
         }
         Self {
             capabilities: capabilities.into(),
+            hint: None,
             ..self.clone()
         }
     }
@@ -146,6 +159,35 @@ impl Any {
         out.push('}');
         out.into()
     }
+}
+
+/// Adds the extensions that any of several servers has, each as the first of them declares it.
+fn with_extensions<'a>(capabilities: Bytes, offers: impl Iterator<Item = &'a Arc<Offer>>) -> Bytes {
+    let mut all: BTreeMap<String, &[u8]> = BTreeMap::new();
+    for offer in offers {
+        let own = self::capabilities(&offer.initialize).and_then(|own| {
+            let at = object::field(own, "extensions")?;
+            Some(at.of(own))
+        });
+        for (key, at) in own.into_iter().flat_map(object::fields) {
+            let settings = own.map_or(&b"{}"[..], |own| at.of(own));
+            all.entry(key.into_owned()).or_insert(settings);
+        }
+    }
+    if all.is_empty() {
+        return capabilities;
+    }
+    let mut out = capabilities.to_vec();
+    out.pop();
+    out.extend_from_slice(b",\"extensions\":");
+    for (nth, (key, settings)) in all.iter().enumerate() {
+        out.push(if nth == 0 { b'{' } else { b',' });
+        write_string(&mut out, key);
+        out.push(b':');
+        out.extend_from_slice(settings);
+    }
+    out.extend_from_slice(b"}}");
+    out.into()
 }
 
 /// Returns the capabilities in a result of `initialize`.

@@ -1,17 +1,19 @@
 //! Lists as ready bytes, of one server and of all.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
+use bowline_core::cache::Hint;
 use bowline_core::name;
-use bowline_wire::object;
 use bowline_wire::span::Span;
+use bowline_wire::{era, object};
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 
-use super::ListKind;
 use super::mark::mark_stale;
 use super::offer::{Age, Item, Offer, Shelf};
+use super::{ListKind, keep};
 
 /// About what a mark adds to a definition.
 const STALE_BYTES: usize = 40;
@@ -23,14 +25,17 @@ pub struct Listing {
     pub result: Bytes,
     /// Differs whenever a name or definition differs.
     pub fingerprint: [u8; 32],
+    /// How long it may be kept and by whom, where every server that is part of it says so.
+    pub hint: Option<Hint>,
 }
 
 impl Listing {
-    pub(super) fn of(result: Bytes) -> Self {
+    pub(super) fn of(result: Bytes, hint: Option<Hint>) -> Self {
         let fingerprint = Sha256::digest(&result).into();
         Self {
             result,
             fingerprint,
+            hint: keep::told(hint),
         }
     }
 }
@@ -59,6 +64,7 @@ impl Listing {
         out.extend_from_slice(whole.get(done..).unwrap_or_default());
         Self {
             result: out.into(),
+            hint: None,
             ..self
         }
     }
@@ -89,11 +95,25 @@ pub(super) fn is_whole(kind: ListKind, page: &Bytes) -> bool {
     is_list && object::field(page, "nextCursor").is_none()
 }
 
+/// Returns a page without what it says of itself in one era: whom it is shown to may be of the
+/// other, and what is said to all is said of all servers.
+pub(crate) fn plain(kind: ListKind, page: &Bytes) -> Bytes {
+    // In the other era these words are a server's own.
+    if object::field(page, "resultType").is_none() {
+        return page.clone();
+    }
+    match era::result::to_legacy(page, kind.method()) {
+        Cow::Borrowed(_) => page.clone(),
+        Cow::Owned(plain) => plain.into(),
+    }
+}
+
 /// Writes a list of `items`, each as `one` writes it.
 pub(super) fn write<'a>(
     kind: ListKind,
     items: impl IntoIterator<Item = &'a Item>,
     one: impl Fn(&Item, &mut Vec<u8>),
+    hint: Option<Hint>,
 ) -> Listing {
     let mut result = format!("{{\"{}\":[", kind.member()).into_bytes();
     let mut stale = Vec::new();
@@ -105,13 +125,25 @@ pub(super) fn write<'a>(
         stale.push(item.age == Age::LastKnown);
     }
     result.extend_from_slice(b"]}");
-    Listing::of(result.into()).marked(kind, &stale)
+    Listing::of(result.into(), hint).marked(kind, &stale)
 }
 
 /// Merges one list of all servers under the visible names.
-pub(super) fn merge<'a>(kind: ListKind, offers: impl Iterator<Item = &'a Arc<Offer>>) -> Listing {
+pub(super) fn merge<'a>(
+    kind: ListKind,
+    offers: impl Iterator<Item = &'a Arc<Offer>> + Clone,
+) -> Listing {
+    let hint = hint(kind, offers.clone());
     let items = offers.flat_map(|offer| offer.shelf(kind));
-    write(kind, items, Item::write_visible)
+    write(kind, items, Item::write_visible, hint)
+}
+
+/// Returns how long one list of these servers together may be kept, and by whom.
+pub(super) fn hint<'a>(
+    kind: ListKind,
+    offers: impl Iterator<Item = &'a Arc<Offer>>,
+) -> Option<Hint> {
+    keep::merged(offers.map(|offer| offer.shelf(kind).hint()))
 }
 
 /// Returns the list of nothing.

@@ -3,10 +3,12 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
+use bowline_core::cache::Hint;
 use bowline_core::call::{Effect, Route};
 use bowline_core::name;
 use bowline_core::template::Template;
 use bowline_wire::canonical::canonical;
+use bowline_wire::era::mirror::{self, BadMirror};
 use bowline_wire::object;
 use bowline_wire::scan::{self, Keys};
 use bowline_wire::span::Span;
@@ -18,7 +20,7 @@ use sha2::{Digest as _, Sha256};
 use super::listing::{self, Listing};
 use super::mark::{Marks, mark};
 use super::widened::widened;
-use super::{ListKind, PerList};
+use super::{ListKind, PerList, keep};
 use crate::spec::ToolRule;
 
 /// The pages of those lists that were read.
@@ -54,7 +56,7 @@ pub enum Age {
 }
 
 /// One list of one server.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Shelf {
     /// Its entries, in the server's own order.
     pub items: Vec<Item>,
@@ -62,11 +64,25 @@ pub struct Shelf {
     pub listing: Listing,
     /// Definitions left out because they have no usable name, or one that is taken.
     pub withheld: usize,
+    /// Definitions left out because what they say of headers cannot be used, and why.
+    pub unusable: Vec<(Arc<str>, BadMirror)>,
     /// Entries that are not offered until a person accepts them.
     pub withdrawn: Vec<Item>,
     by_name: HashMap<Arc<str>, usize, RandomState>,
-    /// The one page that the list came in, where it can be shown as it is.
+    /// The one page that the list came in, where it can be shown as it is, without what it says
+    /// of itself.
     page: Option<Bytes>,
+    /// How long the list may be kept and by whom, as its pages say.
+    hint: Option<Hint>,
+}
+
+/// What is done about a tool whose definition wants arguments in headers that cannot be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mirroring {
+    /// It is left out: its server would refuse every call of it.
+    Needed,
+    /// It is offered, since no headers go to its server.
+    Idle,
 }
 
 /// What becomes of one entry.
@@ -109,13 +125,13 @@ impl Offer {
         server: &Arc<str>,
         initialize: &Bytes,
         pages: &Pages,
-        rules: &BTreeMap<String, ToolRule>,
+        (rules, mirroring): (&BTreeMap<String, ToolRule>, Mirroring),
         before: Option<&Self>,
     ) -> Self {
         let shelf = |kind| match (pages.get(kind), before) {
-            (Some(pages), _) => Shelf::new(kind, server, pages, rules),
+            (Some(pages), _) => Shelf::new(kind, server, pages, (rules, mirroring)),
             (None, Some(before)) => before.shelf(kind).clone(),
-            (None, None) => Shelf::new(kind, server, &[], rules),
+            (None, None) => Shelf::new(kind, server, &[], (rules, mirroring)),
         };
         Self {
             server: Arc::clone(server),
@@ -177,6 +193,12 @@ impl Offer {
             && routes(self) == routes(other)
     }
 
+    /// Whether the same holds for two offers that are alike: how they are known, and how long.
+    pub(super) fn is_told_like(&self, other: &Self) -> bool {
+        let alike = |kind| self.shelf(kind).hint == other.shelf(kind).hint;
+        self.age == other.age && ListKind::ALL.into_iter().all(alike)
+    }
+
     pub(super) const fn shelf_mut(&mut self, kind: ListKind) -> &mut Shelf {
         match kind {
             ListKind::Tools => &mut self.tools,
@@ -192,13 +214,22 @@ impl Shelf {
         kind: ListKind,
         server: &Arc<str>,
         pages: &[Bytes],
-        rules: &BTreeMap<String, ToolRule>,
+        (rules, mirroring): (&BTreeMap<String, ToolRule>, Mirroring),
     ) -> Self {
         let mut items: Vec<Item> = Vec::new();
         let mut names = HashSet::new();
         let mut withheld = 0;
+        let mut unusable = Vec::new();
         for definition in pages.iter().flat_map(|page| listing::read(kind, page)) {
-            match Item::read(kind, server, definition, rules) {
+            let read = Item::read(kind, server, definition, rules);
+            let read = read.map(|item| item.mirrored(kind));
+            if let Some((item, Some(why))) = &read
+                && mirroring == Mirroring::Needed
+            {
+                unusable.push((Arc::clone(&item.route.name), why.clone()));
+                continue;
+            }
+            match read.map(|(item, _)| item) {
                 // Two resources of one URI lead to the same place: no harm in showing both.
                 Some(item)
                     if names.insert(Arc::clone(&item.route.name))
@@ -216,39 +247,44 @@ impl Shelf {
             }
         }
         let page = match pages {
-            [page] if withheld == 0 && listing::is_whole(kind, page) => Some(page.clone()),
+            [page] if withheld + unusable.len() == 0 && listing::is_whole(kind, page) => {
+                Some(listing::plain(kind, page))
+            }
             _ => None,
         };
-        Self::of(kind, (items, Vec::new()), withheld, page)
+        let empty = Self {
+            withheld,
+            unusable,
+            page,
+            hint: keep::merged(pages.iter().map(|page| keep::read(page))),
+            ..Self::default()
+        };
+        empty.with(kind, (items, Vec::new()))
     }
 
-    fn of(
-        kind: ListKind,
-        (items, withdrawn): (Vec<Item>, Vec<Item>),
-        withheld: usize,
-        page: Option<Bytes>,
-    ) -> Self {
+    /// Returns the same list with these entries and those that are withdrawn.
+    fn with(&self, kind: ListKind, (items, withdrawn): (Vec<Item>, Vec<Item>)) -> Self {
         let mut by_name = HashMap::default();
         for (at, item) in items.iter().enumerate() {
             by_name.entry(Arc::clone(&item.route.name)).or_insert(at);
         }
         let is_as_written = |item: &Item| item.definition == item.written;
-        let listing = match &page {
+        let listing = match &self.page {
             Some(page) if withdrawn.is_empty() && items.iter().all(is_as_written) => {
                 let stale = items.iter().map(|item| item.age == Age::LastKnown);
-                Listing::of(page.clone()).marked(kind, &stale.collect::<Vec<_>>())
+                Listing::of(page.clone(), self.hint).marked(kind, &stale.collect::<Vec<_>>())
             }
-            _ => listing::write(kind, &items, |item, out| {
-                out.extend_from_slice(&item.definition);
-            }),
+            _ => listing::write(kind, &items, Item::write_definition, self.hint),
         };
         Self {
             items,
             listing,
-            withheld,
+            withheld: self.withheld,
+            unusable: self.unusable.clone(),
             withdrawn,
             by_name,
-            page,
+            page: self.page.clone(),
+            hint: self.hint,
         }
     }
 
@@ -262,8 +298,7 @@ impl Shelf {
                 Verdict::Withdraw => withdrawn.push(item),
             }
         }
-        let page = self.page.clone();
-        Self::of(kind, (items, withdrawn), self.withheld, page)
+        self.with(kind, (items, withdrawn))
     }
 
     fn aged(&self, kind: ListKind, age: Age) -> Self {
@@ -272,7 +307,14 @@ impl Shelf {
             items.map(|item| Item { age, ..item }).collect()
         };
         let entries = (aged(&self.items), aged(&self.withdrawn));
-        Self::of(kind, entries, self.withheld, self.page.clone())
+        self.with(kind, entries)
+    }
+
+    /// Returns how long the list may be kept, and by whom: not at all where it is only known from
+    /// before.
+    pub(super) fn hint(&self) -> Option<Hint> {
+        let is_live = |item: &Item| item.age == Age::Live;
+        self.hint.filter(|_| self.items.iter().all(is_live))
     }
 
     /// Returns its entries and those that are withdrawn.
@@ -388,6 +430,31 @@ impl Item {
             name_at,
             ..self
         }
+    }
+
+    /// Reads which arguments are repeated in headers, or why that cannot be.
+    fn mirrored(self, kind: ListKind) -> (Self, Option<BadMirror>) {
+        if kind != ListKind::Tools {
+            return (self, None);
+        }
+        let schema = object::field(&self.written, "inputSchema").map(|at| at.of(&self.written));
+        match mirror::read(schema.unwrap_or_default()) {
+            Ok(mirrors) if mirrors.is_empty() => (self, None),
+            Ok(mirrors) => {
+                let route = Route {
+                    mirrors: Some(mirrors.into()),
+                    ..Route::clone(&self.route)
+                };
+                let route = Arc::new(route);
+                (Self { route, ..self }, None)
+            }
+            Err(why) => (self, Some(why)),
+        }
+    }
+
+    /// Writes the definition under its own name.
+    pub fn write_definition(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.definition);
     }
 
     /// Writes the definition under its visible name, every other byte unchanged.

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use bowline_core::cache::Hint;
 use bowline_core::call::{Principal, Scope};
 use bowline_core::policy::Thing;
 
 use super::Host;
 use super::views::{Key, Moment, View, What};
-use crate::catalog::{Catalog, Introduction, Item, ListKind, Listing, Offer};
+use crate::catalog::{Catalog, Introduction, Item, ListKind, Listing, Offer, keep};
 use crate::decide::Sight;
 
 impl Host {
@@ -17,23 +18,51 @@ impl Host {
     pub fn view(&self, principal: &Principal, scope: &Scope, kind: ListKind) -> Listing {
         let catalog = self.catalog();
         let sight = self.path.decider.sight();
+        let who = (principal, scope);
         if sight.all(principal, scope) {
-            return catalog.listing(scope, kind);
+            let mut list = catalog.listing(scope, kind);
+            list.hint = self.hint(&catalog, &sight, who, list.hint);
+            return list;
         }
         let build = || {
-            let sees = |item: &Item| sees(&sight, (principal, scope), kind, item);
+            let sees = |item: &Item| sees(&sight, who, kind, item);
             View::List(catalog.filtered(scope, kind, sees))
         };
-        match self.kept(
-            &catalog,
-            &sight,
-            (principal, scope),
-            What::List(kind),
-            build,
-        ) {
-            View::List(list) => list,
+        match self.kept(&catalog, &sight, who, What::List(kind), build) {
+            View::List(mut list) => {
+                list.hint = self.hint(&catalog, &sight, who, list.hint);
+                list
+            }
             View::Introduction(_) => Listing::default(),
         }
+    }
+
+    /// Returns how long what `principal` sees may be kept, and by whom. What others may see less
+    /// of is for nobody else, and what a server still to come adds to is not to be kept.
+    fn hint(
+        &self,
+        catalog: &Catalog,
+        sight: &Sight,
+        (principal, scope): (&Principal, &Scope),
+        hint: Option<Hint>,
+    ) -> Option<Hint> {
+        // Nearly all servers say nothing.
+        let hint = hint?;
+        if scope.is_shared() && !self.is_told(catalog, principal, scope) {
+            return None;
+        }
+        match sight.is_open(principal, scope) {
+            true => Some(hint),
+            false => keep::private(Some(hint)),
+        }
+    }
+
+    /// Whether every server has told what it has of which `principal` may see anything.
+    fn is_told(&self, catalog: &Catalog, principal: &Principal, scope: &Scope) -> bool {
+        let servers = self.path.servers.load();
+        servers.keys().all(|name| {
+            catalog.offer(name).is_some() || !self.path.decider.reaches(principal, scope, name)
+        })
     }
 
     /// Returns what the endpoint of `scope` says of itself to `principal`: in words of servers of
@@ -55,15 +84,14 @@ impl Host {
                 View::List(_) => Introduction::unknown(),
             }
         };
-        let servers = self.path.servers.load();
         // One that has told nothing yet may turn out to have anything.
-        let known = |name: &Arc<str>| {
-            catalog.offer(name).is_some() || !self.path.decider.reaches(principal, scope, name)
-        };
-        if scope.is_shared() && !servers.keys().all(known) {
+        if scope.is_shared() && !self.is_told(&catalog, principal, scope) {
             return own.open();
         }
-        own
+        Introduction {
+            hint: self.hint(&catalog, &sight, who, own.hint),
+            ..own
+        }
     }
 
     /// Returns how many views were built and not found ready.

@@ -153,6 +153,7 @@ mod tests {
         View::List(Listing {
             result: Bytes::from(vec![b' '; bytes]),
             fingerprint: [0; 32],
+            hint: None,
         })
     }
 

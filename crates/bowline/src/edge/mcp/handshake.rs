@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use bowline_core::caller::{Abilities, Ability};
+use bowline_core::caller::Abilities;
+use bowline_wire::era::meta::abilities;
 use bowline_wire::mcp::{Revision, code};
 use bowline_wire::splice::write_string;
 use bowline_wire::{Message, object};
@@ -72,31 +73,6 @@ fn declared(params: &[u8]) -> Abilities {
     member(params, "capabilities").map_or_else(Abilities::default, abilities)
 }
 
-/// Reads capabilities for what a client can be asked for.
-pub(in crate::edge) fn abilities(declared: &[u8]) -> Abilities {
-    let mut abilities = Abilities::default();
-    if let Some(sampling) = member(declared, "sampling") {
-        abilities = abilities.with(Ability::Sampling);
-        if member(sampling, "tools").is_some() {
-            abilities = abilities.with(Ability::SamplingTools);
-        }
-    }
-    if let Some(elicitation) = member(declared, "elicitation") {
-        let url = member(elicitation, "url").is_some();
-        if url {
-            abilities = abilities.with(Ability::ElicitationUrl);
-        }
-        // Before there were two ways, an empty object meant a form; it still does.
-        if member(elicitation, "form").is_some() || !url {
-            abilities = abilities.with(Ability::ElicitationForm);
-        }
-    }
-    if member(declared, "roots").is_some() {
-        abilities = abilities.with(Ability::Roots);
-    }
-    abilities
-}
-
 /// Returns a member that is an object.
 fn member<'a>(of: &'a [u8], key: &str) -> Option<&'a [u8]> {
     let value = object::field(of, key)?.of(of);
@@ -133,7 +109,9 @@ mod tests {
 
     #[test]
     fn abilities_are_what_the_client_declares() {
-        use Ability::{ElicitationForm, ElicitationUrl, Roots, Sampling, SamplingTools};
+        use bowline_core::caller::Ability::{
+            ElicitationForm, ElicitationUrl, Roots, Sampling, SamplingTools,
+        };
         for (said, want) in [
             ("{}", &[][..]),
             (r#"{"sampling":{}}"#, &[Sampling]),

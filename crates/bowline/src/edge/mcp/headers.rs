@@ -2,8 +2,7 @@
 
 use std::borrow::Cow;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use bowline_wire::era::mirror;
 use bowline_wire::mcp::code;
 use bowline_wire::{Message, object};
 use http::{HeaderMap, HeaderName, StatusCode};
@@ -58,16 +57,7 @@ fn agrees<'a>(
 
 /// Whether the value of a header stands for this text.
 pub(in crate::edge) fn says(value: &[u8], text: &str) -> bool {
-    // Text that a header cannot carry stands in base64, marked as such.
-    match value
-        .strip_prefix(b"=?base64?")
-        .and_then(|rest| rest.strip_suffix(b"?="))
-    {
-        Some(coded) => STANDARD
-            .decode(coded)
-            .is_ok_and(|decoded| decoded == text.as_bytes()),
-        None => value.is_ascii() && value == text.as_bytes(),
-    }
+    mirror::decode(value).is_some_and(|said| said == text)
 }
 
 #[cfg(test)]

@@ -120,6 +120,7 @@ mod tests {
                 br#"{"tools":[{"n":1},{"n":2} , {"n":3},{"n":"a long one"}]}"#,
             ),
             fingerprint: [7; 32],
+            hint: None,
         }
     }
 

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http::StatusCode;
 
 use super::read::Asked;
-use super::result::{NOT_KEPT, complete, server_info};
+use super::result::complete;
 use super::status;
 use crate::edge::body::{self, Answer};
 use crate::edge::mcp::call::{Ask, read_params};
@@ -58,7 +58,7 @@ pub(super) async fn answer(asked: Asked<'_>, ask: Ask) -> Answer {
         return own(&asked, read);
     }
     match caller.edge.host.call(&call).await {
-        Ok(reply) => written(&asked, ask, reply),
+        Ok(reply) => written(&asked, reply),
         Err(failed) => {
             let text = errors::answer(&id, &failed);
             body::json(StatusCode::OK, text)
@@ -66,7 +66,7 @@ pub(super) async fn answer(asked: Asked<'_>, ask: Ask) -> Answer {
     }
 }
 
-fn written(asked: &Asked<'_>, ask: Ask, reply: Reply) -> Answer {
+fn written(asked: &Asked<'_>, reply: Reply) -> Answer {
     let inside = reply.answer.slice(reply.body_at.clone());
     match (reply.body, reply.era) {
         (Body::Error, _) => {
@@ -76,8 +76,7 @@ fn written(asked: &Asked<'_>, ask: Ask, reply: Reply) -> Answer {
         }
         (Body::Result, Era::Modern) => body::json(StatusCode::OK, reply.answer),
         (Body::Result, Era::Legacy) => {
-            let keep = (ask == Ask::Resource).then_some(NOT_KEPT);
-            let whole = complete(&inside, &server_info(asked), keep);
+            let whole = complete(asked, &inside, None);
             body::json(StatusCode::OK, result(asked.id(), &whole))
         }
     }
@@ -88,6 +87,6 @@ fn own(asked: &Asked<'_>, read: Bytes) -> Answer {
     let Some(at) = object::field(&read, "result") else {
         return body::json(StatusCode::OK, read);
     };
-    let whole = complete(at.of(&read), &server_info(asked), Some(NOT_KEPT));
+    let whole = complete(asked, at.of(&read), None);
     body::json(StatusCode::OK, result(asked.id(), &whole))
 }

@@ -6,7 +6,7 @@ use bowline_wire::splice::write_string;
 use http::StatusCode;
 
 use super::read::{Asked, write_supported};
-use super::result::{GATEWAY, NOT_KEPT, complete};
+use super::result::{NOT_KEPT, complete};
 use crate::edge::body::{self, Answer};
 use crate::edge::mcp::{outbox, result};
 
@@ -28,8 +28,7 @@ pub(super) async fn answer(asked: Asked<'_>) -> Answer {
         told.extend_from_slice(&words);
     }
     told.push(b'}');
-    let info = own.server_info.as_deref().unwrap_or(GATEWAY.as_bytes());
-    let told = complete(&told, info, Some(NOT_KEPT));
+    let told = complete(&asked, &told, Some(own.hint.unwrap_or(NOT_KEPT)));
     body::json(StatusCode::OK, result(asked.id(), &told))
 }
 

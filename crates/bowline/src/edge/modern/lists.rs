@@ -6,7 +6,7 @@ use bowline_wire::object;
 use http::StatusCode;
 
 use super::read::{Asked, Refused};
-use super::result::{NOT_KEPT, complete, server_info};
+use super::result::{NOT_KEPT, complete};
 use crate::edge::body::{self, Answer};
 use crate::edge::mcp::{error, list, outbox, result};
 
@@ -24,7 +24,7 @@ pub(super) async fn answer(asked: Asked<'_>, kind: ListKind) -> Answer {
     let cursor = object::field(params, "cursor").map(|at| at.of(params));
     match list::page_of(&listed, kind, cursor) {
         Some(page) => {
-            let page = complete(&page, &server_info(&asked), Some(NOT_KEPT));
+            let page = complete(&asked, &page, Some(listed.hint.unwrap_or(NOT_KEPT)));
             body::json(StatusCode::OK, result(asked.id(), &page))
         }
         None => {

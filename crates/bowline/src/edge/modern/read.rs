@@ -1,10 +1,9 @@
 //! What a request says of itself, checked before anything is done with it.
 
-use std::borrow::Cow;
-
 use bowline_core::caller::Abilities;
 use bowline_core::era::Claim;
 use bowline_core::level::Level;
+use bowline_wire::era::meta::{Said, abilities};
 use bowline_wire::jsonrpc::write_error;
 use bowline_wire::mcp::{Revision, code, meta, method};
 use bowline_wire::splice::write_string;
@@ -14,7 +13,6 @@ use http::StatusCode;
 use super::headers;
 use crate::edge::body::{self, Answer};
 use crate::edge::mcp::Caller;
-use crate::edge::mcp::handshake::abilities;
 
 /// The methods of this era that are answered here.
 const METHODS: [&str; 10] = [
@@ -168,33 +166,4 @@ pub(super) fn check<'a>(caller: Caller<'a>, message: &'a Message) -> Result<Aske
         level,
         claims,
     })
-}
-
-/// The reserved members of `_meta`, with their places in the parameters.
-#[derive(Debug, Default)]
-struct Said<'a> {
-    version: Option<Cow<'a, str>>,
-    capabilities: Option<Span>,
-    client_info: Option<Span>,
-    log_level: Option<Span>,
-}
-
-impl<'a> Said<'a> {
-    fn read(params: &'a [u8]) -> Self {
-        let mut said = Self::default();
-        let Some(within) = object::field(params, "_meta") else {
-            return said;
-        };
-        for (key, at) in object::fields(within.of(params)) {
-            let at = at.shift(within.start);
-            match key.as_ref() {
-                meta::PROTOCOL_VERSION => said.version = object::string(at.of(params)),
-                meta::CLIENT_CAPABILITIES => said.capabilities = Some(at),
-                meta::CLIENT_INFO => said.client_info = Some(at),
-                meta::LOG_LEVEL => said.log_level = Some(at),
-                _ => {}
-            }
-        }
-        said
-    }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use bowline_core::time::Now;
 use bowline_link::Link;
 use bowline_link::stderr::{LAST_WORDS_LINES, last_words};
+use bowline_wire::object;
 use bytes::Bytes;
 
 use super::super::cause::Cause;
@@ -14,9 +15,10 @@ use super::super::list::{self, Listed, list_all};
 use super::super::starts::paced;
 use super::super::{Command, Dialled, Order, Ready, Shared, State, Surroundings, Wish};
 use super::{Actor, Phase, Relists};
-use crate::catalog::{Age, ListKind, Offer, Pages};
+use crate::catalog::{Age, ListKind, Mirroring, Offer, Pages};
 use crate::manifest::Manifest;
 use crate::pins::PinMode;
+use crate::spec::Reach;
 
 impl Actor {
     pub(super) async fn starting(&mut self) -> Phase {
@@ -151,7 +153,18 @@ impl Actor {
         let server = &self.shared.spec.name;
         let before = self.around.catalog.current();
         let before = before.offer(server).map(AsRef::as_ref);
-        let offer = Offer::new(server, initialize, pages, &self.shared.spec.tools, before);
+        let spec = &self.shared.spec;
+        // Only what speaks the modern era over HTTP hears of arguments in headers.
+        let is_modern = object::field(initialize, "supportedVersions").is_some();
+        let mirroring = match &spec.reach {
+            Reach::Remote(_) if is_modern => Mirroring::Needed,
+            _ => Mirroring::Idle,
+        };
+        let rules = (&spec.tools, mirroring);
+        let offer = Offer::new(server, initialize, pages, rules, before);
+        for (tool, why) in &offer.tools.unusable {
+            tracing::warn!(%server, %tool, %why, "tool left out");
+        }
         for kind in ListKind::ALL {
             let withheld = offer.shelf(kind).withheld;
             if withheld > 0 && pages.get(kind).is_some() {
