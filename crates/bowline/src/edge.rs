@@ -15,6 +15,7 @@ mod key;
 pub mod listen;
 pub mod mcp;
 pub mod metrics;
+mod modern;
 pub mod ready;
 pub mod route;
 mod run;

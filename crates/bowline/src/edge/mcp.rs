@@ -1,14 +1,14 @@
 //! The MCP endpoints: one request in, one answer or stream of events out.
 
 mod batch;
-mod call;
-mod handshake;
-mod headers;
-mod list;
+pub(super) mod call;
+pub(super) mod handshake;
+pub(super) mod headers;
+pub(super) mod list;
 mod local;
 mod old;
-mod outbox;
-mod read;
+pub(super) mod outbox;
+pub(super) mod read;
 
 pub(super) use read::is_json;
 
@@ -17,25 +17,26 @@ use std::sync::Arc;
 use bowline_core::call::{Principal, Scope};
 use bowline_core::caller::{CallerEnd, Deaf};
 use bowline_wire::jsonrpc::{Refusal, write_error, write_result};
-use bowline_wire::mcp::{Revision, code, method};
+use bowline_wire::mcp::{code, method};
 use bowline_wire::{Kind, Message, object};
 use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderValue, Method, StatusCode, header};
 use hyper::body::Incoming;
 
-use super::body::{self, Answer, REVISION, SESSION};
+use super::body::{self, Answer, SESSION};
+use super::modern::{self, Says};
 use super::session::{CallEnd, Session};
 use super::stream::{EventBody, Place};
 use super::{Edge, announce, errors};
 
 /// What every request to an MCP endpoint is answered with the help of.
 #[derive(Clone, Copy, Debug)]
-struct Caller<'a> {
-    edge: &'a Arc<Edge>,
-    principal: &'a Arc<Principal>,
-    scope: &'a Scope,
-    parts: &'a Parts,
+pub(super) struct Caller<'a> {
+    pub(super) edge: &'a Arc<Edge>,
+    pub(super) principal: &'a Arc<Principal>,
+    pub(super) scope: &'a Scope,
+    pub(super) parts: &'a Parts,
 }
 
 impl<'a> Caller<'a> {
@@ -88,6 +89,11 @@ pub async fn answer(
     }
     match (endpoint, &parts.method) {
         (Endpoint::Streamable, &Method::POST) => post(caller, incoming).await,
+        (Endpoint::Streamable, &Method::GET | &Method::DELETE)
+            if Says::of(&parts.headers) == Says::Modern =>
+        {
+            modern::not_allowed()
+        }
         (Endpoint::Streamable, &Method::GET) => listen(caller),
         (Endpoint::Streamable, &Method::DELETE) => end(caller),
         (Endpoint::OldStream, &Method::GET) => old::sse(caller),
@@ -117,7 +123,7 @@ fn refuse_scope(caller: Caller<'_>) -> Option<Answer> {
     }
 }
 
-fn not_allowed(allowed: &'static str) -> Answer {
+pub(super) fn not_allowed(allowed: &'static str) -> Answer {
     let mut answer = body::empty(StatusCode::METHOD_NOT_ALLOWED);
     answer
         .headers_mut()
@@ -130,14 +136,23 @@ async fn post(caller: Caller<'_>, incoming: Incoming) -> Answer {
         Ok(text) => text,
         Err(refused) => return refused.answer(),
     };
+    let headers = &caller.parts.headers;
+    let says = Says::of(headers);
     let message = match Message::parse(text.clone()) {
         Ok(message) => message,
+        Err(Refusal::Batch) if says == Says::Modern => return modern::no_batches(),
         // What is rare is boxed, so that a call carries no room for it.
         Err(Refusal::Batch) => return Box::pin(batch::answer(caller, text)).await,
+        Err(refusal) if says == Says::Modern => {
+            return modern::unread(read::refusal_of(&text, refusal));
+        }
         Err(refusal) => return read::refused(&text, refusal),
     };
-    if let Some(refused) = refuse_revision(caller, &message)
-        .or_else(|| headers::refuse_lies(&caller.parts.headers, &message))
+    if modern::is_meant(headers, says, &message) {
+        return Box::pin(modern::answer(caller, &message)).await;
+    }
+    if let Some(refused) =
+        refuse_revision(says, &message).or_else(|| headers::refuse_lies(headers, &message))
     {
         return refused;
     }
@@ -206,7 +221,7 @@ fn listen(caller: Caller<'_>) -> Answer {
     if !read::accepts(caller.parts, "text/event-stream") {
         return body::empty(StatusCode::NOT_ACCEPTABLE);
     }
-    if let Some(refused) = refuse_unknown(caller, None) {
+    if let Some(refused) = refuse_unknown(Says::of(&caller.parts.headers), None) {
         return refused;
     }
     let session = match session(caller) {
@@ -250,7 +265,7 @@ fn too_many_streams() -> Answer {
 }
 
 fn end(caller: Caller<'_>) -> Answer {
-    if let Some(refused) = refuse_unknown(caller, None) {
+    if let Some(refused) = refuse_unknown(Says::of(&caller.parts.headers), None) {
         return refused;
     }
     match (session(caller), session_id(caller)) {
@@ -263,33 +278,17 @@ fn end(caller: Caller<'_>) -> Answer {
     }
 }
 
-/// Refuses a revision that is not served here. A modern client that only asks is told in the way
-/// that makes it fall back to a handshake.
-fn refuse_revision(caller: Caller<'_>, message: &Message) -> Option<Answer> {
-    if message.kind() == Kind::Request && message.method() == Some(method::DISCOVER) {
-        return Some(failure(
-            StatusCode::OK,
-            message.id(),
-            code::METHOD_NOT_FOUND,
-            "this gateway opens with initialize",
-        ));
-    }
+/// Refuses a revision that is not served here.
+fn refuse_revision(says: Says, message: &Message) -> Option<Answer> {
     if message.method() == Some(method::INITIALIZE) {
         return None;
     }
-    refuse_unknown(caller, message.id())
+    refuse_unknown(says, message.id())
 }
 
 /// Refuses a request whose header names a revision that is not known here.
-fn refuse_unknown(caller: Caller<'_>, id: Option<&[u8]>) -> Option<Answer> {
-    let mut asked = caller.parts.headers.get_all(REVISION).iter();
-    if asked.all(|asked| {
-        asked
-            .to_str()
-            .ok()
-            .and_then(Revision::parse_legacy)
-            .is_some()
-    }) {
+fn refuse_unknown(says: Says, id: Option<&[u8]>) -> Option<Answer> {
+    if says != Says::Unknown {
         return None;
     }
     Some(failure(
@@ -326,18 +325,18 @@ fn no_session(status: StatusCode, id: Option<&[u8]>) -> Answer {
     failure(status, id, code::INVALID_REQUEST, message)
 }
 
-fn result(id: &[u8], result: &[u8]) -> Bytes {
+pub(super) fn result(id: &[u8], result: &[u8]) -> Bytes {
     let mut out = Vec::new();
     write_result(&mut out, id, result);
     out.into()
 }
 
-fn error(id: Option<&[u8]>, code: i64, message: &str) -> Bytes {
+pub(super) fn error(id: Option<&[u8]>, code: i64, message: &str) -> Bytes {
     let mut out = Vec::new();
     write_error(&mut out, id, code, message, None);
     out.into()
 }
 
-fn failure(status: StatusCode, id: Option<&[u8]>, code: i64, message: &str) -> Answer {
+pub(super) fn failure(status: StatusCode, id: Option<&[u8]>, code: i64, message: &str) -> Answer {
     body::json(status, error(id, code, message))
 }

@@ -14,6 +14,7 @@ use http::StatusCode;
 use super::call::{self, Ask, Outcome, Running};
 use super::{Caller, failure, headers, heard, local, no_session, read, refuse_unknown, session};
 use crate::edge::body::{self, Answer, REVISION};
+use crate::edge::modern::Says;
 use crate::edge::session::{CallEnd, Session};
 
 /// Messages of one batch.
@@ -29,7 +30,7 @@ enum Part {
 
 /// Answers a batch, where the session's revision has them.
 pub(super) async fn answer(caller: Caller<'_>, text: Bytes) -> Answer {
-    if let Some(refused) = refuse_unknown(caller, None) {
+    if let Some(refused) = refuse_unknown(Says::of(&caller.parts.headers), None) {
         return refused;
     }
     let session = match session(caller) {

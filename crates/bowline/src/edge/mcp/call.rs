@@ -52,7 +52,7 @@ impl From<Bytes> for Outcome {
 
 /// The requests that a server answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ask {
+pub(in crate::edge) enum Ask {
     Tool,
     Prompt,
     Resource,
@@ -76,7 +76,7 @@ impl Ask {
     }
 
     /// Returns what is wrong with parameters that name nothing.
-    const fn missing(self) -> &'static str {
+    pub(in crate::edge) const fn missing(self) -> &'static str {
         match self {
             Self::Tool => "tools/call needs the name of a tool",
             Self::Prompt => "prompts/get needs the name of a prompt",
@@ -221,12 +221,12 @@ pub(super) async fn answer(
 
 /// What a call needs from its parameters.
 #[derive(Debug, PartialEq, Eq)]
-struct Asked {
-    subject: Subject,
-    name_at: Range<usize>,
-    makes_task: bool,
-    progress_at: Option<Range<usize>>,
-    meta: Option<Span>,
+pub(in crate::edge) struct Asked {
+    pub(in crate::edge) subject: Subject,
+    pub(in crate::edge) name_at: Range<usize>,
+    pub(in crate::edge) makes_task: bool,
+    pub(in crate::edge) progress_at: Option<Range<usize>>,
+    pub(in crate::edge) meta: Option<Span>,
 }
 
 /// The members of the parameters that we act on.
@@ -240,7 +240,7 @@ struct Members {
     meta: Option<Span>,
 }
 
-fn read_params(params: &[u8], ask: Ask) -> Option<Asked> {
+pub(in crate::edge) fn read_params(params: &[u8], ask: Ask) -> Option<Asked> {
     let members = members(params);
     let (subject, name_at) = match ask {
         Ask::Tool => named(params, members.name, Subject::Tool)?,

@@ -12,6 +12,7 @@ use http::{HeaderValue, StatusCode};
 use super::{Caller, error, failure, outbox, result};
 use crate::edge::announce;
 use crate::edge::body::{self, Answer, SESSION};
+use crate::edge::modern::GATEWAY;
 use crate::edge::session::{Session, Terms};
 
 /// Answers `initialize` with a new session.
@@ -26,7 +27,7 @@ pub(super) async fn open(caller: Caller<'_>, message: &Message) -> Answer {
         principal: Arc::clone(caller.principal),
         scope: caller.scope.clone(),
         revision,
-        abilities: abilities(params),
+        abilities: declared(params),
     });
     let header = session.and_then(|(id, _)| HeaderValue::from_str(&id).ok());
     let Some(header) = header else {
@@ -49,7 +50,7 @@ pub(super) async fn greet(caller: Caller<'_>, session: &Session, message: &Messa
     };
     caller.edge.host.settled().await;
     announce::knows(caller.edge, session);
-    session.declare(abilities(params));
+    session.declare(declared(params));
     result(id, &introduce(caller, revision))
 }
 
@@ -67,10 +68,12 @@ fn no_revision(id: &[u8]) -> Bytes {
 }
 
 /// Reads what a client can be asked for.
-fn abilities(params: &[u8]) -> Abilities {
-    let Some(declared) = member(params, "capabilities") else {
-        return Abilities::default();
-    };
+fn declared(params: &[u8]) -> Abilities {
+    member(params, "capabilities").map_or_else(Abilities::default, abilities)
+}
+
+/// Reads capabilities for what a client can be asked for.
+pub(in crate::edge) fn abilities(declared: &[u8]) -> Abilities {
     let mut abilities = Abilities::default();
     if let Some(sampling) = member(declared, "sampling") {
         abilities = abilities.with(Ability::Sampling);
@@ -114,11 +117,7 @@ fn introduce(caller: Caller<'_>, revision: Revision) -> Vec<u8> {
     out.extend_from_slice(b",\"serverInfo\":");
     match own.server_info {
         Some(info) => out.extend_from_slice(&info),
-        None => {
-            out.extend_from_slice(b"{\"name\":\"bowline\",\"title\":\"Bowline\",\"version\":");
-            write_string(&mut out, env!("CARGO_PKG_VERSION"));
-            out.push(b'}');
-        }
+        None => out.extend_from_slice(GATEWAY.as_bytes()),
     }
     if let Some(words) = own.instructions {
         out.extend_from_slice(b",\"instructions\":");
@@ -135,7 +134,7 @@ mod tests {
     #[test]
     fn abilities_are_what_the_client_declares() {
         use Ability::{ElicitationForm, ElicitationUrl, Roots, Sampling, SamplingTools};
-        for (declared, want) in [
+        for (said, want) in [
             ("{}", &[][..]),
             (r#"{"sampling":{}}"#, &[Sampling]),
             (r#"{"sampling":{"tools":{}}}"#, &[Sampling, SamplingTools]),
@@ -149,13 +148,13 @@ mod tests {
             (r#"{"roots":{"listChanged":true}}"#, &[Roots]),
             (r#"{"roots":null,"sampling":false,"elicitation":[]}"#, &[]),
         ] {
-            let params = format!(r#"{{"capabilities":{declared}}}"#);
+            let params = format!(r#"{{"capabilities":{said}}}"#);
             let want = want
                 .iter()
                 .fold(Abilities::default(), |all, one| all.with(*one));
-            assert_eq!(abilities(params.as_bytes()), want, "{declared}");
+            assert_eq!(declared(params.as_bytes()), want, "{said}");
         }
-        assert_eq!(abilities(b"{}"), Abilities::default());
-        assert_eq!(abilities(b""), Abilities::default());
+        assert_eq!(declared(b"{}"), Abilities::default());
+        assert_eq!(declared(b""), Abilities::default());
     }
 }

@@ -6,16 +6,16 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bowline_wire::mcp::code;
 use bowline_wire::{Message, object};
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, HeaderName, StatusCode};
 
 use super::failure;
 use crate::edge::body::Answer;
 
 /// Names the method of a message.
-const METHOD: &str = "mcp-method";
+pub(in crate::edge) const METHOD: HeaderName = HeaderName::from_static("mcp-method");
 
 /// Names what a message is about: a tool, a prompt or a resource.
-const NAME: &str = "mcp-name";
+pub(in crate::edge) const NAME: HeaderName = HeaderName::from_static("mcp-name");
 
 /// Refuses a message whose headers speak of another: somebody on the way who goes by the headers
 /// would have judged a message that is not this one. Absent headers say nothing.
@@ -43,7 +43,7 @@ pub(super) fn refuse_lies(headers: &HeaderMap, message: &Message) -> Option<Answ
 /// Whether a header is absent, or stands once and says what the body says.
 fn agrees<'a>(
     headers: &HeaderMap,
-    name: &str,
+    name: HeaderName,
     said: impl FnOnce() -> Option<Cow<'a, str>>,
 ) -> bool {
     let mut values = headers.get_all(name).iter();
@@ -53,18 +53,20 @@ fn agrees<'a>(
     if values.next().is_some() {
         return false;
     }
-    let (Ok(value), Some(said)) = (value.to_str(), said()) else {
-        return false;
-    };
+    said().is_some_and(|said| says(value.as_bytes(), &said))
+}
+
+/// Whether the value of a header stands for this text.
+pub(in crate::edge) fn says(value: &[u8], text: &str) -> bool {
     // Text that a header cannot carry stands in base64, marked as such.
     match value
-        .strip_prefix("=?base64?")
-        .and_then(|rest| rest.strip_suffix("?="))
+        .strip_prefix(b"=?base64?")
+        .and_then(|rest| rest.strip_suffix(b"?="))
     {
         Some(coded) => STANDARD
             .decode(coded)
-            .is_ok_and(|text| text == said.as_bytes()),
-        None => value == said,
+            .is_ok_and(|decoded| decoded == text.as_bytes()),
+        None => value.is_ascii() && value == text.as_bytes(),
     }
 }
 

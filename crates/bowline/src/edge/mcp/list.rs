@@ -19,6 +19,10 @@ const PAGE_BYTES_MAX: usize = 1024 * 1024;
 /// Bytes of the fingerprint in a cursor: it goes on in the list it comes from, or not at all.
 const MARK_BYTES: usize = 16;
 
+/// What is said of a cursor that does not fit.
+pub(in crate::edge) const STRANGE_CURSOR: &str =
+    "this cursor was not given out for the list as it is now; begin without one";
+
 /// Answers a request for a list.
 pub(super) async fn answer(
     caller: Caller<'_>,
@@ -34,21 +38,25 @@ pub(super) async fn answer(
     host.shown_to(caller.principal, caller.scope).await;
     let list = caller.edge.host.view(caller.principal, caller.scope, kind);
     session.knows(kind, list.fingerprint);
-    if cursor.is_none() && list.result.len() <= PAGE_BYTES_MAX {
-        return result(id, &list.result);
-    }
-    let from = match cursor.map(|cursor| read_cursor(cursor, &list)) {
-        None => Some(0),
-        Some(from) => from,
-    };
-    match from.and_then(|from| page(&list, kind.member(), from, PAGE_BYTES_MAX)) {
+    match page_of(&list, kind, cursor) {
         Some(page) => result(id, &page),
-        None => error(
-            Some(id),
-            code::INVALID_PARAMS,
-            "this cursor was not given out for the list as it is now; begin without one",
-        ),
+        None => error(Some(id), code::INVALID_PARAMS, STRANGE_CURSOR),
     }
+}
+
+/// Returns the page of a list that a cursor asks for, the first where there is none; `None` for a
+/// cursor that was not given out for this list.
+pub(in crate::edge) fn page_of(
+    list: &Listing,
+    kind: ListKind,
+    cursor: Option<&[u8]>,
+) -> Option<Bytes> {
+    let from = match cursor {
+        None if list.result.len() <= PAGE_BYTES_MAX => return Some(list.result.clone()),
+        None => 0,
+        Some(cursor) => read_cursor(cursor, list)?,
+    };
+    page(list, kind.member(), from, PAGE_BYTES_MAX).map(Bytes::from)
 }
 
 /// Writes the page that begins with the item number `from`; `None` when there is none.

@@ -12,13 +12,18 @@ use crate::edge::{Edge, errors};
 
 /// Whether a URI is of a queued call. What a server named `outbox` has is written with a scheme
 /// behind the slash, and so never with digits alone.
-pub(super) fn is_ours(uri: &str) -> bool {
+pub(in crate::edge) fn is_ours(uri: &str) -> bool {
     let id = uri.strip_prefix(URI);
     id.is_some_and(|id| !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 /// Answers `resources/read`.
-pub(super) async fn read(edge: &Edge, principal: &Principal, uri: &str, id: &[u8]) -> Bytes {
+pub(in crate::edge) async fn read(
+    edge: &Edge,
+    principal: &Principal,
+    uri: &str,
+    id: &[u8],
+) -> Bytes {
     match edge.host.outbox().read(principal, uri).await {
         Ok(Some(text)) => {
             let contents = json!({"uri": uri, "mimeType": "application/json", "text": text});
@@ -30,7 +35,11 @@ pub(super) async fn read(edge: &Edge, principal: &Principal, uri: &str, id: &[u8
 }
 
 /// Has a session told when the call is over.
-pub(super) async fn subscribe(edge: &Edge, session: &Session, uri: &str) -> Result<(), CallError> {
+pub(in crate::edge) async fn subscribe(
+    edge: &Edge,
+    session: &Session,
+    uri: &str,
+) -> Result<(), CallError> {
     let outbox = edge.host.outbox();
     match outbox.subscribe(&session.asker(), session.key, uri).await {
         Ok(true) => Ok(()),
@@ -56,7 +65,7 @@ fn failed(error: &OutboxError) -> CallError {
 
 /// Adds to the capabilities of an endpoint what queued calls are read and heard of by, where any
 /// call may be queued.
-pub(super) fn declare(edge: &Edge, scope: &Scope, capabilities: Bytes) -> Bytes {
+pub(in crate::edge) fn declare(edge: &Edge, scope: &Scope, capabilities: Bytes) -> Bytes {
     let catalog = edge.host.catalog();
     let mut offers = catalog.offers().filter(|offer| match scope {
         Scope::All | Scope::Profile(_) => true,
