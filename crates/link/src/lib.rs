@@ -5,6 +5,7 @@ pub mod executor;
 pub mod http;
 mod limits;
 pub mod link;
+mod modern;
 mod peer;
 mod processes;
 #[cfg(target_os = "linux")]
@@ -19,6 +20,7 @@ pub use link::{
     Answer, BoxFuture, Exit, KeyHeader, Link, LinkError, LinkEvent, NotSent, OnBehalf, Rename,
     Request, ServerInfo, Spawner,
 };
+pub use modern::Filter;
 pub use processes::{Processes, Usage};
 pub use stderr::{LogLine, Stamps, StderrLimits, StderrLog};
 pub use stdio::{

@@ -414,6 +414,24 @@ pub trait Link: fmt::Debug + Send + Sync {
 
     /// Returns what the server said of itself.
     fn server(&self) -> &ServerInfo;
+
+    /// Returns how the server speaks.
+    fn era(&self) -> Era {
+        self.server().revision.era()
+    }
+
+    /// Says of which resources of a server of the modern era news are wanted, in place of what
+    /// was said before, and waits until the server has agreed. Returns those of which it will
+    /// tell. Lists are listened to from the beginning. A server of the legacy era is told by
+    /// requests, and tells of none here.
+    fn listen_to(
+        &self,
+        uris: Vec<Arc<str>>,
+        deadline: Instant,
+    ) -> BoxFuture<'_, Result<Vec<Arc<str>>, LinkError>> {
+        let _ = (uris, deadline);
+        Box::pin(async { Ok(Vec::new()) })
+    }
 }
 
 /// Runs the tasks of a link; the host's task keeper implements it.
