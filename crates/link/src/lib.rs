@@ -17,8 +17,8 @@ pub mod websocket;
 pub use bowline_wire::mcp::Revision;
 pub use limits::ChildLimits;
 pub use link::{
-    Answer, BoxFuture, Exit, KeyHeader, Link, LinkError, LinkEvent, NotSent, OnBehalf, Rename,
-    Request, ServerInfo, Spawner,
+    Answer, BoxFuture, Exit, KeyHeader, Link, LinkError, LinkEvent, NoAnswer, NotSent, OnBehalf,
+    Rename, Request, ServerInfo, Spawner,
 };
 pub use modern::Filter;
 pub use processes::{Processes, Usage};

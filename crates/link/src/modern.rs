@@ -8,6 +8,7 @@
 //! [`params::to_modern`] and sends it as often as its server asks. A request always says the era
 //! that it is sent in, and so does the answer to it.
 
+mod ask;
 pub(crate) mod discover;
 pub(crate) mod listen;
 pub(crate) mod params;

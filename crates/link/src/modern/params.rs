@@ -92,6 +92,13 @@ pub(crate) fn answered(request: &mut Request, responses: Option<&[u8]>, state: O
     request.params = Some(edited(params, vec![change], request));
 }
 
+/// Returns a text without a member of the object at `at`.
+pub(crate) fn taken_out(text: &[u8], at: Span, key: &str) -> Bytes {
+    let mut changes = Vec::new();
+    without(at.of(text), at.start, &[key], &mut changes);
+    applied(text, &changes).into()
+}
+
 /// Returns the members of `_meta` that every request of the modern era has.
 fn said(client: &ClientInfo, abilities: Abilities, level: Option<Level>) -> Vec<u8> {
     let mut members = Vec::new();
@@ -214,17 +221,18 @@ fn edited(params: Bytes, mut changes: Vec<Change>, request: &mut Request) -> Byt
     if let Some(at) = &mut request.progress_at {
         shift(at, &changes);
     }
-    let edits: Vec<_> = changes
-        .iter()
-        .map(|(at, with)| Edit { at: *at, with })
-        .collect();
-    let source = &params[..];
-    Edited {
+    applied(&params, &changes).into()
+}
+
+/// Applies changes that are in the order of their places.
+fn applied(source: &[u8], changes: &[Change]) -> Vec<u8> {
+    let edits = changes.iter().map(|(at, with)| Edit { at: *at, with });
+    let edits: Vec<_> = edits.collect();
+    let edited = Edited {
         source,
         edits: &edits,
-    }
-    .to_vec()
-    .into()
+    };
+    edited.to_vec()
 }
 
 /// Moves a place by what changes before it.
