@@ -354,7 +354,10 @@ impl<D: Desk> Incoming<'_, D> {
             Whose::Of { caller, call } if caller.abilities().has(ability) => {
                 self.ask(id, asked, ability, &caller, call);
             }
-            Whose::Of { .. } => self.desk.reply(undeclared(id, asked)),
+            Whose::Of { caller, .. } => {
+                caller.lacks(ability);
+                self.desk.reply(undeclared(id, asked));
+            }
             Whose::Several => {
                 self.events.changed(Change::Ambiguous);
                 let message =

@@ -119,6 +119,28 @@ impl Sessions {
         Arc::clone(&self.seats).try_acquire_owned().ok().map(Seat)
     }
 
+    /// Returns what seals ids, for whatever else callers keep for this gateway.
+    #[must_use]
+    pub const fn sealing(&self) -> &Seal {
+        &self.seal
+    }
+
+    /// Returns a key that no session has, for callers that have no session.
+    #[must_use]
+    pub fn fresh_key(&self) -> SessionKey {
+        SessionKey(self.next_key.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Returns a principal as it may ask without a session: narrowed by what was set for all.
+    #[must_use]
+    pub fn narrowed(&self, principal: &Arc<Principal>) -> Arc<Principal> {
+        let table = self.table();
+        if table.for_all.is_empty() {
+            return Arc::clone(principal);
+        }
+        Arc::new(principal.narrowed(&table.for_all))
+    }
+
     /// Opens a session and returns it with its id.
     pub fn open(&self, terms: Terms, clock: &dyn Clock) -> Option<(Arc<str>, Arc<Session>)> {
         let issued_s = clock.unix_ms() / 1_000;
@@ -282,7 +304,7 @@ impl Sessions {
     }
 
     fn begin(&self, id: &Arc<str>, terms: Terms, issued_s: u64, clock: &dyn Clock) -> Arc<Session> {
-        let key = SessionKey(self.next_key.fetch_add(1, Ordering::Relaxed));
+        let key = self.fresh_key();
         let at = Beginning {
             now: clock.now(),
             unix_ms: clock.unix_ms(),
