@@ -16,6 +16,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::narrow::{Narrowed, Narrowings};
 use super::{Beginning, Session, Shared, Terms};
+use crate::edge::modern::listen::Listeners;
 use crate::edge::seal::{Seal, Sealed};
 use crate::edge::stream::{Guard, Kept};
 
@@ -48,6 +49,8 @@ pub struct Sessions {
     pub(super) narrowings: Narrowings,
     /// One for each stream that may be open.
     seats: Arc<Semaphore>,
+    /// Who listens without a session.
+    pub(in crate::edge) listeners: Listeners,
 }
 
 /// One of the streams that may be open; free again when dropped.
@@ -110,6 +113,7 @@ impl Sessions {
             table: Mutex::default(),
             narrowings: Narrowings::default(),
             seats: Arc::new(Semaphore::new(STREAMS_MAX)),
+            listeners: Listeners::default(),
         }
     }
 
@@ -255,7 +259,7 @@ impl Sessions {
         self.table().live.values().cloned().collect()
     }
 
-    /// Returns how many sessions are in memory, and how many of them listen.
+    /// Returns how many sessions are in memory, and how many callers listen with one or without.
     #[must_use]
     pub fn count(&self) -> (usize, usize) {
         let table = self.table();
@@ -264,15 +268,16 @@ impl Sessions {
             .values()
             .filter(|session| session.is_listening())
             .count();
-        (table.live.len(), listening)
+        (table.live.len(), listening + self.listeners.count())
     }
 
-    /// Ends every stream on which a session listens, because the gateway goes down. The streams
+    /// Ends every stream on which anybody listens, because the gateway goes down. The streams
     /// of calls end with their answers.
     pub fn close_streams(&self) {
         for session in self.all() {
             session.home.interrupt();
         }
+        self.listeners.close();
     }
 
     fn revive(
@@ -359,10 +364,14 @@ impl Table {
     }
 }
 
-/// What a server says outside calls goes to the stream its session listens on.
+/// What a server says outside calls goes to the stream its session listens on, or to the one that
+/// has no other session.
 impl Audience for Sessions {
     fn tell(&self, session: SessionKey, notification: Bytes) -> bool {
-        let session = self.table().by_key(session);
-        session.is_some_and(|session| session.tell(notification))
+        let found = self.table().by_key(session);
+        match found {
+            Some(session) => session.tell(notification),
+            None => self.listeners.tell(session, &notification),
+        }
     }
 }
