@@ -157,6 +157,7 @@ impl Edge {
             for id in self.sessions.of(token.id()) {
                 self.end_session(&id);
             }
+            self.sessions.listeners.dismiss(token.id());
             self.holds.close(token);
         }
     }

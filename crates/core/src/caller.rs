@@ -108,6 +108,11 @@ pub trait CallerEnd: fmt::Debug + Send + Sync {
         None
     }
 
+    /// Notes that a server wanted to ask what the caller cannot be asked, and was refused.
+    fn lacks(&self, ability: Ability) {
+        let _ = ability;
+    }
+
     /// Takes a question back because its server did.
     fn withdraw(&self, question: QuestionId) {
         let _ = question;

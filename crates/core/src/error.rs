@@ -321,6 +321,17 @@ pub enum CallError {
         /// Whether the request had left.
         execution: Execution,
     },
+    /// The caller brings answers to questions with a state that is not good for this request.
+    #[error("the requestState is not taken: {reason}")]
+    InputRefused {
+        /// What is wrong with it.
+        reason: &'static str,
+        /// What is known of the call that it was given for.
+        execution: Execution,
+    },
+    /// The caller brings answers to a call that waited for them in a process that is no more.
+    #[error("the gateway was restarted while the call waited for these answers")]
+    InputLost,
     /// A peer that has the server, or the executor before it, says why there is no reply.
     #[error("{} server `{server}`{} {}", .failure.before(), .failure.says(), .failure.reason)]
     Elsewhere {

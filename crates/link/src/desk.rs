@@ -12,20 +12,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bowline_core::call::Body;
 use bowline_core::caller::{Ability, CallerEnd, Question};
-use bowline_core::era::Era;
 use bowline_wire::jsonrpc::{write_error, write_result};
-use bowline_wire::mcp::{code, method};
+use bowline_wire::mcp::{code, meta, method};
 use bowline_wire::splice::replace;
 use bowline_wire::{Kind, Message, object};
 use bytes::Bytes;
 use tokio::time::{Instant, timeout_at};
 
 use crate::link::{Answer, Exit, LinkError, LinkEvent};
+use crate::modern::params;
 
 pub(crate) use events::{Change, Events};
+pub(crate) use marks::marked;
+pub(crate) use questions::ability;
+pub(crate) use secrets::wanted as secret_wanted;
 pub(crate) use text::take;
 use waiters::Whose;
-pub(crate) use waiters::{Receiver, Waiter, Waiters};
+pub(crate) use waiters::{ASKED_MAX, Receiver, Waiter, Waiters, now};
 
 /// Ids of requests of the server that we repeat in answers.
 const PEER_ID_BYTES_MAX: usize = 1024;
@@ -52,11 +55,6 @@ pub(crate) trait Desk: Send + Sync + 'static {
 
     /// Returns the name of the server.
     fn server(&self) -> &str;
-
-    /// Returns how the server speaks.
-    fn era(&self) -> Era {
-        Era::Legacy
-    }
 }
 
 /// What was seen and dropped.
@@ -180,7 +178,7 @@ impl<D: Desk> Incoming<'_, D> {
             bytes,
             body,
             body_at,
-            era: self.desk.era(),
+            era: waiter.era,
         }));
     }
 
@@ -219,10 +217,14 @@ impl<D: Desk> Incoming<'_, D> {
             method::RESOURCES_UPDATED => self.told_by_key("uri", |uri, notification| {
                 LinkEvent::ResourceUpdated { uri, notification }
             }),
-            method::TASKS_STATUS => self.told_by_key("taskId", |task, notification| {
-                LinkEvent::TaskStatus { task, notification }
-            }),
+            method::TASKS_STATUS | method::TASKS_NOTIFICATION => {
+                self.told_by_key("taskId", |task, notification| LinkEvent::TaskStatus {
+                    task,
+                    notification,
+                })
+            }
             method::ELICITATION_COMPLETE => self.completed(),
+            method::SUBSCRIPTIONS_ACKNOWLEDGED => self.agreed(),
             method::MESSAGE => self.to_caller_or(LinkEvent::Log),
             _ => self.to_caller_or(LinkEvent::Other),
         }
@@ -254,8 +256,33 @@ impl<D: Desk> Incoming<'_, D> {
             return;
         };
         let asked = self.desk.with(|waiters| waiters.close(id.of(params)));
-        if let Some((caller, Some(question))) = asked {
-            caller.withdraw(question);
+        match asked {
+            Some((caller, Some(question))) => caller.withdraw(question),
+            Some((_, None)) => {}
+            // A server of the modern era so ends a stream of changes, and nothing else.
+            None => {
+                let listening = |id: &u64| self.desk.with(|waiters| waiters.listens(*id));
+                if let Some(id) = own_id(id.of(params)).filter(listening) {
+                    fail(self.desk.as_ref(), id, LinkError::Lost(Exit::Closed));
+                }
+            }
+        }
+    }
+
+    /// The server says what a stream of changes will carry.
+    fn agreed(&self) {
+        let params = self.message.params().unwrap_or_default();
+        let id = object::field(params, "_meta").and_then(|meta| {
+            let meta = meta.of(params);
+            own_id(object::field(meta, meta::SUBSCRIPTION_ID)?.of(meta))
+        });
+        let agreed = id.and_then(|id| self.desk.with(|waiters| waiters.agreed(id)));
+        match agreed {
+            Some(agreed) => {
+                let what = object::field(params, "notifications").map(|at| at.of(params));
+                let _ = agreed.send(Bytes::copy_from_slice(what.unwrap_or(b"{}")));
+            }
+            None => Counts::add(&self.desk.counts().late),
         }
     }
 
@@ -298,8 +325,7 @@ impl<D: Desk> Incoming<'_, D> {
     fn pass(&self, event: impl FnOnce(Bytes) -> LinkEvent) {
         let bytes = self.message.bytes();
         // Copied, so that the event does not hold the whole read buffer.
-        let passed = bytes.len() <= EVENT_BYTES_MAX
-            && self.events.pass(|| event(Bytes::copy_from_slice(bytes)));
+        let passed = bytes.len() <= EVENT_BYTES_MAX && self.events.pass(|| event(untagged(bytes)));
         if !passed {
             Counts::add(&self.desk.counts().dropped);
         }
@@ -316,7 +342,7 @@ impl<D: Desk> Incoming<'_, D> {
             write_result(&mut pong, id, b"{}");
             return self.desk.reply(pong);
         }
-        let Some(ability) = questions::ability(self.message) else {
+        let Some(ability) = ability(self.message) else {
             return self.desk.reply(undeclared(id, asked));
         };
         if ability == Ability::ElicitationForm
@@ -328,7 +354,10 @@ impl<D: Desk> Incoming<'_, D> {
             Whose::Of { caller, call } if caller.abilities().has(ability) => {
                 self.ask(id, asked, ability, &caller, call);
             }
-            Whose::Of { .. } => self.desk.reply(undeclared(id, asked)),
+            Whose::Of { caller, .. } => {
+                caller.lacks(ability);
+                self.desk.reply(undeclared(id, asked));
+            }
             Whose::Several => {
                 self.events.changed(Change::Ambiguous);
                 let message =
@@ -378,7 +407,7 @@ impl<D: Desk> Incoming<'_, D> {
             let message = "too many questions are open, or one with this id is";
             return self.desk.reply(refusal(&id, code::INTERNAL, message));
         }
-        let (request, id_at) = marks::marked(self.message, self.desk.server());
+        let (request, id_at) = marked(self.message, self.desk.server());
         let desk = Arc::downgrade(self.desk);
         let (key, asked) = (id.clone(), asked.to_owned());
         let reply = move |answer: Option<Bytes>| {
@@ -395,6 +424,19 @@ impl<D: Desk> Incoming<'_, D> {
             self.desk
                 .with(|waiters| waiters.questions.name(&id, number));
         }
+    }
+}
+
+/// Returns a notification without the id of the stream it came on, which is ours alone.
+fn untagged(notification: &[u8]) -> Bytes {
+    let tagged = object::field(notification, "params").and_then(|params| {
+        let meta = object::field(params.of(notification), "_meta")?.shift(params.start);
+        object::field(meta.of(notification), meta::SUBSCRIPTION_ID)?;
+        Some(meta)
+    });
+    match tagged {
+        Some(meta) => params::taken_out(notification, meta, meta::SUBSCRIPTION_ID),
+        None => Bytes::copy_from_slice(notification),
     }
 }
 

@@ -5,6 +5,7 @@ pub mod executor;
 pub mod http;
 mod limits;
 pub mod link;
+mod modern;
 mod peer;
 mod processes;
 #[cfg(target_os = "linux")]
@@ -16,9 +17,10 @@ pub mod websocket;
 pub use bowline_wire::mcp::Revision;
 pub use limits::ChildLimits;
 pub use link::{
-    Answer, BoxFuture, Exit, KeyHeader, Link, LinkError, LinkEvent, NotSent, OnBehalf, Rename,
-    Request, ServerInfo, Spawner,
+    Answer, BoxFuture, Exit, KeyHeader, Link, LinkError, LinkEvent, NoAnswer, NotSent, OnBehalf,
+    Rename, Request, ServerInfo, Spawner,
 };
+pub use modern::Filter;
 pub use processes::{Processes, Usage};
 pub use stderr::{LogLine, Stamps, StderrLimits, StderrLog};
 pub use stdio::{

@@ -205,6 +205,9 @@ pub enum LinkError {
     /// The server points elsewhere, and we do not follow.
     #[error("the server redirects: {0}")]
     Redirect(RedirectError),
+    /// The server asked something, and its caller did not answer it.
+    #[error(transparent)]
+    Unanswered(#[from] NoAnswer),
     /// The peer that has the server says why there is no answer.
     #[error("{}", .0.reason)]
     Elsewhere(Arc<Failure>),
@@ -243,6 +246,7 @@ impl LinkError {
             | Self::ContentType { .. }
             | Self::BadHead(_)
             | Self::Redirect(_)
+            | Self::Unanswered(_)
             | Self::Timeout {
                 sent: Sent::Perhaps,
             } => Execution::Unknown,
@@ -270,6 +274,41 @@ pub enum NotSent {
         /// The limit.
         bytes_max: usize,
     },
+}
+
+/// Why a server that asked its caller something has no answer.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum NoAnswer {
+    /// The request is the gateway's own.
+    #[error("the server asks for input, and there is nobody to ask")]
+    Nobody,
+    /// The caller did not declare that it can be asked this.
+    #[error("the server asks for `{method}`, which its caller has not declared")]
+    Undeclared {
+        /// What is asked.
+        method: Arc<str>,
+    },
+    /// The caller gave an error, or nothing.
+    #[error("the caller gave no answer to `{method}`")]
+    Refused {
+        /// What was asked.
+        method: Arc<str>,
+    },
+    /// It asks too much at once.
+    #[error("the server asks more than {questions_max} things at once")]
+    TooMany {
+        /// How many it may ask.
+        questions_max: usize,
+    },
+    /// It asks again and again.
+    #[error("the server asked {rounds_max} times and gave no answer")]
+    Rounds {
+        /// How often it may ask.
+        rounds_max: usize,
+    },
+    /// The answers could not be sent.
+    #[error("what the caller answered was not sent: {0}")]
+    NotSent(Arc<str>),
 }
 
 /// How a link ended.
@@ -414,6 +453,29 @@ pub trait Link: fmt::Debug + Send + Sync {
 
     /// Returns what the server said of itself.
     fn server(&self) -> &ServerInfo;
+
+    /// Returns how the server speaks.
+    fn era(&self) -> Era {
+        self.server().revision.era()
+    }
+
+    /// Returns the era in which the server is best met the next time.
+    fn best_era(&self) -> Era {
+        self.era()
+    }
+
+    /// Says of which resources of a server of the modern era news are wanted, in place of what
+    /// was said before, and waits until the server has agreed. Returns those of which it will
+    /// tell. Lists are listened to from the beginning. A server of the legacy era is told by
+    /// requests, and tells of none here.
+    fn listen_to(
+        &self,
+        uris: Vec<Arc<str>>,
+        deadline: Instant,
+    ) -> BoxFuture<'_, Result<Vec<Arc<str>>, LinkError>> {
+        let _ = (uris, deadline);
+        Box::pin(async { Ok(Vec::new()) })
+    }
 }
 
 /// Runs the tasks of a link; the host's task keeper implements it.

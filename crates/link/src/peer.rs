@@ -1,17 +1,19 @@
 //! One JSON-RPC conversation over a pair of byte streams: who waits, and what is to be written.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use bowline_core::caller::CallerEnd;
 use bowline_core::pending::Sent;
 use bowline_core::sync::lock;
 use bowline_wire::mcp::method;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::{Instant, timeout_at};
 
 use crate::desk::{self, Counts, Desk, Receiver, Waiter, Waiters};
 use crate::link::{Answer, Exit, LinkError, NotSent, Request};
+use crate::modern::listen::Opened;
 use crate::stdio::StdioLimits;
 
 pub(crate) mod frame;
@@ -38,6 +40,8 @@ pub(crate) struct Peer {
     work: Notify,
     /// Wakes requests that wait for room in the queue.
     room: Notify,
+    /// Streams of changes among those who wait.
+    listening: AtomicUsize,
     pub(crate) counts: Counts,
 }
 
@@ -111,17 +115,43 @@ impl Peer {
             phase: watch::Sender::new(Phase::Open),
             work: Notify::new(),
             room: Notify::new(),
+            listening: AtomicUsize::new(0),
             counts: Counts::default(),
         })
     }
 
     /// Sends a request and waits for its answer.
     pub(crate) async fn request(&self, request: Request) -> Result<Answer, LinkError> {
-        let (id, mut answer) = self.register(&request)?;
+        let (waiter, answer) = Waiter::new(&request);
+        let id = self.register(waiter)?;
+        self.carry(id, answer, request).await
+    }
+
+    /// Asks for a stream of changes, with a request of the modern era.
+    pub(crate) fn listen(self: &Arc<Self>, request: Request) -> Opened {
+        let (tell, agreed) = oneshot::channel();
+        let peer = Arc::clone(self);
+        let over = async move {
+            let (waiter, answer) = Waiter::new(&request);
+            let id = peer.register(waiter.listening(tell))?;
+            let _listening = Listening::begin(&peer);
+            peer.carry(id, answer, request).await
+        };
+        let over = Box::pin(over);
+        Opened { agreed, over }
+    }
+
+    /// Sends a request for which somebody waits under `id`.
+    async fn carry(
+        &self,
+        id: u64,
+        mut answer: Receiver,
+        request: Request,
+    ) -> Result<Answer, LinkError> {
         let mut waiting = Waiting {
             peer: self,
             id: Some(id),
-            cancels: request.method != method::INITIALIZE,
+            cancels: !matches!(&*request.method, method::INITIALIZE | method::DISCOVER),
         };
         let frame = frame::request(id, &request, frame::Place::Params);
         let deadline = request.deadline;
@@ -189,7 +219,9 @@ impl Peer {
     }
 
     pub(crate) fn in_flight(&self) -> usize {
-        self.lock().waiters.pending.len()
+        let waiting = self.lock().waiters.pending.len();
+        // A stream of changes is open for as long as the link; nobody waits for its end.
+        waiting.saturating_sub(self.listening.load(Ordering::Relaxed))
     }
 
     /// Waits until no more requests are taken, and tells why and how the process is to go.
@@ -271,18 +303,15 @@ impl Peer {
         lock(&self.state)
     }
 
-    fn register(&self, request: &Request) -> Result<(u64, Receiver), LinkError> {
-        let (waiter, receiver) = Waiter::new(request);
+    fn register(&self, waiter: Waiter) -> Result<u64, LinkError> {
         let mut state = self.lock();
         if let Phase::Ending(exit, _) | Phase::Ended(exit) = state.phase {
             return Err(LinkError::Closed(exit));
         }
-        match state.waiters.pending.register(waiter) {
-            Ok(id) => Ok((id, receiver)),
-            Err(_) => Err(LinkError::Busy {
-                in_flight_max: self.limits.in_flight_max,
-            }),
-        }
+        let busy = |_| LinkError::Busy {
+            in_flight_max: self.limits.in_flight_max,
+        };
+        state.waiters.pending.register(waiter).map_err(busy)
     }
 
     async fn push_when_room(&self, id: u64, mut frame: Vec<u8>) -> Result<(), LinkError> {
@@ -353,6 +382,23 @@ enum Refused {
     Closed(Exit),
     /// Given back, to be tried again.
     Full(Vec<u8>),
+}
+
+/// Counts one stream of changes.
+#[derive(Debug)]
+struct Listening<'a>(&'a Peer);
+
+impl<'a> Listening<'a> {
+    fn begin(peer: &'a Peer) -> Self {
+        peer.listening.fetch_add(1, Ordering::Relaxed);
+        Self(peer)
+    }
+}
+
+impl Drop for Listening<'_> {
+    fn drop(&mut self) {
+        self.0.listening.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// The wait of one caller; dropped early, it takes the request back.

@@ -7,15 +7,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::caller::{Abilities, Ability, CallerEnd};
+use bowline_core::era::{Era, Speaks};
 use thiserror::Error;
 use tokio::io::AsyncRead;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
+use crate::desk::{Desk, Events};
 use crate::limits::ChildLimits;
 use crate::link::{
     Answer, BoxFuture, Exit, Link, LinkError, LinkEvent, Request, ServerInfo, Spawner,
 };
+use crate::modern::listen::{self, Ear, Filter, Listener, Opened};
+use crate::modern::{params, rounds};
 use crate::peer::{Peer, Stop, read_loop, write_loop};
 use crate::processes::Processes;
 use crate::stderr::{LAST_WORDS_LINES, StderrLog, drain, last_words};
@@ -27,6 +31,7 @@ mod process;
 mod tree;
 
 pub use child::Child;
+use handshake::Met;
 pub use process::{Identity, Process, Spawn, Streams};
 
 /// How to start a server.
@@ -49,6 +54,8 @@ pub struct StdioSpec {
     pub child_limits: ChildLimits,
     /// The one session that this link belongs to; absent where it is shared.
     pub owner: Option<Arc<dyn CallerEnd>>,
+    /// How it speaks, as far as that is known.
+    pub speaks: Speaks,
     /// The bounds.
     pub limits: StdioLimits,
 }
@@ -183,6 +190,8 @@ pub struct Seat {
     pub server: Arc<str>,
     /// The one session that this link belongs to; absent where it is shared.
     pub owner: Option<Arc<dyn CallerEnd>>,
+    /// How it speaks, as far as that is known.
+    pub speaks: Speaks,
     /// The bounds.
     pub limits: StdioLimits,
 }
@@ -202,6 +211,7 @@ pub async fn connect(
     let seat = Seat {
         server: spec.server.clone(),
         owner: spec.owner.clone(),
+        speaks: spec.speaks,
         limits: spec.limits,
     };
     connect_over(spec, &seat, stderr, client, deadline, spawner).await
@@ -219,6 +229,43 @@ pub async fn connect_over<S: Spawn + ?Sized>(
     deadline: Instant,
     spawner: &dyn Spawner,
 ) -> Result<(Arc<dyn Link>, mpsc::Receiver<LinkEvent>), ConnectError> {
+    let mut seat = seat.clone();
+    loop {
+        let stderr = Arc::clone(&stderr);
+        match start(spawn, &seat, stderr, &client, deadline, spawner).await {
+            Ok(started) => return Ok(started),
+            // It may be the question about its era that it did not survive.
+            Err(Unstarted::Asked(_)) if seat.speaks == Speaks::Auto => {
+                seat.speaks = Speaks::Only(Era::Legacy);
+            }
+            Err(Unstarted::Asked(error) | Unstarted::Failed(error)) => return Err(error),
+        }
+    }
+}
+
+/// Why a server was not started.
+#[derive(Debug)]
+enum Unstarted {
+    /// It ended when it was asked how it speaks.
+    Asked(ConnectError),
+    /// Anything else.
+    Failed(ConnectError),
+}
+
+impl From<ConnectError> for Unstarted {
+    fn from(error: ConnectError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+async fn start<S: Spawn + ?Sized>(
+    spawn: &S,
+    seat: &Seat,
+    stderr: Arc<StderrLog>,
+    client: &ClientInfo,
+    deadline: Instant,
+    spawner: &dyn Spawner,
+) -> Result<(Arc<dyn Link>, mpsc::Receiver<LinkEvent>), Unstarted> {
     let log_before = stderr.stamps().newest();
     let mut process = spawn.spawn(deadline).await?;
     let identity = process.identity();
@@ -226,6 +273,7 @@ pub async fn connect_over<S: Spawn + ?Sized>(
     // Dropped before the end, it kills what was started.
     let mut starting = Starting(Some(peer.clone()));
     let (events, heard) = mpsc::channel(seat.limits.events_max.max(1));
+    let events = Arc::new(Events::new(events));
     let mut followed = Vec::new();
     let streams = process.streams();
     if let Some(stdin) = streams.stdin {
@@ -233,7 +281,7 @@ pub async fn connect_over<S: Spawn + ?Sized>(
     }
     if let Some(stdout) = streams.stdout {
         let stamps = stderr.stamps().clone();
-        let task = read_loop(peer.clone(), events, stamps, stdout);
+        let task = read_loop(peer.clone(), Arc::clone(&events), stamps, stdout);
         followed.push(spawn_followed(spawner, "link.reader", task));
     }
     if let Some(pipe) = streams.stderr {
@@ -243,23 +291,84 @@ pub async fn connect_over<S: Spawn + ?Sized>(
     let keeping = keeper::keep(process, peer.clone(), followed, seat.limits);
     spawner.spawn("link.keeper", Box::pin(keeping));
 
-    match handshake::shake(&peer, &client, abilities(seat.owner.as_ref()), deadline).await {
-        Ok(info) => {
+    let abilities = abilities(seat.owner.as_ref());
+    match handshake::meet(&peer, client, seat.speaks, abilities, deadline).await {
+        Ok(met) => {
             starting.0 = None;
             let link = StdioLink {
-                peer,
                 pid: identity.pid(),
                 processes: identity.processes(),
-                info,
+                listener: listen(&met.info, &peer, events, client, spawner),
+                peer,
+                met,
+                client: client.clone(),
             };
+            if let Some(listener) = &link.listener {
+                listener.begun(deadline).await;
+            }
             Ok((Arc::new(link), heard))
         }
         Err(failure) => {
             drop(starting);
             let exit = peer.ended().await;
             let stderr_tail = stderr.tail(log_before, LAST_WORDS_LINES);
-            Err(failure.explain(seat.server.clone(), exit, stderr_tail))
+            let asked = failure.was_asked();
+            let error = failure.explain(seat.server.clone(), exit, stderr_tail);
+            match asked {
+                true => Err(Unstarted::Asked(error)),
+                false => Err(Unstarted::Failed(error)),
+            }
         }
+    }
+}
+
+/// Listens to a server that is to be listened to.
+fn listen(
+    info: &ServerInfo,
+    peer: &Arc<Peer>,
+    events: Arc<Events>,
+    client: &ClientInfo,
+    spawner: &dyn Spawner,
+) -> Option<Arc<Listener>> {
+    if info.revision.era() == Era::Legacy {
+        return None;
+    }
+    let listener = Arc::new(Listener::default());
+    let ear = Arc::new(PipeEar {
+        peer: Arc::clone(peer),
+        events,
+    });
+    let declared = Filter::declared(&info.initialize);
+    let listening = listen::listen(ear, Arc::clone(&listener), client.clone(), declared);
+    spawner.spawn("link.listener", Box::pin(listening));
+    Some(listener)
+}
+
+/// How a server is listened to whose messages all come on one stream.
+#[derive(Debug)]
+struct PipeEar {
+    peer: Arc<Peer>,
+    events: Arc<Events>,
+}
+
+impl Ear for PipeEar {
+    fn open(self: &Arc<Self>, request: Request) -> Opened {
+        self.peer.listen(request)
+    }
+
+    fn server(&self) -> &str {
+        self.peer.server()
+    }
+
+    fn events(&self) -> &Events {
+        &self.events
+    }
+
+    fn gone(&self) -> BoxFuture<'_, Exit> {
+        Box::pin(async {
+            let (exit, _) = self.peer.ending().await;
+            exit
+        })
     }
 }
 
@@ -317,12 +426,28 @@ struct StdioLink {
     pid: u32,
     /// Where they are on this machine.
     processes: Option<Processes>,
-    info: ServerInfo,
+    met: Met,
+    client: ClientInfo,
+    /// Present where the server is of the modern era.
+    listener: Option<Arc<Listener>>,
 }
 
 impl Link for StdioLink {
-    fn request(&self, request: Request) -> BoxFuture<'_, Result<Answer, LinkError>> {
-        Box::pin(self.peer.request(request))
+    fn request(&self, mut request: Request) -> BoxFuture<'_, Result<Answer, LinkError>> {
+        match (request.era, self.era()) {
+            (Era::Legacy, Era::Legacy) | (Era::Modern, Era::Modern) => {
+                Box::pin(self.peer.request(request))
+            }
+            (Era::Modern, Era::Legacy) => {
+                params::to_legacy(&mut request);
+                Box::pin(self.peer.request(request))
+            }
+            (Era::Legacy, Era::Modern) => {
+                let server = self.peer.server();
+                let once = |request| self.peer.request(request);
+                Box::pin(rounds::drive(server, &self.client, request, once))
+            }
+        }
     }
 
     fn notify(&self, method: &str, params: Option<&[u8]>) -> Result<(), LinkError> {
@@ -355,7 +480,24 @@ impl Link for StdioLink {
     }
 
     fn server(&self) -> &ServerInfo {
-        &self.info
+        &self.met.info
+    }
+
+    fn best_era(&self) -> Era {
+        self.met.best
+    }
+
+    fn listen_to(
+        &self,
+        uris: Vec<Arc<str>>,
+        deadline: Instant,
+    ) -> BoxFuture<'_, Result<Vec<Arc<str>>, LinkError>> {
+        Box::pin(async move {
+            match &self.listener {
+                Some(listener) => listener.listen_to(uris, deadline).await,
+                None => Ok(Vec::new()),
+            }
+        })
     }
 }
 

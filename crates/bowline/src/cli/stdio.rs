@@ -4,6 +4,7 @@ mod deliver;
 mod lines;
 mod listen;
 mod message;
+mod modern;
 mod shim;
 pub(super) mod start;
 
@@ -21,6 +22,8 @@ use tokio::task::JoinSet;
 
 use self::lines::{Line, Lines};
 use self::message::{Kind, Trouble};
+use self::modern::listen::Listening;
+use self::modern::{Itself, UnderWay};
 use self::shim::Shim;
 use self::start::Starter;
 use super::Context;
@@ -33,6 +36,8 @@ use crate::state::Run;
 const REQUESTS_MAX: usize = 64;
 /// Messages that are under way or wait their turn; a request beyond is refused.
 const MESSAGES_MAX: usize = 1024;
+/// Streams of changes that one client may have open.
+const LISTENING_MAX: usize = 64;
 /// Lines that wait to be read by the client.
 const OUTPUT_LINES_MAX: usize = 256;
 /// Longest wait for answers after the client has said all.
@@ -88,6 +93,8 @@ where
         places: Arc::new(Semaphore::new(REQUESTS_MAX)),
         messages: JoinSet::new(),
         listener: JoinSet::new(),
+        listening: JoinSet::new(),
+        under_way: UnderWay::default(),
     };
     let mut input = Lines::new(input);
     loop {
@@ -98,6 +105,7 @@ where
             },
             _ = writer.join_next() => return,
             Some(_) = traffic.messages.join_next(), if !traffic.messages.is_empty() => {}
+            Some(_) = traffic.listening.join_next(), if !traffic.listening.is_empty() => {}
         }
     }
     tokio::select! {
@@ -131,6 +139,10 @@ struct Traffic {
     messages: JoinSet<()>,
     /// The stream of messages that belong to no request.
     listener: JoinSet<()>,
+    /// The streams of changes of a client without a session.
+    listening: JoinSet<()>,
+    /// The requests of a client without a session.
+    under_way: UnderWay,
 }
 
 impl Traffic {
@@ -162,16 +174,64 @@ impl Traffic {
                         .spawn(listen::listen(self.shim.clone(), self.lines.clone()));
                 }
             }
-            Some(Kind::Request { id, .. }) => self.request(line, id).await,
+            Some(Kind::Request { id, method }) => match Itself::read(&line) {
+                Some(itself) if method == "subscriptions/listen" => {
+                    self.listen(line, itself, id).await;
+                }
+                Some(itself) => self.ask(line, itself, id).await,
+                None => self.request(line, id).await,
+            },
+            Some(Kind::Notification { method })
+                if method == "notifications/cancelled" && self.under_way.cancel(&line) => {}
             Some(Kind::Notification { .. } | Kind::Answer { .. }) => self.notify(line).await,
         }
     }
 
-    async fn request(&mut self, line: Bytes, id: String) {
-        if self.messages.len() >= MESSAGES_MAX {
-            let full = Trouble::not_started("Too many requests are under way; try again later.");
+    /// Asks for a client that has no session.
+    async fn ask(&mut self, line: Bytes, itself: Itself, id: String) {
+        let Some(id) = self.enter(id).await else {
+            return;
+        };
+        let (shim, lines, places) = (self.shim.clone(), self.lines.clone(), self.places.clone());
+        let own = id.clone();
+        let task = self.messages.spawn(async move {
+            let _place = places.acquire().await;
+            shim.ask(line, &itself, &own, &lines).await;
+        });
+        self.under_way.begin(&id, task);
+    }
+
+    /// Opens a stream of changes, which takes no place of a request.
+    async fn listen(&mut self, line: Bytes, itself: Itself, id: String) {
+        if self.listening.len() >= LISTENING_MAX {
+            let full = Trouble::not_started("Too many streams are open; close one first.");
             return self.say(full.answer(&id)).await;
         }
+        let listening = Listening {
+            shim: self.shim.clone(),
+            line,
+            itself,
+            id: id.clone(),
+            lines: self.lines.clone(),
+        };
+        let task = self.listening.spawn(listening.run());
+        self.under_way.begin(&id, task);
+    }
+
+    /// Lets one more request in, or answers it.
+    async fn enter(&self, id: String) -> Option<String> {
+        if self.messages.len() < MESSAGES_MAX {
+            return Some(id);
+        }
+        let full = Trouble::not_started("Too many requests are under way; try again later.");
+        self.say(full.answer(&id)).await;
+        None
+    }
+
+    async fn request(&mut self, line: Bytes, id: String) {
+        let Some(id) = self.enter(id).await else {
+            return;
+        };
         let (shim, lines, places) = (self.shim.clone(), self.lines.clone(), self.places.clone());
         self.messages.spawn(async move {
             let _place = places.acquire().await;
@@ -185,9 +245,13 @@ impl Traffic {
             self.messages.join_next().await;
         }
         let (shim, lines) = (self.shim.clone(), self.lines.clone());
+        let stateless = self.under_way.is_used() && !shim.is_introduced();
         self.messages.spawn(async move {
             // A notification has nobody who could be told.
-            let _trouble = shim.notify(line, &lines).await;
+            let _trouble = match stateless {
+                true => shim.mention(line).await,
+                false => shim.notify(line, &lines).await,
+            };
         });
     }
 
@@ -199,5 +263,6 @@ impl Traffic {
     async fn drain(&mut self) {
         while self.messages.join_next().await.is_some() {}
         self.listener.shutdown().await;
+        self.listening.shutdown().await;
     }
 }

@@ -91,20 +91,25 @@ pub(super) fn knows(edge: &Edge, session: &Session) {
     session.knows_all(lists(edge, &session.asker(), &session.scope));
 }
 
-fn lists(edge: &Edge, principal: &Principal, scope: &Scope) -> Lists {
+/// Returns what a caller sees of the lists.
+pub(super) fn lists(edge: &Edge, principal: &Principal, scope: &Scope) -> Lists {
     Lists::from(|kind| edge.host.view(principal, scope, kind).fingerprint)
 }
 
-/// Tells each session whose own view is another than the one it knows. Views are computed once
-/// for each kind of caller, not for each session.
+/// Tells everyone who listens, with a session or without, whose own view is another than the one
+/// it knows. Views are computed once for each kind of caller, not for each of them.
 pub(crate) fn tell(edge: &Edge) {
     let mut views: HashMap<(Arc<Principal>, Scope), Lists> = HashMap::new();
+    let mut seen = |asker: &Arc<Principal>, scope: &Scope| {
+        let key = (Arc::clone(asker), scope.clone());
+        let view = views.entry(key);
+        view.or_insert_with(|| lists(edge, asker, scope)).clone()
+    };
     for session in edge.sessions.all() {
-        let asker = session.asker();
-        let key = (Arc::clone(&asker), session.scope.clone());
-        let lists = views
-            .entry(key)
-            .or_insert_with(|| lists(edge, &asker, &session.scope));
-        session.announce(lists);
+        session.announce(&seen(&session.asker(), &session.scope));
+    }
+    for listener in edge.sessions.listeners.all() {
+        let (asker, scope) = listener.asker();
+        listener.announce(&seen(asker, scope));
     }
 }

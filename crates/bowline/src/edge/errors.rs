@@ -11,7 +11,7 @@ use http::StatusCode;
 use serde_json::{Map, Value, json};
 
 /// Every code word there is; each has a page in `docs/errors/`.
-pub const CODES: [&str; 45] = [
+pub const CODES: [&str; 47] = [
     "server_not_found",
     "tool_not_found",
     "prompt_not_found",
@@ -47,6 +47,8 @@ pub const CODES: [&str; 45] = [
     "answer_too_large",
     "bad_answer",
     "cancelled",
+    "input_refused",
+    "input_lost",
     "elsewhere",
     // Said over the broker only: here they are the peer_code of elsewhere.
     "expired",
@@ -79,7 +81,9 @@ pub const fn status(error: &CallError) -> StatusCode {
         | CallError::UnknownPrompt { .. }
         | CallError::UnknownResource { .. }
         | CallError::UnknownTask { .. } => StatusCode::NOT_FOUND,
-        CallError::AmbiguousTask { .. } | CallError::KeyConflict { .. } => StatusCode::CONFLICT,
+        CallError::AmbiguousTask { .. }
+        | CallError::KeyConflict { .. }
+        | CallError::InputRefused { .. } => StatusCode::CONFLICT,
         CallError::HeaderMismatch { .. } => StatusCode::BAD_REQUEST,
         CallError::Denied { .. } | CallError::PinChanged { .. } => StatusCode::FORBIDDEN,
         CallError::TooManyCalls { .. }
@@ -95,6 +99,7 @@ pub const fn status(error: &CallError) -> StatusCode {
         | CallError::StartFailed { .. }
         | CallError::SendFailed { .. }
         | CallError::Cancelled { .. }
+        | CallError::InputLost
         | CallError::NotStored { .. }
         | CallError::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
         CallError::StartTimeout { .. } | CallError::Timeout { .. } => StatusCode::GATEWAY_TIMEOUT,
@@ -202,6 +207,7 @@ pub fn advice(error: &CallError) -> String {
         }
         CallError::ConnectionLost { .. }
         | CallError::HttpStatus { .. }
+        | CallError::InputLost
         | CallError::NoMessage { .. } => UNKNOWN.to_owned(),
         CallError::Throttled {
             execution: Execution::NotStarted,
@@ -209,6 +215,7 @@ pub fn advice(error: &CallError) -> String {
         } => "The call did not run; wait and repeat it.".to_owned(),
         CallError::Timeout { execution, .. }
         | CallError::Throttled { execution, .. }
+        | CallError::InputRefused { execution, .. }
         | CallError::Cancelled { execution } => match execution {
             Execution::NotStarted => "The call did not run and may be repeated.".to_owned(),
             Execution::Unknown | Execution::Completed => UNKNOWN.to_owned(),
@@ -318,6 +325,7 @@ pub fn answer(id: &[u8], error: &CallError) -> Bytes {
         | CallError::UnknownServer { .. }
         | CallError::UnknownPrompt { .. }
         | CallError::UnknownTask { .. }
+        | CallError::InputRefused { .. }
         | CallError::AmbiguousTask { .. } => code::INVALID_PARAMS,
         CallError::UnknownResource { .. } => RESOURCE_NOT_FOUND,
         CallError::HeaderMismatch { .. } => code::HEADER_MISMATCH,

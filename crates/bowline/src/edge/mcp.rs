@@ -250,7 +250,7 @@ fn resume(caller: Caller<'_>, session: &Arc<Session>, id: &HeaderValue) -> Optio
 }
 
 /// Calls must find a connection however many listen.
-fn too_many_streams() -> Answer {
+pub(super) fn too_many_streams() -> Answer {
     let message = "too many streams are open; try again later";
     let mut answer = failure(
         StatusCode::SERVICE_UNAVAILABLE,

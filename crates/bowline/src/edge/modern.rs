@@ -3,6 +3,7 @@
 mod call;
 mod discover;
 mod headers;
+pub(super) mod listen;
 mod lists;
 mod read;
 mod result;
@@ -109,6 +110,7 @@ async fn request(caller: Caller<'_>, message: &Message) -> Answer {
     }
     match asked.method {
         method::DISCOVER => discover::answer(asked).await,
+        method::SUBSCRIPTIONS_LISTEN => Box::pin(listen::open(asked)).await,
         _ => read::Refused::Method.answer(message.id()),
     }
 }

@@ -1,4 +1,4 @@
-//! Session ids that carry their session, sealed so that only this gateway can make or read them.
+//! Text that only this gateway can make or read: ids of sessions, and what else callers keep for it.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -14,8 +14,27 @@ const NONCE_BYTES: usize = 24;
 /// No id is longer; a longer header value is not looked at.
 pub const ID_CHARS_MAX: usize = 512;
 
-/// Bound into every seal, so that nothing sealed for another use passes as a session.
-const USE: &[u8] = b"bowline session 1";
+/// What something is sealed for. Bound into the seal, so that nothing sealed for one use passes
+/// for another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// The id of a session.
+    Session,
+    /// The state of a request that its caller is to send again with answers.
+    State,
+    /// The id of a task.
+    Task,
+}
+
+impl Use {
+    const fn bound(self) -> &'static [u8] {
+        match self {
+            Self::Session => b"bowline session 1",
+            Self::State => b"bowline request state 1",
+            Self::Task => b"bowline task 1",
+        }
+    }
+}
 
 /// What a session id says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +53,7 @@ pub struct Sealed {
     pub abilities: Abilities,
 }
 
-/// Makes and opens session ids.
+/// Seals and opens.
 pub struct Seal(XChaCha20Poly1305);
 
 impl std::fmt::Debug for Seal {
@@ -50,20 +69,37 @@ impl Seal {
         Self(XChaCha20Poly1305::new(&Key::from(*key)))
     }
 
+    /// Seals `text` for one use; `None` when the system gives no randomness.
+    #[must_use]
+    pub fn close(&self, purpose: Use, text: &[u8]) -> Option<String> {
+        let mut nonce = [0; NONCE_BYTES];
+        getrandom::fill(&mut nonce).ok()?;
+        let payload = Payload {
+            msg: text,
+            aad: purpose.bound(),
+        };
+        let box_ = self.0.encrypt(&XNonce::from(nonce), payload).ok()?;
+        let mut sealed = Vec::from(nonce);
+        sealed.extend_from_slice(&box_);
+        Some(URL_SAFE_NO_PAD.encode(sealed))
+    }
+
+    /// Opens what was sealed for this use; `None` when this gateway did not seal it.
+    #[must_use]
+    pub fn disclose(&self, purpose: Use, sealed: &str) -> Option<Vec<u8>> {
+        let bytes = URL_SAFE_NO_PAD.decode(sealed).ok()?;
+        let (nonce, box_) = bytes.split_first_chunk::<NONCE_BYTES>()?;
+        let payload = Payload {
+            msg: box_,
+            aad: purpose.bound(),
+        };
+        self.0.decrypt(&XNonce::from(*nonce), payload).ok()
+    }
+
     /// Seals a session into an id; `None` when the system gives no randomness.
     #[must_use]
     pub fn seal(&self, sealed: &Sealed) -> Option<String> {
-        let mut nonce = [0; NONCE_BYTES];
-        getrandom::fill(&mut nonce).ok()?;
-        let text = encode(sealed);
-        let payload = Payload {
-            msg: &text,
-            aad: USE,
-        };
-        let box_ = self.0.encrypt(&XNonce::from(nonce), payload).ok()?;
-        let mut id = Vec::from(nonce);
-        id.extend_from_slice(&box_);
-        Some(URL_SAFE_NO_PAD.encode(id))
+        self.close(Use::Session, &encode(sealed))
     }
 
     /// Opens an id; `None` when this gateway did not make it.
@@ -72,29 +108,27 @@ impl Seal {
         if id.len() > ID_CHARS_MAX {
             return None;
         }
-        let bytes = URL_SAFE_NO_PAD.decode(id).ok()?;
-        let (nonce, box_) = bytes.split_first_chunk::<NONCE_BYTES>()?;
-        let payload = Payload {
-            msg: box_,
-            aad: USE,
-        };
-        let text = self.0.decrypt(&XNonce::from(*nonce), payload).ok()?;
-        decode(&text)
+        decode(&self.disclose(Use::Session, id)?)
+    }
+}
+
+/// Writes an endpoint as a line: no server has a name with a slash.
+#[must_use]
+pub fn scope_line(scope: &Scope) -> String {
+    match scope {
+        Scope::All => String::new(),
+        Scope::Server(server) => server.as_ref().to_owned(),
+        Scope::Profile(profile) => format!("/{profile}"),
     }
 }
 
 /// Time, scope, revision, principal, abilities and credential as lines: none of them holds a line
 /// break.
 fn encode(sealed: &Sealed) -> Vec<u8> {
-    let scope = match &sealed.scope {
-        Scope::All => String::new(),
-        Scope::Server(server) => server.as_ref().to_owned(),
-        // No server has such a name.
-        Scope::Profile(profile) => format!("/{profile}"),
-    };
     format!(
-        "{}\n{scope}\n{}\n{}\n{}\n{}",
+        "{}\n{}\n{}\n{}\n{}\n{}",
         sealed.issued_s,
+        scope_line(&sealed.scope),
         sealed.revision,
         sealed.principal,
         sealed.abilities.bits(),
@@ -187,6 +221,8 @@ mod tests {
             assert_eq!(seal.open(&forged), None, "byte {at}");
         }
         assert_eq!(Seal::new(&[8; 32]).open(&id), None);
+        let other = seal.close(Use::State, &encode(&sealed())).unwrap();
+        assert_eq!(seal.open(&other), None, "sealed for another use");
         assert_eq!(seal.open(""), None);
         assert_eq!(seal.open(&"A".repeat(10_000)), None);
     }

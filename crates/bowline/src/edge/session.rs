@@ -61,6 +61,19 @@ impl News {
         }
     }
 
+    /// Whether any of the lists they are about differs.
+    pub(super) fn differs(self, known: &Lists, lists: &Lists) -> bool {
+        let mut own = self.lists().iter().copied();
+        own.any(|kind| known.get(kind) != lists.get(kind))
+    }
+
+    /// Takes over the lists they are about.
+    pub(super) fn learn(self, known: &mut Lists, lists: &Lists) {
+        for kind in self.lists().iter().copied() {
+            *known.get_mut(kind) = *lists.get(kind);
+        }
+    }
+
     /// Returns the lists they are about.
     const fn lists(self) -> &'static [ListKind] {
         match self {
@@ -302,11 +315,7 @@ impl Session {
         }
         let mut known = lock(&self.known);
         for news in News::ALL {
-            let lists_of = news.lists().iter().copied();
-            if lists_of
-                .clone()
-                .all(|kind| known.get(kind) == lists.get(kind))
-            {
+            if !news.differs(&known, lists) {
                 continue;
             }
             let mut message = Vec::new();
@@ -314,9 +323,7 @@ impl Session {
             if !self.say(message.into()) {
                 return;
             }
-            for kind in lists_of {
-                *known.get_mut(kind) = *lists.get(kind);
-            }
+            news.learn(&mut known, lists);
         }
     }
 

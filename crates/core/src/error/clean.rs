@@ -58,6 +58,8 @@ impl CallError {
             | Self::Throttled { .. }
             | Self::AnswerTooLarge { .. }
             | Self::Cancelled { .. }
+            | Self::InputRefused { .. }
+            | Self::InputLost
             | Self::ShuttingDown => None,
         }
     }

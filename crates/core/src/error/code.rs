@@ -42,6 +42,8 @@ impl CallError {
             Self::AnswerTooLarge { .. } => "answer_too_large",
             Self::BadAnswer { .. } => "bad_answer",
             Self::Cancelled { .. } => "cancelled",
+            Self::InputRefused { .. } => "input_refused",
+            Self::InputLost => "input_lost",
             Self::Elsewhere { .. } => "elsewhere",
         }
     }

@@ -12,8 +12,11 @@ impl CallError {
             | Self::UnknownPrompt { .. }
             | Self::UnknownResource { .. }
             | Self::UnknownTask { .. } => Class::NotFound,
-            Self::HeaderMismatch { .. } => Class::Invalid,
-            Self::AmbiguousTask { .. } | Self::KeyConflict { .. } => Class::Invalid,
+            Self::AmbiguousTask { .. }
+            | Self::KeyConflict { .. }
+            | Self::InputRefused { .. }
+            | Self::HeaderMismatch { .. } => Class::Invalid,
+            Self::InputLost => Class::ConnectionLost,
             Self::Denied { .. } | Self::BudgetSpent { .. } | Self::PinChanged { .. } => {
                 Class::Denied
             }
@@ -58,8 +61,8 @@ impl CallError {
     pub fn counts_against_server(&self) -> bool {
         match self {
             Self::Throttled { .. } => true,
-            // Whoever has the server judges it.
-            Self::Elsewhere { .. } => false,
+            // Whoever has the server judges it; and that we went down is no fault of it.
+            Self::Elsewhere { .. } | Self::InputLost => false,
             other => other.class().counts_against_server(),
         }
     }
@@ -70,12 +73,14 @@ impl CallError {
         match self {
             Self::Timeout { execution, .. }
             | Self::Throttled { execution, .. }
+            | Self::InputRefused { execution, .. }
             | Self::Cancelled { execution } => *execution,
             Self::Elsewhere { failure, .. } => failure.execution,
             // What comes in place of an answer may come after the request went through.
-            Self::ConnectionLost { .. } | Self::HttpStatus { .. } | Self::NoMessage { .. } => {
-                Execution::Unknown
-            }
+            Self::ConnectionLost { .. }
+            | Self::HttpStatus { .. }
+            | Self::NoMessage { .. }
+            | Self::InputLost => Execution::Unknown,
             Self::AnswerTooLarge { .. }
             | Self::BadAnswer { .. }
             | Self::BadOutput { .. }
@@ -163,6 +168,8 @@ impl CallError {
             | Self::BadAnswer { .. }
             | Self::BadOutput { .. }
             | Self::Refused { .. }
+            | Self::InputRefused { .. }
+            | Self::InputLost
             | Self::Cancelled { .. } => Retry::Never,
         }
     }
@@ -208,6 +215,8 @@ impl CallError {
             | Self::Ejected { .. }
             | Self::Resting { .. }
             | Self::Cancelled { .. }
+            | Self::InputRefused { .. }
+            | Self::InputLost
             | Self::ShuttingDown => Origin::Gateway,
         }
     }

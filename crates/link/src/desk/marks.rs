@@ -11,7 +11,7 @@ pub(crate) const SERVER_MARK: &str = "dev.bowline/server";
 
 /// Returns the question with the name of its server in `params._meta`, whatever the server itself
 /// wrote there, and where its id stands.
-pub(super) fn marked(message: &Message, server: &str) -> (Bytes, Range<usize>) {
+pub(crate) fn marked(message: &Message, server: &str) -> (Bytes, Range<usize>) {
     let mut name = Vec::new();
     write_string(&mut name, server);
     let bytes = edited(message, &name);

@@ -39,7 +39,7 @@ const HARMLESS: [&str; 6] = ["progress", "page", "next", "continuation", "cursor
 const DEPTH_MAX: usize = 4;
 
 /// Returns the property by which a form asks for a secret.
-pub(super) fn wanted(params: &[u8]) -> Option<Cow<'_, str>> {
+pub(crate) fn wanted(params: &[u8]) -> Option<Cow<'_, str>> {
     let schema = object::field(params, "requestedSchema")?.of(params);
     wanted_by(schema, DEPTH_MAX)
 }

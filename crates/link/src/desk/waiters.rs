@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::caller::{CallerEnd, QuestionId, SessionKey};
+use bowline_core::era::Era;
 use bowline_core::pending::{Pending, Sent};
 use bytes::Bytes;
 use tokio::sync::oneshot;
@@ -13,7 +14,7 @@ use super::questions::{Open, Questions};
 use crate::link::{Answer, LinkError, Request};
 
 /// How long a call may wait for a person in all, before its own time runs on.
-const ASKED_MAX: Duration = Duration::from_secs(3_600);
+pub(crate) const ASKED_MAX: Duration = Duration::from_secs(3_600);
 
 /// A question that is open when the time is up gives the call at least this much more.
 const GRACE: Duration = Duration::from_secs(1);
@@ -27,11 +28,22 @@ pub(crate) struct Waiter {
     pub(crate) answer: oneshot::Sender<Result<Answer, LinkError>>,
     /// The caller's id.
     pub(crate) reply_id: Bytes,
+    /// The era that the request was sent in.
+    pub(crate) era: Era,
     /// Absent for requests of the gateway's own.
     pub(crate) caller: Option<Arc<dyn CallerEnd>>,
     /// The caller's progress token, as it wrote it.
     token: Option<Bytes>,
     asked: Asked,
+    /// Present where it is no call, but a stream of changes.
+    stream: Option<Stream>,
+}
+
+/// A stream of changes that is asked for or open.
+#[derive(Debug)]
+struct Stream {
+    /// Takes what the server agrees to; absent once it did.
+    agreed: Option<oneshot::Sender<Bytes>>,
 }
 
 /// The time a call has spent waiting for its own caller.
@@ -78,11 +90,21 @@ impl Waiter {
         let waiter = Self {
             answer,
             reply_id: request.reply_id.clone(),
+            era: request.era,
             caller: request.caller.clone(),
             token,
             asked: Asked::default(),
+            stream: None,
         };
         (waiter, receiver)
+    }
+
+    /// Makes it one that waits for a stream of changes; `agreed` takes what the server agrees to.
+    pub(crate) fn listening(mut self, agreed: oneshot::Sender<Bytes>) -> Self {
+        self.stream = Some(Stream {
+            agreed: Some(agreed),
+        });
+        self
     }
 }
 
@@ -154,6 +176,17 @@ impl Waiters {
             },
             None => Whose::Nobody,
         }
+    }
+
+    /// Whether a request is a stream of changes.
+    pub(super) fn listens(&self, id: u64) -> bool {
+        let waiter = self.pending.get(id);
+        waiter.is_some_and(|waiter| waiter.stream.is_some())
+    }
+
+    /// Takes out who is to be told what the server agrees to.
+    pub(super) fn agreed(&mut self, id: u64) -> Option<oneshot::Sender<Bytes>> {
+        self.pending.get_mut(id)?.stream.as_mut()?.agreed.take()
     }
 
     /// Returns a caller of this session that waits.
@@ -242,6 +275,6 @@ impl Unasked {
     clippy::disallowed_methods,
     reason = "how long a person takes is measured on the clock that deadlines go by"
 )]
-fn now() -> Instant {
+pub(crate) fn now() -> Instant {
     Instant::now()
 }

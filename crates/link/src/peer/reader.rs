@@ -6,13 +6,12 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt};
-use tokio::sync::mpsc;
 use tracing::warn;
 
 use super::lines::{Line, Lines};
 use super::{Peer, Stop};
 use crate::desk::{self, Events};
-use crate::link::{Exit, LinkError, LinkEvent};
+use crate::link::{Exit, LinkError};
 use crate::stderr::Stamps;
 
 /// Noise is reported at most this often.
@@ -21,14 +20,14 @@ const NOISE_EVERY_MS: u64 = 1_000;
 /// Reads until the stream or the link ends.
 pub(crate) async fn read_loop<R: AsyncRead + Unpin>(
     peer: Arc<Peer>,
-    events: mpsc::Sender<LinkEvent>,
+    events: Arc<Events>,
     stamps: Arc<Stamps>,
     mut stream: R,
 ) {
     let mut lines = Lines::new(peer.limits.line_bytes_max, peer.limits.discard_bytes_max);
     let mut reader = Reader {
         peer: &peer,
-        events: Events::new(events),
+        events,
         stamps: &stamps,
         noise_reported: 0,
         noise_due_ms: 0,
@@ -69,7 +68,7 @@ pub(crate) async fn read_loop<R: AsyncRead + Unpin>(
 #[derive(Debug)]
 struct Reader<'a> {
     peer: &'a Arc<Peer>,
-    events: Events,
+    events: Arc<Events>,
     stamps: &'a Stamps,
     /// How many lines of noise were reported.
     noise_reported: u64,

@@ -14,6 +14,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::*;
+use crate::desk::Events;
 use crate::link::{LinkEvent, Rename};
 use crate::stderr::Stamps;
 
@@ -55,7 +56,12 @@ impl Scene {
         let (sender, events) = mpsc::channel(limits.events_max);
         spawn(write_loop(peer.clone(), to_server));
         let stamps = Stamps::new(|| 0);
-        let reader = spawn(read_loop(peer.clone(), sender, stamps, from_server));
+        let reader = spawn(read_loop(
+            peer.clone(),
+            Arc::new(Events::new(sender)),
+            stamps,
+            from_server,
+        ));
         Self {
             peer,
             heard: BufReader::new(heard),

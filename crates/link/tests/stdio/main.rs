@@ -12,6 +12,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_core::era::{Era, Speaks};
 use bowline_link::{
     Answer, BoxFuture, ChildLimits, ClientInfo, ConnectError, Link, LinkError, LinkEvent, Reaper,
     Request, Spawner, Stamps, StderrLimits, StderrLog, StdioLimits, StdioSpec, connect,
@@ -25,6 +26,7 @@ use tokio::time::Instant;
 mod calls;
 mod ends;
 mod limits;
+mod modern;
 mod reaping;
 mod starts;
 
@@ -85,6 +87,7 @@ impl Scene {
             },
             child_limits: ChildLimits::default(),
             owner: None,
+            speaks: Speaks::Only(Era::Legacy),
             limits: StdioLimits::default(),
         };
         let limits = StderrLimits::default();
@@ -149,7 +152,7 @@ fn request(params: impl Into<Bytes>) -> Request {
         trace: None,
         key: None,
         on_behalf: None,
-        era: bowline_core::era::Era::Legacy,
+        era: Era::Legacy,
         mirrors: None,
     }
 }

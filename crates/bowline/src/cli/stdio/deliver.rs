@@ -157,7 +157,7 @@ impl Wanted<'_> {
     }
 }
 
-fn is_stream(response: &Response<Incoming>) -> bool {
+pub(super) fn is_stream(response: &Response<Incoming>) -> bool {
     let kind = response.headers().get(header::CONTENT_TYPE);
     let is_events = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
     response.status().is_success() && is_events

@@ -14,6 +14,7 @@ use tokio::sync::{Semaphore, mpsc};
 
 use super::deliver::{Audience, Wanted, lost};
 use super::message::{self, Execution, Trouble};
+use super::modern::Itself;
 use super::start::{self, Starter};
 use crate::cli::client::{self, ANSWER_BYTES_MAX, Http};
 use crate::cli::daemon::{Daemon, Finder};
@@ -31,6 +32,15 @@ const ATTEMPTS_MAX: usize = 3;
 
 const SESSION: &str = "mcp-session-id";
 const REVISION: &str = "mcp-protocol-version";
+
+/// What a message is sent with.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Head<'a> {
+    /// The session that its client opened.
+    Session(&'a Session),
+    /// What it says of itself.
+    Itself(&'a Itself),
+}
 
 /// Where lines for the client go.
 pub(super) type Lines = mpsc::Sender<Bytes>;
@@ -81,6 +91,11 @@ impl Shim {
         lock(&self.session).clone()
     }
 
+    /// Whether the client has introduced itself, and so has or wants a session.
+    pub(super) fn is_introduced(&self) -> bool {
+        lock(&self.session).initialize.is_some()
+    }
+
     fn daemon(&self) -> Daemon {
         lock(&self.daemon).clone()
     }
@@ -104,7 +119,7 @@ impl Shim {
         audience: Audience,
         lines: &Lines,
     ) -> Result<(), Trouble> {
-        let response = self.send(&line, &Session::default()).await?;
+        let response = self.send(&line, Head::Session(&Session::default())).await?;
         let session_id = response.headers().get(SESSION).cloned();
         let success = response.status().is_success();
         let wanted = Wanted {
@@ -146,12 +161,12 @@ impl Shim {
 
     async fn carry(&self, line: Bytes, id: Option<&str>, lines: &Lines) -> Result<(), Trouble> {
         let mut session = self.session();
-        let mut response = self.send(&line, &session).await?;
+        let mut response = self.send(&line, Head::Session(&session)).await?;
         // The gateway forgot the session, so it ran nothing of it.
         if response.status() == StatusCode::NOT_FOUND && session.id.is_some() {
             self.renew(session.epoch, lines).await?;
             session = self.session();
-            response = self.send(&line, &session).await?;
+            response = self.send(&line, Head::Session(&session)).await?;
         }
         let wanted = Wanted {
             id,
@@ -180,17 +195,22 @@ impl Shim {
             return Err(lost());
         }
         let initialized = br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
-        self.send(&Bytes::from_static(initialized), &renewed)
+        let initialized = Bytes::from_static(initialized);
+        self.send(&initialized, Head::Session(&renewed))
             .await
             .map(|_response| ())
     }
 
     /// Sends a message, again while it provably did not arrive.
-    async fn send(&self, line: &Bytes, session: &Session) -> Result<Response<Incoming>, Trouble> {
+    pub(super) async fn send(
+        &self,
+        line: &Bytes,
+        head: Head<'_>,
+    ) -> Result<Response<Incoming>, Trouble> {
         let mut attempt = 1;
         loop {
             let daemon = self.daemon();
-            let request = self.build(Method::POST, &daemon, session, line.clone());
+            let request = self.build(Method::POST, &daemon, head, line.clone());
             let request = request.map_err(|_error| Trouble::not_started("Bad request."))?;
             match self.http.request(request).await {
                 // Refused at the door, so it did not run; the token may have been replaced.
@@ -245,7 +265,7 @@ impl Shim {
         &self,
         method: Method,
         daemon: &Daemon,
-        session: &Session,
+        head: Head<'_>,
         body: Bytes,
     ) -> http::Result<Request<Full<Bytes>>> {
         let accept = match method {
@@ -261,11 +281,20 @@ impl Shim {
             )
             .header(header::CONTENT_TYPE, "application/json")
             .header(header::ACCEPT, accept);
-        if let Some(id) = &session.id {
-            builder = builder.header(SESSION, id);
-        }
-        if let Some(revision) = &session.revision {
-            builder = builder.header(REVISION, revision);
+        match head {
+            Head::Session(session) => {
+                if let Some(id) = &session.id {
+                    builder = builder.header(SESSION, id);
+                }
+                if let Some(revision) = &session.revision {
+                    builder = builder.header(REVISION, revision);
+                }
+            }
+            Head::Itself(itself) => {
+                for (name, value) in itself.headers() {
+                    builder = builder.header(name, value);
+                }
+            }
         }
         builder.body(Full::new(body))
     }
@@ -277,7 +306,7 @@ impl Shim {
         after: Option<&str>,
     ) -> Result<Response<Incoming>, String> {
         let daemon = self.daemon();
-        let request = self.build(Method::GET, &daemon, session, Bytes::new());
+        let request = self.build(Method::GET, &daemon, Head::Session(session), Bytes::new());
         let mut request = request.map_err(|_error| daemon.url.clone())?;
         if let Some(after) = after.and_then(|id| HeaderValue::from_str(id).ok()) {
             request.headers_mut().insert("last-event-id", after);
@@ -294,7 +323,12 @@ impl Shim {
         if session.id.is_none() {
             return;
         }
-        let request = self.build(Method::DELETE, &self.daemon(), &session, Bytes::new());
+        let request = self.build(
+            Method::DELETE,
+            &self.daemon(),
+            Head::Session(&session),
+            Bytes::new(),
+        );
         if let Ok(request) = request {
             // Best effort: sessions also end by themselves.
             let _answer = tokio::time::timeout(CLOSE, self.http.request(request)).await;

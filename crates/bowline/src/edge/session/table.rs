@@ -16,6 +16,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::narrow::{Narrowed, Narrowings};
 use super::{Beginning, Session, Shared, Terms};
+use crate::edge::modern::listen::Listeners;
 use crate::edge::seal::{Seal, Sealed};
 use crate::edge::stream::{Guard, Kept};
 
@@ -48,6 +49,8 @@ pub struct Sessions {
     pub(super) narrowings: Narrowings,
     /// One for each stream that may be open.
     seats: Arc<Semaphore>,
+    /// Who listens without a session.
+    pub(in crate::edge) listeners: Listeners,
 }
 
 /// One of the streams that may be open; free again when dropped.
@@ -110,6 +113,7 @@ impl Sessions {
             table: Mutex::default(),
             narrowings: Narrowings::default(),
             seats: Arc::new(Semaphore::new(STREAMS_MAX)),
+            listeners: Listeners::default(),
         }
     }
 
@@ -117,6 +121,28 @@ impl Sessions {
     #[must_use]
     pub fn seat(&self) -> Option<Seat> {
         Arc::clone(&self.seats).try_acquire_owned().ok().map(Seat)
+    }
+
+    /// Returns what seals ids, for whatever else callers keep for this gateway.
+    #[must_use]
+    pub const fn sealing(&self) -> &Seal {
+        &self.seal
+    }
+
+    /// Returns a key that no session has, for callers that have no session.
+    #[must_use]
+    pub fn fresh_key(&self) -> SessionKey {
+        SessionKey(self.next_key.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Returns a principal as it may ask without a session: narrowed by what was set for all.
+    #[must_use]
+    pub fn narrowed(&self, principal: &Arc<Principal>) -> Arc<Principal> {
+        let table = self.table();
+        if table.for_all.is_empty() {
+            return Arc::clone(principal);
+        }
+        Arc::new(principal.narrowed(&table.for_all))
     }
 
     /// Opens a session and returns it with its id.
@@ -233,7 +259,7 @@ impl Sessions {
         self.table().live.values().cloned().collect()
     }
 
-    /// Returns how many sessions are in memory, and how many of them listen.
+    /// Returns how many sessions are in memory, and how many callers listen with one or without.
     #[must_use]
     pub fn count(&self) -> (usize, usize) {
         let table = self.table();
@@ -242,15 +268,16 @@ impl Sessions {
             .values()
             .filter(|session| session.is_listening())
             .count();
-        (table.live.len(), listening)
+        (table.live.len(), listening + self.listeners.count())
     }
 
-    /// Ends every stream on which a session listens, because the gateway goes down. The streams
+    /// Ends every stream on which anybody listens, because the gateway goes down. The streams
     /// of calls end with their answers.
     pub fn close_streams(&self) {
         for session in self.all() {
             session.home.interrupt();
         }
+        self.listeners.close();
     }
 
     fn revive(
@@ -282,7 +309,7 @@ impl Sessions {
     }
 
     fn begin(&self, id: &Arc<str>, terms: Terms, issued_s: u64, clock: &dyn Clock) -> Arc<Session> {
-        let key = SessionKey(self.next_key.fetch_add(1, Ordering::Relaxed));
+        let key = self.fresh_key();
         let at = Beginning {
             now: clock.now(),
             unix_ms: clock.unix_ms(),
@@ -337,10 +364,14 @@ impl Table {
     }
 }
 
-/// What a server says outside calls goes to the stream its session listens on.
+/// What a server says outside calls goes to the stream its session listens on, or to the one that
+/// has no other session.
 impl Audience for Sessions {
     fn tell(&self, session: SessionKey, notification: Bytes) -> bool {
-        let session = self.table().by_key(session);
-        session.is_some_and(|session| session.tell(notification))
+        let found = self.table().by_key(session);
+        match found {
+            Some(session) => session.tell(notification),
+            None => self.listeners.tell(session, &notification),
+        }
     }
 }

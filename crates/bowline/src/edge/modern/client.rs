@@ -1,0 +1,200 @@
+//! Who asks without a session: what servers tell apart by sessions, they tell apart by clients.
+
+use std::collections::HashMap;
+use std::hash::BuildHasher as _;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use bowline_core::call::{Principal, Scope};
+use bowline_core::caller::{Abilities, SessionKey};
+use bowline_core::sync::lock;
+use bowline_core::time::{Now, millis};
+use foldhash::fast::RandomState;
+
+use crate::edge::session::Sessions;
+
+/// Clients held in memory; one more pushes out the one that was quiet longest.
+pub(crate) const CLIENTS_MAX: usize = 65_536;
+
+/// A client that was quiet this long is forgotten, and what servers hold for it is let go.
+pub(crate) const CLIENT_IDLE: Duration = Duration::from_secs(3_600);
+
+/// Clients that had to go and wait to be told to the host; it is told at every sweep.
+const GONE_MAX: usize = 4_096;
+
+/// Everything by which clients are told apart. None of it narrows or widens anything.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Name {
+    principal: Arc<str>,
+    credential: Arc<str>,
+    scope: Scope,
+    abilities: u8,
+    /// Of what it says that it is.
+    info: u64,
+}
+
+/// One client.
+#[derive(Debug)]
+pub(crate) struct Client {
+    /// Stands for a session where servers want one.
+    pub(crate) key: SessionKey,
+    credential: Arc<str>,
+    used_ms: AtomicU64,
+}
+
+/// The clients that asked lately.
+#[derive(Debug, Default)]
+pub(crate) struct Clients {
+    table: Mutex<Table>,
+    hasher: RandomState,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    live: HashMap<Name, Arc<Client>, RandomState>,
+    gone: Vec<SessionKey>,
+}
+
+impl Clients {
+    /// Returns the client that asks: the same for the same credential, endpoint, abilities and
+    /// description of itself. It lasts while the answer is held.
+    pub(crate) fn enter(
+        &self,
+        sessions: &Sessions,
+        (principal, scope): (&Principal, &Scope),
+        (abilities, info): (Abilities, &[u8]),
+        now: Now,
+    ) -> Arc<Client> {
+        let name = Name {
+            principal: Arc::clone(&principal.name),
+            credential: Arc::clone(&principal.credential),
+            scope: scope.clone(),
+            abilities: abilities.bits(),
+            info: self.hasher.hash_one(info),
+        };
+        let mut table = self.table();
+        if let Some(client) = table.live.get(&name) {
+            client.used_ms.store(now.0, Ordering::Relaxed);
+            return Arc::clone(client);
+        }
+        if table.live.len() >= CLIENTS_MAX {
+            table.push_out();
+        }
+        let client = Arc::new(Client {
+            key: sessions.fresh_key(),
+            credential: Arc::clone(&principal.credential),
+            used_ms: AtomicU64::new(now.0),
+        });
+        table.live.insert(name, Arc::clone(&client));
+        client
+    }
+
+    /// Lets clients go that were quiet for long, and returns all that had to go.
+    pub(crate) fn sweep(&self, now: Now) -> Vec<SessionKey> {
+        let mut table = self.table();
+        table.drop_where(|client| {
+            let used = Now(client.used_ms.load(Ordering::Relaxed));
+            now.millis_since(used) >= millis(CLIENT_IDLE) && !is_busy(client)
+        });
+        std::mem::take(&mut table.gone)
+    }
+
+    /// Lets the clients of a credential go, and returns all that had to go.
+    pub(crate) fn dismiss(&self, credential: &str) -> Vec<SessionKey> {
+        let mut table = self.table();
+        table.drop_where(|client| *client.credential == *credential);
+        std::mem::take(&mut table.gone)
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        lock(&self.table)
+    }
+}
+
+impl Table {
+    fn drop_where(&mut self, which: impl Fn(&Arc<Client>) -> bool) {
+        let gone = self.live.extract_if(|_, client| which(client));
+        self.gone.extend(gone.map(|(_, client)| client.key));
+    }
+
+    fn push_out(&mut self) {
+        let idle = self.live.iter().filter(|(_, client)| !is_busy(client));
+        let quietest = idle.min_by_key(|(_, client)| client.used_ms.load(Ordering::Relaxed));
+        let name = quietest.map(|(name, _)| name.clone());
+        let client = name.and_then(|name| self.live.remove(&name));
+        if let Some(client) = client
+            && self.gone.len() < GONE_MAX
+        {
+            self.gone.push(client.key);
+        }
+    }
+}
+
+/// Whether a call of it is under way.
+fn is_busy(client: &Arc<Client>) -> bool {
+    Arc::strong_count(client) > 1
+}
+
+#[cfg(test)]
+mod tests {
+    use bowline_core::call::Role;
+    use bowline_core::caller::Ability;
+
+    use super::*;
+
+    fn principal(name: &str, credential: &str) -> Principal {
+        Principal {
+            credential: credential.into(),
+            ..Principal::new(name, Role::Owner)
+        }
+    }
+
+    #[test]
+    fn a_client_is_the_same_until_anything_about_it_is_another() {
+        let (clients, sessions) = (Clients::default(), Sessions::new(&[1; 32]));
+        let ann = principal("ann", "t");
+        let none = Abilities::default();
+        let enter = |who: &Principal, scope: &Scope, abilities, info: &str| {
+            let what = (abilities, info.as_bytes());
+            clients.enter(&sessions, (who, scope), what, Now(0)).key
+        };
+        let all = Scope::All;
+        let key = enter(&ann, &all, none, "i");
+        assert_eq!(enter(&ann, &all, none, "i"), key);
+        let asked = none.with(Ability::Roots);
+        let others = [
+            enter(&principal("bob", "t"), &all, none, "i"),
+            enter(&principal("ann", "u"), &all, none, "i"),
+            enter(&ann, &Scope::Server("s".into()), none, "i"),
+            enter(&ann, &all, asked, "i"),
+            enter(&ann, &all, none, "j"),
+        ];
+        for (at, other) in others.iter().enumerate() {
+            assert_ne!(*other, key, "{at}");
+            assert!(!others[..at].contains(other), "{at}");
+        }
+        assert_eq!(clients.dismiss("u").len(), 1);
+        assert_eq!(enter(&ann, &all, none, "i"), key, "another credential's");
+    }
+
+    #[test]
+    fn a_quiet_client_is_forgotten_unless_a_call_of_it_is_under_way() {
+        let (clients, sessions) = (Clients::default(), Sessions::new(&[1; 32]));
+        let ann = principal("ann", "");
+        let enter = |info: &'static str| {
+            let what = (Abilities::default(), info.as_bytes());
+            clients.enter(&sessions, (&ann, &Scope::All), what, Now(0))
+        };
+        let busy = enter("busy");
+        let quiet = enter("quiet").key;
+        let late = Now(0).plus(CLIENT_IDLE);
+        assert!(clients.sweep(Now(late.0 - 1)).is_empty());
+        assert_eq!(clients.sweep(late), [quiet]);
+        assert_ne!(enter("quiet").key, quiet);
+        let key = busy.key;
+        assert_eq!(enter("busy").key, key);
+        drop(busy);
+        assert_eq!(clients.sweep(late).len(), 2);
+    }
+}
