@@ -46,6 +46,7 @@ pub const CODES: [&str; 47] = [
     "no_message",
     "answer_too_large",
     "bad_answer",
+    "input_unanswered",
     "cancelled",
     "input_refused",
     "input_lost",
@@ -113,6 +114,7 @@ pub const fn status(error: &CallError) -> StatusCode {
         | CallError::AnswerTooLarge { .. }
         | CallError::BadAnswer { .. }
         | CallError::BadOutput { .. }
+        | CallError::InputUnanswered { .. }
         | CallError::Elsewhere { .. }
         | CallError::Refused { .. } => StatusCode::BAD_GATEWAY,
     }
@@ -209,6 +211,11 @@ pub fn advice(error: &CallError) -> String {
         | CallError::HttpStatus { .. }
         | CallError::InputLost
         | CallError::NoMessage { .. } => UNKNOWN.to_owned(),
+        CallError::InputUnanswered { .. } => {
+            "The server asked for input in place of an answer and did not get it; use a client that \
+             can answer, or call without what needs it."
+                .to_owned()
+        }
         CallError::Throttled {
             execution: Execution::NotStarted,
             ..

@@ -47,6 +47,7 @@ impl CallError {
             Self::AnswerTooLarge { .. } => Class::Truncated,
             Self::BadAnswer { .. }
             | Self::BadOutput { .. }
+            | Self::InputUnanswered { .. }
             | Self::Refused { .. }
             | Self::NoMessage { .. }
             | Self::HttpStatus { .. } => Class::ProtocolError,
@@ -80,6 +81,7 @@ impl CallError {
             Self::ConnectionLost { .. }
             | Self::HttpStatus { .. }
             | Self::NoMessage { .. }
+            | Self::InputUnanswered { .. }
             | Self::InputLost => Execution::Unknown,
             Self::AnswerTooLarge { .. }
             | Self::BadAnswer { .. }
@@ -167,6 +169,7 @@ impl CallError {
             | Self::AnswerTooLarge { .. }
             | Self::BadAnswer { .. }
             | Self::BadOutput { .. }
+            | Self::InputUnanswered { .. }
             | Self::Refused { .. }
             | Self::InputRefused { .. }
             | Self::InputLost
@@ -193,6 +196,7 @@ impl CallError {
             | Self::AnswerTooLarge { .. }
             | Self::BadAnswer { .. }
             | Self::BadOutput { .. }
+            | Self::InputUnanswered { .. }
             | Self::Refused { .. } => Origin::Upstream,
             Self::SendFailed { .. } | Self::ConnectionLost { .. } | Self::Timeout { .. } => {
                 Origin::Transport
