@@ -75,6 +75,8 @@ pub struct Edge {
     pub door: Door,
     /// Who is here.
     pub sessions: Arc<Sessions>,
+    /// Who calls without a session.
+    calls: modern::Calls,
     /// Which connections proved themselves with which token.
     pub holds: Holds,
     /// The runs that callers said their calls belong to.
@@ -115,6 +117,7 @@ impl Edge {
             watchers: Arc::new(Semaphore::new(api::events::WATCHERS_MAX)),
             door,
             sessions,
+            calls: modern::Calls::default(),
             holds: Holds::default(),
             runs: Mutex::default(),
             host,
@@ -158,6 +161,7 @@ impl Edge {
                 self.end_session(&id);
             }
             self.sessions.listeners.dismiss(token.id());
+            self.calls.dismiss(self, token.id());
             self.holds.close(token);
         }
     }
@@ -165,6 +169,7 @@ impl Edge {
     /// Lets sessions go that were quiet for long.
     fn sweep_sessions(&self) {
         self.sessions.sweep(self.host.clock().now());
+        self.calls.sweep(self);
         self.forget_gone();
     }
 

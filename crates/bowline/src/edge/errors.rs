@@ -223,15 +223,20 @@ pub fn advice(error: &CallError) -> String {
         CallError::Timeout { execution, .. }
         | CallError::Throttled { execution, .. }
         | CallError::InputRefused { execution, .. }
-        | CallError::Cancelled { execution } => match execution {
-            Execution::NotStarted => "The call did not run and may be repeated.".to_owned(),
-            Execution::Unknown | Execution::Completed => UNKNOWN.to_owned(),
-        },
+        | CallError::Cancelled { execution } => repeat(*execution).to_owned(),
         CallError::Elsewhere { failure, .. } => plain(failure.execution).to_owned(),
         CallError::AnswerTooLarge { .. } => ASK_LESS.to_owned(),
         CallError::BadAnswer { .. } | CallError::BadOutput { .. } => {
             plain(Execution::Completed).to_owned()
         }
+    }
+}
+
+/// Says whether a call that has no answer may be repeated.
+const fn repeat(execution: Execution) -> &'static str {
+    match execution {
+        Execution::NotStarted => "The call did not run and may be repeated.",
+        Execution::Unknown | Execution::Completed => UNKNOWN,
     }
 }
 

@@ -10,7 +10,7 @@ mod old;
 pub(super) mod outbox;
 pub(super) mod read;
 
-pub(super) use read::is_json;
+pub(super) use read::{accepts, is_json};
 
 use std::sync::Arc;
 
@@ -184,7 +184,7 @@ async fn request(caller: Caller<'_>, session: &Arc<Session>, message: &Message) 
     };
     // A caller that takes no stream can neither be told nor asked anything on the way; but its
     // call is not nobody's, or what a server asks in it would seem to be another session's.
-    let streams = read::accepts(caller.parts, "text/event-stream");
+    let streams = accepts(caller.parts, "text/event-stream");
     let end = streams.then(|| {
         let id = Bytes::copy_from_slice(message.id().unwrap_or_default());
         CallEnd::new(session, id, Vec::new())
@@ -218,7 +218,7 @@ fn heard(caller: Caller<'_>, session: &Session, message: &Message) {
 
 /// Opens the stream on which a session hears of changes, or one that its caller has lost.
 fn listen(caller: Caller<'_>) -> Answer {
-    if !read::accepts(caller.parts, "text/event-stream") {
+    if !accepts(caller.parts, "text/event-stream") {
         return body::empty(StatusCode::NOT_ACCEPTABLE);
     }
     if let Some(refused) = refuse_unknown(Says::of(&caller.parts.headers), None) {

@@ -1,12 +1,16 @@
 //! Requests of the modern era: each says what it needs, and none builds on one before it.
 
 mod call;
+mod client;
 mod discover;
+mod end;
 mod headers;
 pub(super) mod listen;
 mod lists;
+mod parked;
 mod read;
 mod result;
+mod state;
 mod status;
 
 use bowline_host::catalog::ListKind;
@@ -20,6 +24,7 @@ use super::body::{self, Answer, REVISION, SESSION};
 use super::mcp::call::Ask;
 use super::mcp::{Caller, error, failure};
 
+pub(super) use call::Calls;
 pub(super) use result::GATEWAY;
 
 /// What `MCP-Protocol-Version` says of a request.

@@ -1,22 +1,117 @@
 //! Calls: from the caller's bytes to the host, and back as this era has them.
 
-use std::sync::Arc;
+mod asking;
+mod brought;
+mod drive;
+mod written;
 
-use bowline_core::call::{Body, Call, Reply, Subject};
-use bowline_core::caller::{CallerEnd, Deaf, SessionKey};
+use std::sync::{Arc, Mutex};
+
+use bowline_core::call::{Call, Origin, Principal, Reply, Scope, Subject};
+use bowline_core::caller::CallerEnd;
 use bowline_core::era::{Era, Stateless};
+use bowline_core::error::{CallError, Execution};
+use bowline_core::level::Level;
+use bowline_core::sync::lock;
+use bowline_wire::Message;
 use bowline_wire::mcp::code;
-use bowline_wire::object;
 use bytes::Bytes;
 use http::StatusCode;
+use tokio::sync::oneshot;
 
+use super::client::{Client, Clients};
+use super::end::{End, Outcome, Wants};
+use super::parked::Parked;
 use super::read::Asked;
-use super::result::complete;
-use super::status;
+use super::state;
 use crate::edge::body::{self, Answer};
-use crate::edge::mcp::call::{Ask, read_params};
-use crate::edge::mcp::{error, outbox, result};
-use crate::edge::{errors, trace};
+use crate::edge::mcp::call::{Ask, Asked as Named, read_params};
+use crate::edge::mcp::{accepts, error, outbox};
+use crate::edge::{Edge, key, run, trace};
+use brought::Brought;
+use drive::Running;
+
+/// What all calls without a session share.
+#[derive(Debug)]
+pub(in crate::edge) struct Calls {
+    /// Who asked lately.
+    pub(in crate::edge) clients: Clients,
+    /// The calls that wait for their callers.
+    parked: Mutex<Parked<Arc<End>>>,
+    /// Tells this process from those before it.
+    boot: u64,
+}
+
+impl Default for Calls {
+    fn default() -> Self {
+        let mut boot = [0; 8];
+        // Without randomness no state is sealed, and so none is taken for another process's.
+        let _ = getrandom::fill(&mut boot);
+        Self {
+            clients: Clients::default(),
+            parked: Mutex::default(),
+            boot: u64::from_ne_bytes(boot),
+        }
+    }
+}
+
+impl Calls {
+    /// Takes calls back whose callers took too long, and lets clients go that were quiet for long.
+    pub(in crate::edge) fn sweep(&self, edge: &Edge) {
+        let now = edge.host.clock().now();
+        let late = lock(&self.parked).expire(now);
+        for end in late {
+            end.cancel();
+        }
+        for client in self.clients.sweep(now) {
+            edge.host.session_ended(client);
+        }
+    }
+
+    /// Ends what was begun with a credential that counts no more.
+    pub(in crate::edge) fn dismiss(&self, edge: &Edge, credential: &str) {
+        let waiting = lock(&self.parked).take_of(|end| end.client().is_of(credential));
+        for end in waiting {
+            end.cancel();
+        }
+        for client in self.clients.dismiss(credential) {
+            edge.host.session_ended(client);
+        }
+    }
+}
+
+/// What is needed to tell the caller of one request what came of it, after the request is gone.
+#[derive(Debug)]
+struct Told {
+    edge: Arc<Edge>,
+    principal: Arc<Principal>,
+    scope: Scope,
+    ask: Ask,
+    /// What was asked for.
+    subject: Subject,
+    params: Bytes,
+    /// The id of the request.
+    id: Bytes,
+    /// Whether its caller takes streams.
+    streams: bool,
+}
+
+impl Told {
+    /// Tells the request from others of the same caller.
+    fn digest(&self) -> [u8; 32] {
+        let arguments = bowline_wire::object::field(&self.params, "arguments");
+        let arguments = arguments.map(|at| at.of(&self.params));
+        state::digest(self.subject.method(), self.subject.name(), arguments)
+    }
+
+    fn bound<'a>(&'a self, request: &'a [u8; 32]) -> state::Bound<'a> {
+        state::Bound {
+            principal: &self.principal,
+            scope: &self.scope,
+            request,
+        }
+    }
+}
 
 /// Answers a request that a server answers.
 pub(super) async fn answer(asked: Asked<'_>, ask: Ask) -> Answer {
@@ -29,64 +124,135 @@ pub(super) async fn answer(asked: Asked<'_>, ask: Ask) -> Answer {
         return body::json(StatusCode::OK, refused);
     };
     let caller = asked.caller;
-    let meta = named.meta.map(|at| at.of(&params));
-    let said = trace::read(&caller.parts.headers, meta);
-    let end = Arc::new(Deaf(SessionKey(0))) as Arc<dyn CallerEnd>;
-    let call = Call {
+    let mut told = Told {
+        edge: Arc::clone(caller.edge),
         principal: Arc::clone(caller.principal),
         scope: caller.scope.clone(),
+        ask,
+        subject: named.subject.clone(),
+        params,
+        id,
+        streams: accepts(caller.parts, "text/event-stream"),
+    };
+    let brought = match brought::read(&told) {
+        Ok(brought) => brought,
+        Err(failed) => return told.failed(&failed),
+    };
+    match brought {
+        Brought::Nothing => begin(asked, told, named, false).await,
+        Brought::Answers => begin(asked, told, named, true).await,
+        // What the server wrote takes the place of what we made of it.
+        Brought::Carried(params) => match read_params(&params, ask) {
+            Some(named) => {
+                told.params = params;
+                begin(asked, told, named, true).await
+            }
+            None => told.invalid(ask.missing()),
+        },
+        Brought::Parked(ticket) => Box::pin(drive::go_on(&asked, told, ticket)).await,
+    }
+}
+
+/// Gives a request to the host, and its answer to the caller.
+async fn begin(asked: Asked<'_>, told: Told, named: Named, retried: bool) -> Answer {
+    let caller = asked.caller;
+    let edge = caller.edge;
+    let meta = named.meta.map(|at| at.of(&told.params));
+    let Ok(run) = run::read(&caller.parts.headers, meta) else {
+        return told.invalid(run::MALFORMED);
+    };
+    let run = run.map(|run| edge.run_of(caller.principal, &run));
+    let Ok(key) = key::read(meta) else {
+        return told.invalid(key::MALFORMED);
+    };
+    let said = trace::read(&caller.parts.headers, meta);
+    let client = client_of(&asked, &told);
+    if let Some(level) = asked.level {
+        Box::pin(levelled(edge, caller.scope, &client, level)).await;
+    }
+    let (end, round, cancelled) = End::new(client, wants(&asked, &told.params, &named));
+    let call = Call {
+        principal: Arc::clone(&told.principal),
+        scope: told.scope.clone(),
         subject: named.subject,
+        params: told.params.clone(),
         name_at: named.name_at,
         makes_task: named.makes_task,
         progress_at: named.progress_at,
-        id: id.clone(),
+        id: told.id.clone(),
         deadline: None,
-        caller: Some(end),
-        trace: caller.edge.traces.tracer.place(said),
-        run: None,
-        key: None,
+        caller: Some(Arc::clone(&end) as Arc<dyn CallerEnd>),
+        trace: edge.traces.tracer.place(said),
+        run,
+        key,
         stateless: Some(Box::new(Stateless {
-            claims: asked.claims.clone(),
-            retried: false,
+            claims: asked.claims,
+            retried,
         })),
-        params,
     };
+    let running: Running = Box::pin(carry(Arc::clone(edge), call, cancelled));
+    drive::first(told, end, round, running).await
+}
+
+fn client_of(asked: &Asked<'_>, told: &Told) -> Arc<Client> {
+    let info = asked.client_info.map(|at| at.of(asked.params()));
+    let edge = &told.edge;
+    edge.calls.clients.enter(
+        &edge.sessions,
+        (&told.principal, &told.scope),
+        (asked.abilities, info.unwrap_or_default()),
+        edge.host.clock().now(),
+    )
+}
+
+/// Returns what a request says about being told and asked.
+fn wants(asked: &Asked<'_>, params: &Bytes, named: &Named) -> Wants {
+    Wants {
+        abilities: asked.abilities,
+        level: asked.level,
+        token: named.progress_at.clone().map(|at| params.slice(at)),
+    }
+}
+
+/// Has servers say what the client wants to hear, where it was told otherwise before.
+async fn levelled(edge: &Edge, scope: &Scope, client: &Client, level: Level) {
+    if client.hears(level) {
+        // A server that cannot be told is one that says less.
+        let _ = edge.host.set_level(scope, client.key, level).await;
+    }
+}
+
+/// Runs a call to its one end.
+async fn carry(edge: Arc<Edge>, call: Call, mut cancelled: oneshot::Receiver<()>) -> Outcome {
     if let Subject::Resource(uri) = &call.subject
         && outbox::is_ours(uri)
     {
-        let read = outbox::read(caller.edge, caller.principal, uri, &id).await;
-        return own(&asked, read);
+        let read = outbox::read(&edge, &call.principal, uri, &call.id);
+        return own(Box::pin(read).await);
     }
-    match caller.edge.host.call(&call).await {
-        Ok(reply) => written(&asked, reply),
-        Err(failed) => {
-            let text = errors::answer(&id, &failed);
-            body::json(StatusCode::OK, text)
-        }
-    }
-}
-
-fn written(asked: &Asked<'_>, reply: Reply) -> Answer {
-    let inside = reply.answer.slice(reply.body_at.clone());
-    match (reply.body, reply.era) {
-        (Body::Error, _) => {
-            let number = object::field(&inside, "code").map(|at| at.of(&inside));
-            let number = number.and_then(|number| std::str::from_utf8(number).ok()?.parse().ok());
-            body::json(number.map_or(StatusCode::OK, status::of), reply.answer)
-        }
-        (Body::Result, Era::Modern) => body::json(StatusCode::OK, reply.answer),
-        (Body::Result, Era::Legacy) => {
-            let whole = complete(asked, &inside, None);
-            body::json(StatusCode::OK, result(asked.id(), &whole))
-        }
+    tokio::select! {
+        biased;
+        outcome = edge.host.call(&call) => outcome,
+        Ok(()) = &mut cancelled => Err(CallError::Cancelled {
+            execution: Execution::Unknown,
+        }),
     }
 }
 
-/// Completes what the gateway itself answers to `resources/read`.
-fn own(asked: &Asked<'_>, read: Bytes) -> Answer {
-    let Some(at) = object::field(&read, "result") else {
-        return body::json(StatusCode::OK, read);
-    };
-    let whole = complete(asked, at.of(&read), None);
-    body::json(StatusCode::OK, result(asked.id(), &whole))
+/// Returns what the gateway itself answers as if a server had.
+fn own(answer: Bytes) -> Outcome {
+    use bowline_core::call::Body;
+    let read = Message::parse_peer(answer.clone()).ok();
+    let place = read.and_then(|message| match message.result_span() {
+        Some(at) => Some((Body::Result, at)),
+        None => message.error_span().map(|at| (Body::Error, at)),
+    });
+    let (body, at) = place.ok_or(CallError::ShuttingDown)?;
+    Ok(Reply {
+        answer,
+        body_at: at.start..at.end,
+        body,
+        origin: Origin::Live,
+        era: Era::Legacy,
+    })
 }

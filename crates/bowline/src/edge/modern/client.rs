@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 use std::hash::BuildHasher as _;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bowline_core::call::{Principal, Scope};
 use bowline_core::caller::{Abilities, SessionKey};
+use bowline_core::level::Level;
 use bowline_core::sync::lock;
 use bowline_core::time::{Now, millis};
 use foldhash::fast::RandomState;
@@ -41,6 +42,21 @@ pub(crate) struct Client {
     pub(crate) key: SessionKey,
     credential: Arc<str>,
     used_ms: AtomicU64,
+    /// One more than the index of the least [`Level`] that servers were told it hears; 0 for none.
+    level: AtomicU8,
+}
+
+impl Client {
+    /// Whether it asked with this credential.
+    pub(crate) fn is_of(&self, credential: &str) -> bool {
+        *self.credential == *credential
+    }
+
+    /// Notes what it wants to hear; `true` when servers are to be told.
+    pub(crate) fn hears(&self, level: Level) -> bool {
+        let told = level as u8 + 1;
+        self.level.swap(told, Ordering::Relaxed) != told
+    }
 }
 
 /// The clients that asked lately.
@@ -82,9 +98,10 @@ impl Clients {
             table.push_out();
         }
         let client = Arc::new(Client {
-            key: sessions.fresh_key(),
+            key: sessions.new_key(),
             credential: Arc::clone(&principal.credential),
             used_ms: AtomicU64::new(now.0),
+            level: AtomicU8::new(0),
         });
         table.live.insert(name, Arc::clone(&client));
         client
@@ -103,7 +120,7 @@ impl Clients {
     /// Lets the clients of a credential go, and returns all that had to go.
     pub(crate) fn dismiss(&self, credential: &str) -> Vec<SessionKey> {
         let mut table = self.table();
-        table.drop_where(|client| *client.credential == *credential);
+        table.drop_where(|client| client.is_of(credential));
         std::mem::take(&mut table.gone)
     }
 

@@ -209,6 +209,16 @@ impl End {
         self.state().handle = Some(handle);
     }
 
+    /// Ready when a server wants to know something.
+    pub(crate) fn poll_asked(&self, cx: &Context<'_>) -> Poll<()> {
+        let mut state = self.state();
+        if !state.questions.is_empty() {
+            return Poll::Ready(());
+        }
+        state.wait(cx);
+        Poll::Pending
+    }
+
     /// Ready when the caller is to be told something that ends its round.
     pub(crate) fn poll_next(&self, cx: &Context<'_>) -> Poll<Next> {
         let mut state = self.state();
@@ -218,10 +228,7 @@ impl End {
         if !state.questions.is_empty() {
             return Poll::Ready(Next::Asked);
         }
-        match &mut state.waker {
-            Some(waker) => waker.clone_from(cx.waker()),
-            None => state.waker = Some(cx.waker().clone()),
-        }
+        state.wait(cx);
         Poll::Pending
     }
 
@@ -279,7 +286,10 @@ impl CallerEnd for End {
     fn withdraw(&self, question: QuestionId) {
         let withdrawn = {
             let mut state = self.state();
-            let at = state.questions.iter().position(|open| open.id == question.0);
+            let at = state
+                .questions
+                .iter()
+                .position(|open| open.id == question.0);
             at.map(|at| state.questions.remove(at))
         };
         drop(withdrawn);
@@ -294,6 +304,13 @@ impl CallerEnd for End {
 }
 
 impl State {
+    fn wait(&mut self, cx: &Context<'_>) {
+        match &mut self.waker {
+            Some(waker) => waker.clone_from(cx.waker()),
+            None => self.waker = Some(cx.waker().clone()),
+        }
+    }
+
     /// Returns the key of a question: what its server calls it, where that is a word and free.
     fn key_for(&self, id: u64, question: &Question) -> String {
         let word = object::string(question.id());

@@ -108,6 +108,13 @@ impl<T: Clone> Parked<T> {
         }
     }
 
+    /// Lets a call go on that was parked for nothing.
+    pub(crate) fn go_on(&mut self, handle: u64) {
+        if let Some(entry) = self.calls.get_mut(&handle) {
+            entry.phase = Phase::Going;
+        }
+    }
+
     /// Forgets a call that is over.
     pub(crate) fn end(&mut self, handle: u64) {
         self.calls.remove(&handle);
@@ -128,8 +135,8 @@ impl<T: Clone> Parked<T> {
         taken.map(|(_, entry)| entry.held).collect()
     }
 
-    /// Returns how many there are.
-    pub(crate) fn count(&self) -> usize {
+    #[cfg(test)]
+    fn count(&self) -> usize {
         self.calls.len()
     }
 }

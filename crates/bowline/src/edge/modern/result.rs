@@ -10,6 +10,7 @@ use bowline_wire::object;
 use bytes::Bytes;
 
 use super::read::Asked;
+use crate::edge::Edge;
 
 /// Who answers where no server speaks for itself.
 pub(in crate::edge) const GATEWAY: &str = concat!(
@@ -20,9 +21,14 @@ pub(in crate::edge) const GATEWAY: &str = concat!(
 
 /// Returns who answers at an endpoint: the one server behind it in its own words, or the gateway.
 pub(in crate::edge) fn server_info(asked: &Asked<'_>) -> Bytes {
-    let own = match asked.caller.scope {
+    info_of(asked.caller.edge, asked.caller.scope)
+}
+
+/// The same for whoever outlives the request.
+pub(in crate::edge) fn info_of(edge: &Edge, scope: &Scope) -> Bytes {
+    let own = match scope {
         Scope::Server(server) => {
-            let catalog = asked.caller.edge.host.catalog();
+            let catalog = edge.host.catalog();
             catalog.offer(server).and_then(|offer| {
                 let at = object::field(&offer.initialize, "serverInfo")?;
                 Some(offer.initialize.slice(at.start..at.end))

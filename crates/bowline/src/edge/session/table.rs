@@ -123,16 +123,15 @@ impl Sessions {
         Arc::clone(&self.seats).try_acquire_owned().ok().map(Seat)
     }
 
+    /// Returns a key that tells one more caller from every other of this process.
+    pub(in crate::edge) fn new_key(&self) -> SessionKey {
+        SessionKey(self.next_key.fetch_add(1, Ordering::Relaxed))
+    }
+
     /// Returns what seals ids, for whatever else callers keep for this gateway.
     #[must_use]
     pub const fn sealing(&self) -> &Seal {
         &self.seal
-    }
-
-    /// Returns a key that no session has, for callers that have no session.
-    #[must_use]
-    pub fn fresh_key(&self) -> SessionKey {
-        SessionKey(self.next_key.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Returns a principal as it may ask without a session: narrowed by what was set for all.
@@ -309,7 +308,7 @@ impl Sessions {
     }
 
     fn begin(&self, id: &Arc<str>, terms: Terms, issued_s: u64, clock: &dyn Clock) -> Arc<Session> {
-        let key = self.fresh_key();
+        let key = self.new_key();
         let at = Beginning {
             now: clock.now(),
             unix_ms: clock.unix_ms(),

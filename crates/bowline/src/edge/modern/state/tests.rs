@@ -111,7 +111,8 @@ fn a_state_is_of_no_use_to_others_elsewhere_otherwise_or_later() {
         let other = Bound { principal, ..bound };
         assert_eq!(open(other, NOW_MS), Err(Refused::NotYours));
     }
-    for scope in [&Scope::Server("s".into()), &Scope::Profile("".into())] {
+    let elsewhere = [Scope::Server("s".into()), Scope::Profile("".into())];
+    for scope in &elsewhere {
         let other = Bound { scope, ..bound };
         assert_eq!(open(other, NOW_MS), Err(Refused::NotYours), "{scope:?}");
     }
