@@ -1,6 +1,7 @@
 //! A test MCP server that behaves well, or badly in exactly the way a test asks for.
 
 mod answers;
+mod asking;
 mod clock;
 mod common;
 mod content;
@@ -8,12 +9,16 @@ mod era;
 mod faults;
 mod http;
 mod ledger;
+mod listen;
+mod modern;
 mod outlet;
 mod output;
 mod prompts;
 mod protocol;
 mod resources;
+mod rounds;
 mod session;
+mod stateless;
 mod tasks;
 mod tools;
 
@@ -64,7 +69,7 @@ pub struct Args {
     /// Serve the older HTTP+SSE transport at `/sse` of this address; prints its URL
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub http_sse: Option<SocketAddr>,
-    /// Era of the protocol to speak: `legacy` (up to 2025-11-25)
+    /// Era of the protocol to speak: `legacy` (up to 2025-11-25), `modern` (2026-07-28) or `both`
     #[arg(long, value_name = "ERA", default_value = "legacy")]
     pub era: Era,
     /// Append each execution of `effect`, `write_once` and `write_again` to this file
@@ -77,6 +82,8 @@ pub struct Args {
 pub struct Options {
     /// The tools, prompts and resources on offer.
     pub toolset: Toolset,
+    /// The era of the protocol that it speaks.
+    pub era: Era,
     /// The ways in which it misbehaves.
     pub faults: Vec<Fault>,
     /// Where executions of `effect` are recorded besides memory.
@@ -87,6 +94,7 @@ impl From<Args> for Options {
     fn from(args: Args) -> Self {
         Self {
             toolset: args.toolset,
+            era: args.era,
             faults: args.faults,
             ledger: args.ledger,
         }
