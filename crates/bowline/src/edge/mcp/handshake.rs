@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use bowline_core::caller::{Abilities, Ability};
+use bowline_core::caller::Abilities;
+use bowline_wire::era::meta::abilities;
 use bowline_wire::mcp::{Revision, code};
 use bowline_wire::splice::write_string;
 use bowline_wire::{Message, object};
@@ -69,38 +70,10 @@ fn no_revision(id: &[u8]) -> Bytes {
 
 /// Reads what a client can be asked for.
 fn declared(params: &[u8]) -> Abilities {
-    member(params, "capabilities").map_or_else(Abilities::default, abilities)
-}
-
-/// Reads capabilities for what a client can be asked for.
-pub(in crate::edge) fn abilities(declared: &[u8]) -> Abilities {
-    let mut abilities = Abilities::default();
-    if let Some(sampling) = member(declared, "sampling") {
-        abilities = abilities.with(Ability::Sampling);
-        if member(sampling, "tools").is_some() {
-            abilities = abilities.with(Ability::SamplingTools);
-        }
+    match object::field(params, "capabilities") {
+        Some(declared) => abilities(declared.of(params)),
+        None => Abilities::default(),
     }
-    if let Some(elicitation) = member(declared, "elicitation") {
-        let url = member(elicitation, "url").is_some();
-        if url {
-            abilities = abilities.with(Ability::ElicitationUrl);
-        }
-        // Before there were two ways, an empty object meant a form; it still does.
-        if member(elicitation, "form").is_some() || !url {
-            abilities = abilities.with(Ability::ElicitationForm);
-        }
-    }
-    if member(declared, "roots").is_some() {
-        abilities = abilities.with(Ability::Roots);
-    }
-    abilities
-}
-
-/// Returns a member that is an object.
-fn member<'a>(of: &'a [u8], key: &str) -> Option<&'a [u8]> {
-    let value = object::field(of, key)?.of(of);
-    (value.first() == Some(&b'{')).then_some(value)
 }
 
 /// Writes the result of `initialize`. A single server is introduced by its own words.
@@ -125,36 +98,4 @@ fn introduce(caller: Caller<'_>, revision: Revision) -> Vec<u8> {
     }
     out.push(b'}');
     out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn abilities_are_what_the_client_declares() {
-        use Ability::{ElicitationForm, ElicitationUrl, Roots, Sampling, SamplingTools};
-        for (said, want) in [
-            ("{}", &[][..]),
-            (r#"{"sampling":{}}"#, &[Sampling]),
-            (r#"{"sampling":{"tools":{}}}"#, &[Sampling, SamplingTools]),
-            (r#"{"elicitation":{}}"#, &[ElicitationForm]),
-            (r#"{"elicitation":{"form":{}}}"#, &[ElicitationForm]),
-            (r#"{"elicitation":{"url":{}}}"#, &[ElicitationUrl]),
-            (
-                r#"{"elicitation":{"url":{},"form":{}}}"#,
-                &[ElicitationForm, ElicitationUrl],
-            ),
-            (r#"{"roots":{"listChanged":true}}"#, &[Roots]),
-            (r#"{"roots":null,"sampling":false,"elicitation":[]}"#, &[]),
-        ] {
-            let params = format!(r#"{{"capabilities":{said}}}"#);
-            let want = want
-                .iter()
-                .fold(Abilities::default(), |all, one| all.with(*one));
-            assert_eq!(declared(params.as_bytes()), want, "{said}");
-        }
-        assert_eq!(declared(b"{}"), Abilities::default());
-        assert_eq!(declared(b""), Abilities::default());
-    }
 }

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use bowline_core::caller::Abilities;
 use bowline_core::era::Claim;
 use bowline_core::level::Level;
+use bowline_wire::era::meta::abilities;
 use bowline_wire::jsonrpc::write_error;
 use bowline_wire::mcp::{Revision, code, meta, method};
 use bowline_wire::splice::write_string;
@@ -14,7 +15,6 @@ use http::StatusCode;
 use super::headers;
 use crate::edge::body::{self, Answer};
 use crate::edge::mcp::Caller;
-use crate::edge::mcp::handshake::abilities;
 
 /// The methods of this era that are answered here.
 const METHODS: [&str; 10] = [
