@@ -17,6 +17,7 @@ use foldhash::fast::RandomState;
 
 use self::shelf::{Place, Shelves};
 use crate::call::Kind;
+use crate::era::Era;
 use crate::policy::Pattern;
 use crate::time::Now;
 
@@ -76,6 +77,8 @@ pub struct Answer {
     pub result: Bytes,
     /// Where in it the number of `ttlMs` stands.
     pub ttl_at: Range<usize>,
+    /// The era it is written in.
+    pub era: Era,
 }
 
 /// An answer that is good.

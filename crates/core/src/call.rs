@@ -246,6 +246,13 @@ pub struct Call {
 }
 
 impl Call {
+    /// Whether it goes on with a request that was answered with a question.
+    #[must_use]
+    pub fn is_further_round(&self) -> bool {
+        let stateless = self.stateless.as_ref();
+        stateless.is_some_and(|stateless| stateless.retried)
+    }
+
     /// Returns the era that `params` are written in, and that the caller understands.
     #[must_use]
     pub const fn era(&self) -> Era {

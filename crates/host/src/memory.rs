@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use bowline_core::askers::Askers;
 use bowline_core::call::{Body, Call, Kind, Reply, Route, Subject};
 use bowline_core::caller::SessionKey;
+use bowline_core::era::Era;
 use bowline_core::level::Levels;
 use bowline_core::policy::Thing;
 use bowline_core::seen::Seen;
@@ -14,6 +15,8 @@ use bowline_core::sync::lock;
 use bowline_core::tasks::{LinkKey, MadeBy, TaskTable};
 use bowline_core::time::Now;
 use bowline_link::LinkEvent;
+use bowline_wire::era::result::{ResultKind, kind};
+use bowline_wire::era::tasks::Task;
 use bowline_wire::object;
 use bowline_wire::splice::{replace, write_string};
 use bytes::Bytes;
@@ -69,9 +72,7 @@ impl Memory {
         }
         let result = reply.answer.get(reply.body_at.clone()).unwrap_or_default();
         let session = call.caller.as_ref().map(|caller| caller.session());
-        if call.makes_task
-            && let Some(id) = task_of(result)
-        {
+        if let Some(id) = task_of(call, reply.era, result) {
             let by = MadeBy {
                 server: &route.server,
                 tool: &route.name,
@@ -149,11 +150,16 @@ impl Memory {
     }
 }
 
-/// Reads the id of a task that was made.
-fn task_of(result: &[u8]) -> Option<String> {
-    let task = object::field(result, "task")?.of(result);
-    let id = object::field(task, "taskId")?.of(task);
-    object::string(id).map(Into::into)
+/// Reads the id of a task that was made: where it was wanted in the one era, where the server
+/// liked to in the other.
+fn task_of(call: &Call, era: Era, result: &[u8]) -> Option<String> {
+    let task = match era {
+        Era::Legacy if call.makes_task => Task::read_created(result)?,
+        Era::Legacy => return None,
+        Era::Modern if kind(result) == ResultKind::Task => Task::read(result)?,
+        Era::Modern => return None,
+    };
+    Some(task.id.into_owned())
 }
 
 /// Reads the addresses of resources in the content of an answer.

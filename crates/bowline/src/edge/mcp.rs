@@ -2,6 +2,7 @@
 
 mod batch;
 pub(super) mod call;
+mod elder;
 pub(super) mod handshake;
 pub(super) mod headers;
 pub(super) mod list;

@@ -1,10 +1,11 @@
-//! Generated messages of every type of every legacy schema go through the gateway unchanged, with
+//! Generated messages of every type of every schema go through the gateway unchanged, with
 //! unknown members at every level of them.
 
 mod aside;
 mod client;
 mod echo;
 mod make;
+mod modern;
 mod rows;
 mod trip;
 
@@ -44,6 +45,19 @@ impl Schema {
             "$defs"
         } else {
             "definitions"
+        }
+    }
+
+    /// Whether requests say what they need, and results what they are.
+    fn is_modern(&self) -> bool {
+        self.get("RequestMetaObject").is_some()
+    }
+
+    /// Members that every whole result has.
+    fn complete(&self) -> &'static [(&'static str, &'static str)] {
+        match self.is_modern() {
+            true => &[("resultType", "\"complete\"")],
+            false => &[],
         }
     }
 

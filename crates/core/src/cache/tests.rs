@@ -76,6 +76,7 @@ fn answer(nth: usize) -> Answer {
     let end = result.len() - 1;
     Answer {
         ttl_at: end - 1..end,
+        era: crate::era::Era::Legacy,
         result: result.into(),
     }
 }

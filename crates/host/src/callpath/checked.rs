@@ -10,7 +10,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use bowline_core::call::{Body, Call, Reply, Route, Subject};
+use bowline_core::era::Era;
 use bowline_core::error::CallError;
+use bowline_wire::era::result::kind;
 use bowline_wire::object;
 use bytes::Bytes;
 use foldhash::fast::RandomState;
@@ -70,6 +72,10 @@ impl Checker {
             return Ok(());
         };
         let result = reply.answer.get(reply.body_at.clone()).unwrap_or_default();
+        // A question or a task promises nothing yet.
+        if reply.era == Era::Modern && !kind(result).is_end() {
+            return Ok(());
+        }
         let Some(content) = promised(result) else {
             return Ok(());
         };

@@ -3,6 +3,7 @@
 use bowline_core::call::{Body, Origin, Reply};
 use bowline_core::era::Era;
 use bowline_journal::MessageId;
+use bowline_wire::era::result::{ResultKind, kind};
 use bowline_wire::splice::write_string;
 use bytes::Bytes;
 use serde_json::json;
@@ -49,7 +50,15 @@ pub(super) fn unrecorded(done: MessageId, head: &Head, id: &Bytes) -> Reply {
 
 /// Gives the result of a write that was done before.
 pub(super) fn recorded(result: &[u8], id: &Bytes) -> Reply {
-    envelope(result, id, Origin::Recorded)
+    // Results of the modern era say what they are, and no others do.
+    let era = match kind(result) {
+        ResultKind::Absent => Era::Legacy,
+        _ => Era::Modern,
+    };
+    Reply {
+        era,
+        ..envelope(result, id, Origin::Recorded)
+    }
 }
 
 /// Says why a write is not stored again.

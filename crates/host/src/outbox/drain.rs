@@ -18,7 +18,7 @@ use tokio::sync::{broadcast, watch};
 use tokio::task::JoinSet;
 
 use super::index::Ended;
-use super::intent::{kept, result_of};
+use super::intent::{is_question, kept, result_of};
 use super::letter::{Letter, Sight, parties};
 use super::record::Record;
 use super::tell::Over;
@@ -263,7 +263,11 @@ async fn answered(
     let (receipt, at) = (delivery.receipt, shared.at());
     let Some(result) = result_of(&reply) else {
         let body = reply.answer.get(reply.body_at.clone()).unwrap_or_default();
-        let reason = format!("the server refused it: {}", shown(body));
+        let why = match is_question(&reply) {
+            true => "the server asks for something, and nobody is there to answer",
+            false => "the server refused it",
+        };
+        let reason = format!("{why}: {}", shown(body));
         let end = End::Reply(reply);
         bury(shared, receipt, record, (reason.into(), end)).await?;
         return Ok(Step::Answered);

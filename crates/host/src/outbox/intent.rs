@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::call::{Body, Call, Reply};
+use bowline_core::era::Era;
 use bowline_core::error::CallError;
 use bowline_core::lane::{Verdict, live};
 use bowline_core::sync::lock;
 use bowline_journal::{JournalError, Lane, MessageId, Receipt};
+use bowline_wire::era::result::{ResultKind, kind};
 use bowline_wire::object;
 use bytes::Bytes;
 
@@ -102,7 +104,8 @@ impl Intent {
             Ok(reply) => {
                 let ending = match result_of(reply) {
                     Some(result) => Ending::Done(kept(result)),
-                    // It was refused, so that its key is free for another try.
+                    // It was refused, so that its key is free for another try; or its server asks
+                    // for something first, and is to be tried again with the answer.
                     None => Ending::Withdraw,
                 };
                 self.write(ending).await;
@@ -202,8 +205,19 @@ fn report(shared: &Shared, (id, lane): (MessageId, &Lane), written: Result<(), J
     }
 }
 
-/// Returns the result of a write that its server carried out.
+/// Whether the server asks for something before it carries a write out.
+pub(super) fn is_question(reply: &Reply) -> bool {
+    let body = reply.answer.get(reply.body_at.clone()).unwrap_or_default();
+    reply.era == Era::Modern
+        && reply.body == Body::Result
+        && matches!(kind(body), ResultKind::InputRequired | ResultKind::Unknown)
+}
+
+/// Returns the result of a write that its server carried out, or has taken as a task.
 pub(super) fn result_of(reply: &Reply) -> Option<&[u8]> {
+    if is_question(reply) {
+        return None;
+    }
     let body = reply.answer.get(reply.body_at.clone()).unwrap_or_default();
     let is_error = object::field(body, "isError").is_some_and(|at| at.of(body) != b"false");
     (reply.body == Body::Result && !is_error).then_some(body)

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bowline_core::call::{Call, Scope, Subject};
+use bowline_core::era::Era;
 use bowline_wire::object;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -24,6 +25,9 @@ pub(super) struct Head {
     pub(super) key: Arc<str>,
     /// How long it is worth delivering, in milliseconds.
     pub(super) keep_ms: u64,
+    /// Whether its parameters are those of the modern era; absent where they are not.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    modern: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,6 +65,7 @@ impl Head {
             tool: Arc::clone(tool),
             key: Arc::clone(key),
             keep_ms,
+            modern: call.era() == Era::Modern,
         }
     }
 
@@ -125,7 +130,8 @@ impl Record {
             trace: None,
             run: None,
             key: Some(Arc::clone(&self.head.key)),
-            stateless: None,
+            // What the headers said was checked when it was stored.
+            stateless: self.head.modern.then(Box::default),
         }
     }
 }

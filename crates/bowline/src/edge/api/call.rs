@@ -10,6 +10,8 @@ use axum::http::{HeaderMap, StatusCode};
 use bowline_core::call::{Body, Call, Principal, Reply, Role, Scope, Subject};
 use bowline_core::caller::{Deaf, SessionKey};
 use bowline_core::error::CallError;
+use bowline_wire::era::result::to_legacy;
+use bowline_wire::mcp::method;
 use bowline_wire::scan::{self, Keys};
 use bowline_wire::splice::write_string;
 use serde::{Deserialize, Serialize};
@@ -121,7 +123,7 @@ fn to_call(edge: &Edge, principal: Arc<Principal>, asked: &Asked<'_>, headers: &
 fn result_of(reply: &Reply, server: &str) -> Result<Box<RawValue>, Failure> {
     let text = reply.answer.get(reply.body_at.clone()).unwrap_or_default();
     match reply.body {
-        Body::Result => String::from_utf8(text.to_vec())
+        Body::Result => String::from_utf8(to_legacy(text, method::TOOLS_CALL).into_owned())
             .ok()
             .and_then(|text| RawValue::from_string(text).ok())
             .ok_or_else(|| bad_answer(server)),

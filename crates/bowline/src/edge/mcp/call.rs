@@ -15,7 +15,7 @@ use bowline_wire::{Message, Span, object};
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
 
-use super::{Caller, error, outbox};
+use super::{Caller, elder, error, outbox};
 use crate::edge::Edge;
 use crate::edge::body::{self, Answer};
 use crate::edge::errors::{self, TooMuch};
@@ -151,14 +151,14 @@ async fn carry(edge: Arc<Edge>, call: Call, mut cancelled: Cancelled) -> Outcome
             execution: Execution::Unknown,
         }),
     };
-    written(&call.id, outcome)
+    written(&call, outcome)
 }
 
-fn written(id: &[u8], outcome: Result<Reply, CallError>) -> Outcome {
+fn written(call: &Call, outcome: Result<Reply, CallError>) -> Outcome {
     match outcome {
-        Ok(reply) => reply.answer.into(),
+        Ok(reply) => elder::answer(call, reply).into(),
         Err(error) => Outcome {
-            answer: errors::answer(id, &error),
+            answer: errors::answer(&call.id, &error),
             too_much: TooMuch::of(&error),
         },
     }

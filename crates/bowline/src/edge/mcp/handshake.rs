@@ -70,13 +70,10 @@ fn no_revision(id: &[u8]) -> Bytes {
 
 /// Reads what a client can be asked for.
 fn declared(params: &[u8]) -> Abilities {
-    member(params, "capabilities").map_or_else(Abilities::default, abilities)
-}
-
-/// Returns a member that is an object.
-fn member<'a>(of: &'a [u8], key: &str) -> Option<&'a [u8]> {
-    let value = object::field(of, key)?.of(of);
-    (value.first() == Some(&b'{')).then_some(value)
+    match object::field(params, "capabilities") {
+        Some(declared) => abilities(declared.of(params)),
+        None => Abilities::default(),
+    }
 }
 
 /// Writes the result of `initialize`. A single server is introduced by its own words.
@@ -101,38 +98,4 @@ fn introduce(caller: Caller<'_>, revision: Revision) -> Vec<u8> {
     }
     out.push(b'}');
     out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn abilities_are_what_the_client_declares() {
-        use bowline_core::caller::Ability::{
-            ElicitationForm, ElicitationUrl, Roots, Sampling, SamplingTools,
-        };
-        for (said, want) in [
-            ("{}", &[][..]),
-            (r#"{"sampling":{}}"#, &[Sampling]),
-            (r#"{"sampling":{"tools":{}}}"#, &[Sampling, SamplingTools]),
-            (r#"{"elicitation":{}}"#, &[ElicitationForm]),
-            (r#"{"elicitation":{"form":{}}}"#, &[ElicitationForm]),
-            (r#"{"elicitation":{"url":{}}}"#, &[ElicitationUrl]),
-            (
-                r#"{"elicitation":{"url":{},"form":{}}}"#,
-                &[ElicitationForm, ElicitationUrl],
-            ),
-            (r#"{"roots":{"listChanged":true}}"#, &[Roots]),
-            (r#"{"roots":null,"sampling":false,"elicitation":[]}"#, &[]),
-        ] {
-            let params = format!(r#"{{"capabilities":{said}}}"#);
-            let want = want
-                .iter()
-                .fold(Abilities::default(), |all, one| all.with(*one));
-            assert_eq!(declared(params.as_bytes()), want, "{said}");
-        }
-        assert_eq!(declared(b"{}"), Abilities::default());
-        assert_eq!(declared(b""), Abilities::default());
-    }
 }

@@ -177,7 +177,7 @@ impl Echo {
 }
 
 /// What the server does on a trip.
-fn steps(at: usize, trip: &Trip) -> Vec<Value> {
+pub(super) fn steps(at: usize, trip: &Trip) -> Vec<Value> {
     let mut steps = Vec::new();
     let extra = &trip.extra;
     for event in &trip.on_the_way {
@@ -222,7 +222,7 @@ pub(super) fn with_case(params: &str, case: &str) -> String {
 }
 
 /// Holds what the server was sent against what was sent to it.
-fn arrived(revision: &str, record: &[u8], trips: &[Trip], cases: &[String]) {
+pub(super) fn arrived(revision: &str, record: &[u8], trips: &[Trip], cases: &[String]) {
     let mut lines: HashMap<&str, Vec<&[u8]>> = HashMap::new();
     for line in record
         .split(|byte| *byte == b'\n')

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::Schema;
 use super::make::Maker;
+use super::modern::ROUND;
 
 /// Of each type so many are held against the schema, lest the maker makes something else.
 pub(super) const CHECKED: usize = 5;
@@ -162,12 +163,15 @@ impl Row {
             name: (self.name.0.to_owned(), self.name.1.to_owned()),
             extra,
             member: "result",
-            answer: "{\"content\":[]}".to_owned(),
+            answer: match schema.is_modern() {
+                true => r#"{"content":[],"resultType":"complete"}"#.to_owned(),
+                false => r#"{"content":[]}"#.to_owned(),
+            },
             ..Trip::default()
         };
         let part = |name: &str| schema.get(name).unwrap();
         match &self.kind {
-            Kind::Result(name) => trip.answer = maker.make(part(name), &[]),
+            Kind::Result(name) => trip.answer = maker.make(part(name), schema.complete()),
             Kind::Task => trip.answer = made(schema, maker, &format!("task-{at}")),
             Kind::Error => {
                 trip.member = "error";
@@ -269,7 +273,7 @@ impl Trip {
 }
 
 /// Makes the params of a request, with a place for the progress token.
-fn asked(
+pub(super) fn asked(
     schema: &Schema,
     maker: &mut Maker<'_>,
     name: &str,
@@ -278,9 +282,24 @@ fn asked(
 ) -> (String, String) {
     let part = schema.get(name).unwrap();
     let token = if token.is_empty() { "" } else { TOKEN };
-    let meta = maker.make(&json!({"type": "object"}), &[("progressToken", token)]);
+    let meta = match schema.get("RequestMetaObject") {
+        Some(part) => {
+            let version = format!("\"{}\"", schema.revision);
+            // Whoever wants to hear everything, hears everything.
+            let fixed = [
+                ("progressToken", token),
+                ("io.modelcontextprotocol/protocolVersion", &version),
+                ("io.modelcontextprotocol/logLevel", "\"debug\""),
+            ];
+            maker.make(part, &fixed)
+        }
+        None => maker.make(&json!({"type": "object"}), &[("progressToken", token)]),
+    };
     let mut fixed = fixed.to_vec();
     fixed.push(("_meta", &meta));
+    if schema.is_modern() {
+        fixed.extend(ROUND);
+    }
     let params = maker.make(&part["properties"]["params"], &fixed);
     (method(part), params)
 }

@@ -2,9 +2,11 @@
 
 use bowline_core::cache::{About, Hint, KeyBase, Landing, Lead, NAME_BYTES_MAX, Sharing};
 use bowline_core::call::{Body, Effect, Reply, Subject};
+use bowline_core::era::Era;
 use bowline_core::error::{CallError, Execution};
 use bowline_core::sync::lock;
 use bowline_core::time::Now;
+use bowline_wire::era::result::kind;
 use bowline_wire::span::Span;
 
 use super::result::{self, Said};
@@ -74,6 +76,7 @@ impl<'a> Ask<'a> {
         is_answer
             && self.route.effect != Effect::Write
             && !self.call.makes_task
+            && !self.call.is_further_round()
             && self.route.name.len() <= NAME_BYTES_MAX
             && self.server.spec().cache
             && !self.server.is_apart(self.call)
@@ -123,6 +126,10 @@ impl<'a> Flight<'a> {
             return;
         }
         let body = reply.answer.get(reply.body_at.clone()).unwrap_or_default();
+        // A question or a task says nothing of answers.
+        if reply.era == Era::Modern && !kind(body).is_end() {
+            return;
+        }
         match result::said(body, &self.answers.hints) {
             Said::Failure => {}
             Said::Nothing => self.unhinted(),
@@ -131,7 +138,7 @@ impl<'a> Flight<'a> {
                 let Some(hint) = result::hint(body, ttl_ms, scope, ttl_max) else {
                     return self.unhinted();
                 };
-                if self.keep(body, (hint, ttl_ms), now) == Some(true) {
+                if self.keep(body, (hint, ttl_ms), reply.era, now) == Some(true) {
                     self.over = Phase::Again;
                 }
             }
@@ -146,7 +153,13 @@ impl<'a> Flight<'a> {
     }
 
     /// Keeps an answer, where there is room and nothing was purged since its call began.
-    fn keep(&self, body: &[u8], (hint, ttl_at): (Hint, Span), now: Now) -> Option<bool> {
+    fn keep(
+        &self,
+        body: &[u8],
+        (hint, ttl_at): (Hint, Span),
+        written_in: Era,
+        now: Now,
+    ) -> Option<bool> {
         let ask = self.ask;
         let sharing = ask.sharing(hint.sharing);
         let key = |base: &KeyBase| match sharing {
@@ -162,7 +175,7 @@ impl<'a> Flight<'a> {
             sharing,
             era: ask.begun.era,
             expires: ask.begun.at.plus(hint.ttl),
-            answer: result::answer(body, ttl_at),
+            answer: result::answer(body, ttl_at, written_in),
         };
         Some(self.answers.change(|kept| {
             let is_kept = kept.cache.keep(ask.about(), landing, now);

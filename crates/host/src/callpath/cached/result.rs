@@ -68,17 +68,22 @@ pub(super) fn hint(
 }
 
 /// Returns a result in memory of its own: what came may be part of something longer.
-pub(super) fn answer(result: &[u8], ttl_at: Span) -> Answer {
+pub(super) fn answer(result: &[u8], ttl_at: Span, era: Era) -> Answer {
     Answer {
         result: Bytes::copy_from_slice(result),
         ttl_at: ttl_at.start..ttl_at.end,
+        era,
     }
 }
 
 /// Writes an answer that is given again, under the id of this call. It says how long it is good
 /// from now on: whoever keeps it in turn must not keep it twice as long.
 pub(super) fn reply(hit: &Hit, id: &Bytes) -> Reply {
-    let Answer { result, ttl_at } = &hit.answer;
+    let Answer {
+        result,
+        ttl_at,
+        era,
+    } = &hit.answer;
     let mut left = itoa::Buffer::new();
     let left = left.format(millis(hit.left)).as_bytes();
     let (start, end) = (ttl_at.start, ttl_at.end);
@@ -104,7 +109,7 @@ pub(super) fn reply(hit: &Hit, id: &Bytes) -> Reply {
         body_at,
         body: Body::Result,
         origin: Origin::Cached,
-        era: Era::Legacy,
+        era: *era,
     }
 }
 
@@ -155,7 +160,7 @@ mod tests {
             panic!("it says how long it is good");
         };
         let hit = Hit {
-            answer: answer(result, ttl_ms),
+            answer: answer(result, ttl_ms, Era::Modern),
             left: Duration::from_millis(1_234),
         };
         let reply = reply(&hit, &Bytes::from_static(b"\"x\""));
@@ -165,5 +170,6 @@ mod tests {
         assert_eq!(text, want);
         assert_eq!(&text[reply.body_at.clone()], body);
         assert_eq!((reply.origin, reply.body), (Origin::Cached, Body::Result));
+        assert_eq!(reply.era, Era::Modern);
     }
 }

@@ -4,14 +4,23 @@ use std::borrow::Cow;
 
 use bowline_core::cache::{KeyBase, Keys, Known, Lead, Sharing};
 use bowline_wire::canonical::canonical;
+use bowline_wire::mcp::meta;
 use bowline_wire::object;
 
 use super::Ask;
 use super::flight::{Keeping, Looked};
 
-/// Members of `_meta` that change nothing of an answer: they say where it is heard of, and where
-/// it stands in a trace. Those of the gateway itself change nothing either.
-const META_NEUTRAL: [&str; 4] = ["progressToken", "traceparent", "tracestate", "baggage"];
+/// Members of `_meta` that change nothing of an answer: they say where it is heard of, who asks
+/// in which words, and where it stands in a trace. Those of the gateway itself change nothing either.
+const META_NEUTRAL: [&str; 7] = [
+    "progressToken",
+    "traceparent",
+    "tracestate",
+    "baggage",
+    meta::PROTOCOL_VERSION,
+    meta::CLIENT_INFO,
+    meta::LOG_LEVEL,
+];
 const META_OURS: &str = "dev.bowline/";
 
 /// An answer that is looked for.

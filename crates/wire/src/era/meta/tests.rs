@@ -122,7 +122,7 @@ fn a_stamped_request_says_what_it_must_whatever_it_said_before() {
         assert_eq!(stamped(params, &plain), want, "{params}");
     }
     assert_eq!(stamped("{}", &plain), json!({"_meta": meta}));
-    let mut more = meta.clone();
+    let mut more = meta;
     more["traceparent"] = json!("t");
     more["progressToken"] = json!(7);
     let stamp = Stamp {

@@ -1,0 +1,157 @@
+//! Answers that ask, and requests that go on with the answer: nothing changes but the state, which
+//! is the gateway's on the client's side.
+
+use bowline_wire::era::input::{Required, Round};
+use bowline_wire::object;
+
+use super::super::client::text;
+use super::super::echo::with_case;
+use super::super::make::Maker;
+use super::super::rows::ROWS;
+use super::super::trip::{self, NAME, Road, Row, Trip};
+use super::Schema;
+use super::client::{Asking, Client};
+use super::peer::{Peers, lines};
+
+/// The state of the server, as it writes it.
+const STATE: &str = "\"st\\u0061te \\\"of\\\" 🧶 the server\"";
+
+/// Requests that may be answered with a question.
+const ASKED: [&str; 3] = ["CallToolRequest", "GetPromptRequest", "ReadResourceRequest"];
+
+pub(super) fn go(
+    schema: &Schema,
+    maker: &mut Maker<'_>,
+    peers: &Peers,
+    instances: usize,
+    tell: &mut impl FnMut(&str, usize),
+) {
+    for request in ASKED {
+        let row = ROWS.iter().find(|row| row.request == request).unwrap();
+        for road in [Road::Server, Road::Own] {
+            let mut client = peers.client(road);
+            for at in 0..instances {
+                there_and_back(schema, maker, peers, &mut client, (row, at));
+            }
+            tell(
+                &format!("InputRequiredResult of {request} ({road:?})"),
+                instances,
+            );
+            tell(
+                &format!("InputResponses of {request} ({road:?})"),
+                instances,
+            );
+        }
+    }
+}
+
+/// Makes one request that is answered with a question, and goes on with it.
+fn there_and_back(
+    schema: &Schema,
+    maker: &mut Maker<'_>,
+    peers: &Peers,
+    client: &mut Client,
+    (row, at): (&Row, usize),
+) {
+    let part = |name: &str| schema.get(name).unwrap();
+    let state = if at.is_multiple_of(2) { STATE } else { "" };
+    let requests = maker.make(part("InputRequests"), &[]);
+    let fixed = [
+        ("resultType", "\"input_required\""),
+        ("requestState", state),
+        ("inputRequests", &requests),
+    ];
+    let mut first = row.trip(schema, maker, at);
+    first.answer = maker.make(part("InputRequiredResult"), &fixed);
+    let whole = row.trip(schema, maker, at).answer;
+    // What answers the answer to a question is an answer of the request's own.
+    let second = Trip {
+        method: first.method.clone(),
+        params: first.params.clone(),
+        token: first.token.clone(),
+        name: first.name.clone(),
+        member: "result",
+        answer: whole,
+        ..Trip::default()
+    };
+    if at < trip::CHECKED {
+        schema.check(part("InputRequiredResult"), &first.answer);
+    }
+    let [case, case_again] = &peers.write(&[copy(&first), copy(&second)])[..] else {
+        panic!("two cases");
+    };
+    let begun = peers.recorded().len();
+    let sent = with_case(&first.sent(), case);
+    let answer = ask(client, &first.method, &sent);
+    let result = object::field(&answer, "result").map(|at| text(at.of(&answer)));
+    let result = result.unwrap_or_else(|| panic!("{}", text(&answer)));
+    let required = Required::read(result.as_bytes()).unwrap();
+    let sealed = required.state.map(|at| text(at.of(result.as_bytes())));
+    let came = sealed.as_ref().filter(|_| !state.is_empty());
+    let came = came.map_or_else(
+        || result.clone(),
+        |sealed| result.replacen(sealed, state, 1),
+    );
+    assert_eq!(came, first.answer, "{sent}");
+
+    let responses = maker.make(part("InputResponses"), &[]);
+    let mut further = format!("\"inputResponses\":{responses},");
+    if let Some(sealed) = &sealed {
+        further.push_str(&format!("\"requestState\":{sealed},"));
+    }
+    // The same request as before, but for what only a further round has and for its case.
+    let again = format!(
+        "{{{further}{}",
+        second.sent().trim_start().strip_prefix('{').unwrap()
+    );
+    let again = with_case(&again, case_again);
+    let answer = ask(client, &second.method, &again);
+    let result = object::field(&answer, "result").map(|at| text(at.of(&answer)));
+    assert_eq!(
+        result.as_ref(),
+        Some(&second.answer),
+        "{again}\n{}",
+        text(&answer)
+    );
+
+    let record = peers.recorded();
+    let lines = lines(&record[begun..]);
+    let came = &lines[case_again.as_str()];
+    assert_eq!(came.len(), 1, "sent more than once: {again}");
+    let message = came[0].message;
+    let params = object::field(message, "params").unwrap().of(message);
+    let round = Round::read(params);
+    let came = round.answers_at.map(|at| text(at.of(params)));
+    assert_eq!(came.as_ref(), Some(&responses));
+    let came = round.state.map(|at| text(at.of(params)));
+    let is_same = match state {
+        "" => came.is_none(),
+        state => came.as_deref().map(meaning) == Some(meaning(state)),
+    };
+    assert!(is_same, "{state} came back as {came:?}");
+}
+
+fn meaning(literal: &str) -> String {
+    serde_json::from_str(literal).unwrap()
+}
+
+/// A trip as far as its server is concerned.
+fn copy(trip: &Trip) -> Trip {
+    Trip {
+        member: trip.member,
+        answer: trip.answer.clone(),
+        extra: trip.extra.clone(),
+        ..Trip::default()
+    }
+}
+
+fn ask(client: &mut Client, method: &str, params: &str) -> bytes::Bytes {
+    assert!(!params.contains(NAME));
+    let asking = Asking {
+        extra: "",
+        id: "7",
+        method,
+        params,
+    };
+    client.request(&asking).0
+}
