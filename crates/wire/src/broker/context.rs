@@ -20,7 +20,7 @@ use crate::writer::Object;
 const SESSION_BYTES_MAX: usize = 128;
 
 /// The caller of a request, as far as its server may know it: member `mcp`,
-/// `{"session":..,"can":[..],"level":..,"era":"modern","retried":true}`. What is not said is not.
+/// `{"session":..,"can":[..],"level":..,"era":"modern"}`. What is not said is not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Context {
     /// The session that asks; nobody's where absent.
@@ -31,8 +31,6 @@ pub struct Context {
     pub level: Option<Level>,
     /// The era that the parameters are written in.
     pub era: Era,
-    /// Whether it goes on with a request that was answered with a question (modern).
-    pub retried: bool,
 }
 
 /// Returns the word for an ability.
@@ -67,7 +65,7 @@ pub(super) fn write_era(object: Object<'_>, era: Era) -> Object<'_> {
 
 impl Context {
     pub(super) fn inside(text: &Bytes, at: Span) -> Result<Self, FrameError> {
-        const NAMES: [&str; 5] = ["session", "can", "level", "era", "retried"];
+        const NAMES: [&str; 4] = ["session", "can", "level", "era"];
         let members = Members::inside(text, at, &NAMES, "mcp")?;
         let session = members.text_if("session")?;
         if session
@@ -91,7 +89,6 @@ impl Context {
             abilities,
             level: level.and_then(|level| Level::parse(&level)),
             era: era(&members)?,
-            retried: members.flag_if("retried")?.unwrap_or(false),
         })
     }
 
@@ -109,10 +106,6 @@ impl Context {
                 array(out, &can, |one, out| write_string(out, word(*one)));
             }),
         };
-        let object = write_era(object, self.era);
-        match self.retried {
-            true => object.flag("retried", true).end(),
-            false => object.end(),
-        }
+        write_era(object, self.era).end();
     }
 }

@@ -120,7 +120,6 @@ fn spoken() -> Context {
             .fold(Abilities::default(), Abilities::with),
         level: Some(Level::Notice),
         era: Era::Modern,
-        retried: true,
     }
 }
 
