@@ -8,7 +8,7 @@ use std::time::Duration;
 use bowline_core::policy::Pattern;
 use bowline_host::broker::{
     Attending, Client, ClientOptions, ConnectError, Credential, Federation, Following, HostBackend,
-    Ledger, ServeLimits, Served, Serving, Wares,
+    Ledger, ServeLimits, Served, Serving, Visitors, Wares,
 };
 use bowline_host::spec::Side;
 use bytes::Bytes;
@@ -125,7 +125,9 @@ fn start(
 ) -> Result<(Arc<Serving>, Client), ConnectError> {
     let host = gateway.host();
     let (clock, tasks) = (host.clock(), host.tasks());
+    let visitors = Visitors::of(host);
     let backend = HostBackend::with_guests(host.clone(), Arc::new(wares.clone()));
+    let backend = backend.for_visitors(&visitors);
     let ledger = Ledger::new(Arc::clone(gateway.journal()), LANE);
     // A name of ours fits.
     let ledger = ledger.map_err(|_unlikely| ConnectError::Closed)?;
@@ -137,6 +139,7 @@ fn start(
     );
     let serving = Arc::new(serving);
     let attending = Attending::new(Arc::clone(&serving), Arc::clone(clock), tasks.clone());
+    let attending = attending.for_visitors(&visitors);
     let served: Option<Arc<dyn Served>> = Some(Arc::new(attending));
     let options = ClientOptions {
         clock: Arc::clone(clock),

@@ -1,10 +1,11 @@
-//! Who hears what servers say outside calls: whoever the host was built with, and one gateway
-//! that came later.
+//! Who hears what servers say outside calls: whoever the host was built with, one gateway that
+//! came later, and visitors from a hub.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, Weak};
 
 use arc_swap::ArcSwapOption;
 use bowline_core::caller::SessionKey;
+use bowline_core::sync::lock;
 use bytes::Bytes;
 use thiserror::Error;
 
@@ -16,7 +17,12 @@ use crate::ports::Audience;
 pub(crate) struct Hall {
     first: Arc<dyn Audience>,
     later: ArcSwapOption<Arc<dyn Audience>>,
+    /// Held weakly: visitors hold the host.
+    visitors: Mutex<Option<Weak<dyn Audience>>>,
 }
+
+/// The keys of visitors' sessions begin here, so that none is also that of a client.
+pub(crate) const VISITORS_FROM: u64 = 1 << 63;
 
 /// An audience that came later; dropped, it leaves.
 #[derive(Debug)]
@@ -34,12 +40,17 @@ impl Hall {
         Self {
             first,
             later: ArcSwapOption::empty(),
+            visitors: Mutex::default(),
         }
     }
 }
 
 impl Audience for Hall {
     fn tell(&self, session: SessionKey, notification: Bytes) -> bool {
+        if session.0 >= VISITORS_FROM {
+            let visitors = lock(&self.visitors).as_ref().and_then(Weak::upgrade);
+            return visitors.is_some_and(|visitors| visitors.tell(session, notification));
+        }
         let later = self.later.load();
         match later.as_ref() {
             Some(later) if later.tell(session, notification.clone()) => true,
@@ -55,6 +66,11 @@ impl Drop for Attached {
 }
 
 impl Host {
+    /// Lets visitors hear what servers say outside calls, in place of those who came before.
+    pub(crate) fn admit_visitors(&self, visitors: &Arc<dyn Audience>) {
+        *lock(&self.hall().visitors) = Some(Arc::downgrade(visitors));
+    }
+
     /// Lets the sessions of a gateway hear what servers say outside calls.
     ///
     /// # Errors

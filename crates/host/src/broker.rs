@@ -6,6 +6,7 @@
 //! requests does it through one engine, [`serve`], with a [`ledger`] that keeps a redelivered
 //! request from running twice.
 
+mod asking;
 mod backend;
 mod client;
 mod failures;
@@ -16,17 +17,19 @@ mod link;
 mod remote;
 mod serve;
 mod supervise;
+mod visitors;
 mod wares;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bowline_core::caller::CallerEnd;
 use bowline_core::error::{Execution, Failure};
 use bowline_core::time::Now;
-use bowline_link::BoxFuture;
-use bowline_wire::broker::{Answer, Ask, From, Item};
+use bowline_link::{BoxFuture, Revision};
+use bowline_wire::broker::{Answer, Ask, From, Item, SessionEvent};
+use bytes::Bytes;
 
 pub use crate::credential::Credential;
 pub use backend::{Backend, Credentials, ExecutorBackend, Guests, HostBackend, Job};
@@ -38,10 +41,11 @@ pub use hub::{
     HubLimits, LetterView, MailboxView, NOT_ADMITTED, Offers, PeerView, Porter, Rights, Untaken,
 };
 pub use ledger::Ledger;
-pub(crate) use link::{PeerLink, away};
+pub(crate) use link::{Acquainted, PeerLink, away};
 pub use remote::RemoteTools;
 pub use serve::{Courier, Incoming, ReplyError, ServeLimits, Serving, reply_id};
 pub use supervise::{Attending, ServeOptions, serve_supervised, serve_with};
+pub use visitors::Visitors;
 pub use wares::Wares;
 
 // What a porter is told and says, so that whoever lets peers in depends on this crate alone.
@@ -49,6 +53,9 @@ pub use bowline_wire::broker::{Hello, Refusal};
 
 /// How long a request is worth answering where nobody says.
 pub const REQUEST_TTL: Duration = Duration::from_secs(300);
+
+/// What a server may say of itself in an offer, in bytes.
+pub(crate) const INTRODUCTION_BYTES_MAX: usize = 64 * 1024;
 
 /// What one peer wants of another.
 #[derive(Clone, Debug)]
@@ -99,6 +106,41 @@ pub struct Manifest {
     pub revision: u64,
     /// Its tools.
     pub items: Vec<Item>,
+    /// What it says of those of its servers that offer more than tools.
+    pub servers: Vec<Ware>,
+}
+
+/// A server of a peer, whole: what it said of itself, and which lists it has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ware {
+    /// Its name.
+    pub name: Arc<str>,
+    /// The revision that it speaks.
+    pub revision: Revision,
+    /// The result of `initialize`, or what stands for it (see [`ServerInfo`]).
+    ///
+    /// [`ServerInfo`]: bowline_link::ServerInfo
+    pub initialize: Bytes,
+    /// Tells two states of each of its lists apart.
+    pub lists: Lists,
+}
+
+/// Digests of the lists of a server.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lists {
+    /// Of the tools, where they are too many to be told with the offer: they are asked for.
+    pub tools: Option<Arc<str>>,
+    /// Of the prompts.
+    pub prompts: Arc<str>,
+    /// Of the resources and their templates.
+    pub resources: Arc<str>,
+}
+
+/// Hears what a server of a peer says between requests.
+pub trait Hears: fmt::Debug + Send + Sync {
+    /// Takes one whole notification, for one session or for those that the hub looks after.
+    /// Never waits.
+    fn hear(&self, session: Option<&str>, notification: Bytes);
 }
 
 /// The other side of a connection that may come and go: the hub as a client sees it, or a worker as
@@ -118,4 +160,15 @@ pub trait Remote: fmt::Debug + Send + Sync {
 
     /// Returns who it is, for people.
     fn name(&self) -> Arc<str>;
+
+    /// Has `ear` hear what a server says between requests, in place of who did before. A peer
+    /// that offers tools only says nothing.
+    fn hear(&self, server: &Arc<str>, ear: Weak<dyn Hears>) {
+        let _ = (server, ear);
+    }
+
+    /// Tells what became of a session for which a server was asked; best effort.
+    fn session(&self, server: &Arc<str>, session: Arc<str>, event: SessionEvent) {
+        let _ = (server, session, event);
+    }
 }

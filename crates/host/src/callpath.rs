@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use bowline_core::call::{Call, Origin, Reply, Route, Subject};
+use bowline_core::call::{Call, Origin, Principal, Reply, Route, Subject};
 use bowline_core::error::{CallError, Execution};
 use bowline_core::sync::lock;
 use bowline_core::tasks::LinkKey;
@@ -313,7 +313,7 @@ impl CallPath {
                 caller: call.caller.clone(),
                 trace: call.trace.clone(),
                 key: key_header(call, way.route),
-                on_behalf: self.on_behalf(call, way.server),
+                on_behalf: self.stamped(&call.principal, way.server).map(Box::new),
                 era: call.era(),
                 mirrors: way.route.mirrors.clone(),
             })
@@ -328,11 +328,9 @@ impl CallPath {
     }
 
     /// Says who asks, to a worker: it decides for itself whether it serves them.
-    fn on_behalf(&self, call: &Call, server: &Supervisor) -> Option<Box<OnBehalf>> {
+    pub(crate) fn stamped(&self, principal: &Principal, server: &Supervisor) -> Option<OnBehalf> {
         match &server.spec().reach {
-            Reach::Peer(peer) if peer.side == Side::Worker => {
-                Some(Box::new(self.decider.stamp(&call.principal)))
-            }
+            Reach::Peer(peer) if peer.side == Side::Worker => Some(self.decider.stamp(principal)),
             Reach::Child(_)
             | Reach::Placed(_)
             | Reach::Remote(_)

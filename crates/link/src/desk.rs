@@ -24,7 +24,7 @@ use crate::modern::params;
 
 pub(crate) use events::{Change, Events};
 pub(crate) use marks::marked;
-pub(crate) use questions::ability;
+pub use questions::ability;
 pub(crate) use secrets::wanted as secret_wanted;
 pub(crate) use text::take;
 use waiters::Whose;

@@ -448,6 +448,17 @@ pub trait Link: fmt::Debug + Send + Sync {
         None
     }
 
+    /// Hears that a session is over whose requests it may have carried; links whose servers know
+    /// of no sessions need not care.
+    fn session_ended(&self, session: SessionKey) {
+        let _ = session;
+    }
+
+    /// Hears that the roots of the client of a session changed, likewise.
+    fn roots_changed(&self, session: SessionKey) {
+        let _ = session;
+    }
+
     /// Returns how many requests wait for an answer.
     fn in_flight(&self) -> usize;
 

@@ -6,6 +6,7 @@
 
 mod answer;
 mod ask;
+mod context;
 mod letter;
 mod read;
 mod write;
@@ -17,7 +18,8 @@ pub use crate::frame::FrameError;
 use bytes::Bytes;
 
 pub use answer::{Answer, Item, Said};
-pub use ask::{Arguments, Ask};
+pub use ask::{Arguments, Ask, Told};
+pub use context::Context;
 pub use letter::{Draft, From, Letter, REPLY, REQUEST};
 
 /// Largest frame, in bytes: a result of 8 MiB and what stands around it.
@@ -143,11 +145,83 @@ pub enum Frame {
         /// One whole JSON-RPC notification.
         notification: Bytes,
     },
+    /// `question{id, number, request}`: what a server asks whoever waits for the answer of this
+    /// request, while it waits. Never stored.
+    Question {
+        /// The request, live or stored.
+        id: Arc<str>,
+        /// Names the question among those of this request.
+        number: u64,
+        /// One whole JSON-RPC request.
+        request: Bytes,
+    },
+    /// `answer{id, number, answer?}`: what was answered to a question; nothing where nobody does.
+    Answer {
+        /// The request.
+        id: Arc<str>,
+        /// The question.
+        number: u64,
+        /// One whole JSON-RPC answer.
+        answer: Option<Bytes>,
+    },
+    /// `withdraw{id, number}`: its server takes a question back.
+    Withdraw {
+        /// The request.
+        id: Arc<str>,
+        /// The question.
+        number: u64,
+    },
+    /// `told{server, session?, notification}`: what a server of a worker says between requests.
+    Told {
+        /// The server.
+        server: Arc<str>,
+        /// The session that it is for; those that the hub looks after where absent.
+        session: Option<Arc<str>>,
+        /// One whole JSON-RPC notification.
+        notification: Bytes,
+    },
+    /// `session{server, session, event}`: what became of a session for which a server of a worker
+    /// was asked.
+    Session {
+        /// The server.
+        server: Arc<str>,
+        /// The session.
+        session: Arc<str>,
+        /// What.
+        event: SessionEvent,
+    },
     /// A kind that is not known here; skipped.
     Other {
         /// Which.
         kind: Arc<str>,
     },
+}
+
+/// What becomes of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SessionEvent {
+    /// `ended`: it is over.
+    Ended,
+    /// `roots_changed`: its client has other roots now.
+    RootsChanged,
+}
+
+impl SessionEvent {
+    /// Returns the word.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ended => "ended",
+            Self::RootsChanged => "roots_changed",
+        }
+    }
+
+    /// Returns what a word means; nothing where it is not known.
+    #[must_use]
+    pub fn parse(word: &str) -> Option<Self> {
+        let known = [Self::Ended, Self::RootsChanged];
+        known.into_iter().find(|event| event.as_str() == word)
+    }
 }
 
 /// The first frame of a peer. What it shows of itself leaves the credential out.

@@ -2,6 +2,7 @@
 
 mod executor;
 mod host;
+mod mcp;
 mod params;
 
 use std::fmt;
@@ -13,6 +14,7 @@ use bowline_core::error::Failure;
 use bowline_core::time::Now;
 use bowline_link::BoxFuture;
 use bowline_wire::broker::{Answer, Ask, From, Item};
+use bowline_wire::object;
 use sha2::{Digest as _, Sha256};
 
 use crate::broker::Manifest;
@@ -62,6 +64,16 @@ pub trait Backend: fmt::Debug + Send + Sync {
     fn run<'a>(&'a self, job: &'a Job) -> BoxFuture<'a, Answer>;
 }
 
+/// Whether the hints of a tool say that it reads only, or that once is as good as twice.
+pub(super) fn says_repeatable(definition: &[u8]) -> bool {
+    let Some(hints) = object::field(definition, "annotations") else {
+        return false;
+    };
+    let hints = hints.of(definition);
+    let says = |key| object::field(hints, key).is_some_and(|at| at.of(hints) == b"true");
+    says("readOnlyHint") || says("idempotentHint")
+}
+
 /// Numbers that every reader of JSON keeps exact.
 const REVISION_BITS: u32 = 53;
 
@@ -78,5 +90,9 @@ fn manifest(items: Vec<Item>) -> Manifest {
     let digest: [u8; 32] = hash.finalize().into();
     let first = digest.first_chunk().copied().unwrap_or_default();
     let revision = u64::from_be_bytes(first) >> (u64::BITS - REVISION_BITS);
-    Manifest { revision, items }
+    Manifest {
+        revision,
+        items,
+        servers: Vec::new(),
+    }
 }

@@ -116,6 +116,24 @@ pub(super) fn unknown_tool(tool: &str) -> Failure {
     of(what, whence, "tool_not_found", reason)
 }
 
+/// It wants something else than tools of somebody who has nothing else.
+#[must_use]
+pub(super) fn only_tools(method: &str) -> Failure {
+    let what = (Class::NotFound, Execution::NotStarted);
+    let reason = format!("`{method}` does not go here");
+    let whence = (Retry::Never, Origin::Gateway);
+    of(what, whence, BAD_REQUEST, reason)
+}
+
+/// There is no such server for whoever asks.
+#[must_use]
+pub(super) fn unknown_server(server: &str) -> Failure {
+    let what = (Class::NotFound, Execution::NotStarted);
+    let reason = format!("no server named `{server}`");
+    let whence = (Retry::Never, Origin::Gateway);
+    of(what, whence, "server_not_found", reason)
+}
+
 /// Its executor could not run the tool.
 #[must_use]
 pub(super) fn tool_failed(reason: impl Into<Arc<str>>, execution: Execution) -> Failure {

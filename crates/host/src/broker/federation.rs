@@ -152,7 +152,9 @@ impl Ties {
             return false;
         }
         let manifest = self.remote.manifest();
-        let servers: BTreeSet<&str> = manifest.items.iter().map(server_of).collect();
+        let of_tools = manifest.items.iter().map(server_of);
+        let whole = manifest.servers.iter().map(|ware| &*ware.name);
+        let servers: BTreeSet<&str> = of_tools.chain(whole).collect();
         let own = |server: &&str| {
             let own = self.federation.own.as_ref();
             own.is_some_and(|own| own.has(server))

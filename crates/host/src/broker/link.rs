@@ -4,13 +4,16 @@
 //! known, and calls wait for the next link. Requests that it has are not: whoever carries them
 //! knows whether they survive a lost connection.
 
+mod acquainted;
 mod ear;
+mod following;
 pub(super) mod menu;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use bowline_core::call::Body;
+use bowline_core::caller::SessionKey;
 use bowline_core::era::Era;
 use bowline_core::error::Execution;
 use bowline_core::mailbox::HUB;
@@ -20,7 +23,7 @@ use bowline_link::{
     Answer, BoxFuture, ConnectError, Exit, Link, LinkError, LinkEvent, Request, Revision,
     ServerInfo,
 };
-use bowline_wire::broker::{self, Arguments, Ask, From};
+use bowline_wire::broker::{self, Arguments, Ask, Context, From, SessionEvent, Told};
 use bowline_wire::mcp::{code, method};
 use bowline_wire::object;
 use bowline_wire::span::Span;
@@ -30,15 +33,18 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout_at};
 
 use self::ear::Ear;
+use self::following::{Following, ware};
 use self::menu::Menu;
-use crate::broker::{Errand, ErrandError, Manifest, Remote};
+use crate::broker::{Errand, ErrandError, Hears, Remote, Ware};
 use crate::inprocess::{Waiting, error, result};
 use crate::ports::Clock;
 use crate::spec::{PeerSpec, Side};
 use crate::supervisor::Dialled;
 use crate::tasks::Tasks;
 
-/// What every server of a peer says of itself: tools are what travels.
+pub(crate) use acquainted::Acquainted;
+
+/// What a server of a peer says of itself that offers its tools alone.
 const INITIALIZE: &str = concat!(
     r#"{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true}},"#,
     r#""serverInfo":{"name":"peer","version":""#,
@@ -46,8 +52,8 @@ const INITIALIZE: &str = concat!(
     r#""}}"#,
 );
 
-/// Events that may wait to be read: all say that the tools changed, so one says it for all.
-const EVENTS_MAX: usize = 1;
+/// Events that may wait to be read. Changes of lists wait beside them, all others are dropped.
+const EVENTS_MAX: usize = 64;
 
 /// A link to one server of a peer.
 #[derive(Debug)]
@@ -57,6 +63,13 @@ pub(crate) struct PeerLink {
     clock: Arc<dyn Clock>,
     /// The tools of the server, and which of them may run twice.
     menu: Menu,
+    /// Whether the peer takes every request for the server, and brings back what it asks.
+    is_whole: bool,
+    /// Whether the tools are to be asked for.
+    fetches_tools: bool,
+    /// The sessions that the peer knows.
+    acquainted: Arc<Acquainted>,
+    events: mpsc::Sender<LinkEvent>,
     in_flight: AtomicUsize,
     /// How it ended, once it has. [`Exit::Stopping`] ends its requests as well.
     over: watch::Sender<Option<Exit>>,
@@ -93,20 +106,22 @@ impl PeerLink {
         spec.met();
         let (events, heard) = mpsc::channel(EVENTS_MAX);
         let manifest = remote.manifest();
+        let whole = ware(&manifest, &spec.server);
         let link = Arc::new(Self {
             remote: Arc::clone(remote),
             side: spec.side,
             clock: Arc::clone(clock),
             menu: Menu::new(&spec.server, &manifest),
+            is_whole: whole.is_some(),
+            fetches_tools: whole.is_some_and(|ware| ware.lists.tools.is_some()),
+            acquainted: Arc::clone(&spec.acquainted),
+            events: events.clone(),
             in_flight: AtomicUsize::new(0),
             over: watch::Sender::new(None),
-            info: ServerInfo {
-                revision: Revision::LATEST_LEGACY,
-                initialize: Bytes::from_static(INITIALIZE.as_bytes()),
-                name: Arc::clone(&spec.server),
-                version: Arc::default(),
-            },
+            info: whole.map_or_else(|| of_tools(&spec.server), introduced),
         });
+        let ear: Weak<dyn Hears> = Arc::downgrade(&(Arc::clone(&link) as Arc<dyn Hears>));
+        remote.hear(&spec.server, ear);
         let over = link.over.subscribe();
         let following = Following {
             link: Arc::downgrade(&link),
@@ -121,11 +136,12 @@ impl PeerLink {
     async fn serve(&self, request: Request) -> Result<Answer, LinkError> {
         match request.method.as_ref() {
             method::PING => Ok(result(&request, b"{}")),
-            method::TOOLS_LIST => {
+            method::TOOLS_LIST if !self.fetches_tools => {
                 self.menu.refresh(&self.remote.manifest());
                 Ok(result(&request, &self.menu.page()))
             }
             method::TOOLS_CALL => self.call(request).await,
+            _ if self.is_whole => self.pass(request).await,
             other => {
                 let message = format!("`{other}` does not go to a peer");
                 Ok(error(&request, code::METHOD_NOT_FOUND, &message, None))
@@ -134,7 +150,7 @@ impl PeerLink {
     }
 
     async fn call(&self, request: Request) -> Result<Answer, LinkError> {
-        let params = renamed(&request);
+        let params = renamed(&request).unwrap_or_default();
         let Some(tool) = object::text(&params, "name").map(Arc::<str>::from) else {
             let message = "the call names no tool";
             return Ok(error(&request, code::INVALID_PARAMS, message, None));
@@ -144,6 +160,39 @@ impl PeerLink {
             let message = format!("Unknown tool: {tool}");
             return Ok(error(&request, code::INVALID_PARAMS, &message, None));
         };
+        let arguments = match self.is_whole {
+            true => {
+                let context = self.context(&request);
+                Arguments::Told(Box::new(Told { params, context }))
+            }
+            false => Arguments::Params(params),
+        };
+        let ask = Ask::Call {
+            tool,
+            server: Some(Arc::clone(self.menu.server())),
+            arguments,
+        };
+        let stored = !repeatable;
+        self.run(request, ask, stored).await
+    }
+
+    /// Passes on a request that is no call of a tool: live, so that it may be lost.
+    async fn pass(&self, request: Request) -> Result<Answer, LinkError> {
+        let lists_tools = request.method == method::TOOLS_LIST;
+        let ask = Ask::Mcp {
+            server: Arc::clone(self.menu.server()),
+            method: request.method.as_ref().into(),
+            params: renamed(&request),
+            context: self.context(&request),
+        };
+        let answer = self.run(request, ask, false).await?;
+        if lists_tools && answer.body == Body::Result {
+            self.menu.listed(answer.body_bytes());
+        }
+        Ok(answer)
+    }
+
+    async fn run(&self, request: Request, ask: Ask, stored: bool) -> Result<Answer, LinkError> {
         let caller = match (self.side, &request.on_behalf) {
             (Side::Worker, Some(whom)) => Some(From {
                 session_id: HUB.into(),
@@ -159,12 +208,8 @@ impl PeerLink {
             Ear::over(caller, token)
         });
         let errand = Errand {
-            ask: Ask::Call {
-                tool,
-                server: Some(Arc::clone(self.menu.server())),
-                arguments: Arguments::Params(params),
-            },
-            stored: !repeatable,
+            ask,
+            stored,
             deadline: self.moment(request.deadline),
             caller,
             sink,
@@ -172,6 +217,23 @@ impl PeerLink {
         match self.remote.ask(errand).await {
             Ok(answer) => answered(&request, answer),
             Err(error) => Err(self.failed(error)),
+        }
+    }
+
+    /// Says who asks, as far as a server may know it.
+    fn context(&self, request: &Request) -> Context {
+        let era = request.era;
+        match &request.caller {
+            None => Context {
+                era,
+                ..Context::default()
+            },
+            Some(caller) => Context {
+                session: self.acquainted.introduce(caller.session()),
+                abilities: caller.abilities(),
+                level: caller.level(),
+                era,
+            },
         }
     }
 
@@ -232,57 +294,35 @@ impl PeerLink {
     }
 }
 
-/// Tells the supervisor that the tools changed, and ends the link with its connection.
-struct Following {
-    link: Weak<PeerLink>,
-    changes: watch::Receiver<u64>,
-    over: watch::Receiver<Option<Exit>>,
-    events: mpsc::Sender<LinkEvent>,
+/// Says what a server is of which the tools are all that is known.
+fn of_tools(server: &Arc<str>) -> ServerInfo {
+    ServerInfo {
+        revision: Revision::LATEST_LEGACY,
+        initialize: Bytes::from_static(INITIALIZE.as_bytes()),
+        name: Arc::clone(server),
+        version: Arc::default(),
+    }
 }
 
-impl Following {
-    async fn run(mut self, mut told: Arc<Manifest>) {
-        loop {
-            if !self.look(&mut told) {
-                return;
-            }
-            tokio::select! {
-                changed = self.changes.changed() => if changed.is_err() {
-                    // Nobody will tell any more: the peer is gone for good.
-                    if let Some(link) = self.link.upgrade() {
-                        link.end(Exit::Gone);
-                    }
-                    return;
-                },
-                _ = self.over.wait_for(Option::is_some) => return,
-            }
-        }
-    }
-
-    /// Whether there is more to follow.
-    fn look(&self, told: &mut Arc<Manifest>) -> bool {
-        let Some(link) = self.link.upgrade() else {
-            return false;
-        };
-        if !link.remote.is_connected() {
-            link.end(Exit::Gone);
-            return false;
-        }
-        let now = link.remote.manifest();
-        if !link.menu.is_same(told, &now) {
-            // Where there is no room, the same waits to be read.
-            let _full = self.events.try_send(LinkEvent::ToolsChanged);
-        }
-        *told = now;
-        true
+/// Says what a server is that told of itself.
+fn introduced(ware: &Ware) -> ServerInfo {
+    let initialize = &ware.initialize;
+    let itself = object::field(initialize, "serverInfo").map(|at| at.of(initialize));
+    let itself = itself.unwrap_or_default();
+    let text = |key| object::text(itself, key).unwrap_or_default().into();
+    ServerInfo {
+        revision: ware.revision,
+        initialize: initialize.clone(),
+        name: text("name"),
+        version: text("version"),
     }
 }
 
 /// Returns the parameters with the name that the peer's server knows.
-fn renamed(request: &Request) -> Bytes {
-    let params = request.params.clone().unwrap_or_default();
+fn renamed(request: &Request) -> Option<Bytes> {
+    let params = request.params.clone()?;
     let Some(rename) = &request.rename else {
-        return params;
+        return Some(params);
     };
     let mut name = Vec::with_capacity(rename.to.len() + 2);
     write_string(&mut name, &rename.to);
@@ -290,13 +330,21 @@ fn renamed(request: &Request) -> Bytes {
         start: rename.at.start,
         end: rename.at.end,
     };
-    replace(&params, at, &name).into()
+    Some(replace(&params, at, &name).into())
 }
 
 fn answered(request: &Request, answer: broker::Answer) -> Result<Answer, LinkError> {
     match answer {
-        broker::Answer::Output { result: body, .. } => Ok(result(request, &body)),
-        broker::Answer::Rpc { error } => Ok(refused(request, &error)),
+        broker::Answer::Output {
+            result: body, era, ..
+        } => Ok(Answer {
+            era,
+            ..result(request, &body)
+        }),
+        broker::Answer::Rpc { error, era } => Ok(Answer {
+            era,
+            ..refused(request, &error)
+        }),
         broker::Answer::Failed(failure) => Err(LinkError::Elsewhere(Arc::new(failure))),
         broker::Answer::Manifest { .. } => Err(LinkError::BadAnswer(
             "it lists tools in place of a result".into(),
@@ -318,6 +366,40 @@ fn refused(request: &Request, error: &[u8]) -> Answer {
         body_at: start..end,
         bytes: bytes.into(),
         era: Era::Legacy,
+    }
+}
+
+impl Hears for PeerLink {
+    fn hear(&self, session: Option<&str>, notification: Bytes) {
+        let said = object::text(&notification, "method");
+        let named = |key| {
+            let params = object::field(&notification, "params")?.of(&notification);
+            Some(Arc::from(&*object::text(params, key)?))
+        };
+        let event = match said.as_deref() {
+            Some(method::RESOURCES_UPDATED) => named("uri").map(|uri| LinkEvent::ResourceUpdated {
+                uri,
+                notification: notification.clone(),
+            }),
+            Some(method::TASKS_STATUS | method::TASKS_NOTIFICATION) => {
+                named("taskId").map(|task| LinkEvent::TaskStatus {
+                    task,
+                    notification: notification.clone(),
+                })
+            }
+            Some(method::MESSAGE | method::ELICITATION_COMPLETE) => {
+                let session = session.and_then(|name| self.acquainted.session(name));
+                session.map(|session| LinkEvent::Told {
+                    session,
+                    notification: notification.clone(),
+                })
+            }
+            Some(_) | None => None,
+        };
+        if let Some(event) = event {
+            // What finds no room is left out, as between any server and those who listen to it.
+            let _full = self.events.try_send(event);
+        }
     }
 }
 
@@ -357,6 +439,21 @@ impl Link for PeerLink {
 
     fn pid(&self) -> Option<u32> {
         None
+    }
+
+    fn session_ended(&self, session: SessionKey) {
+        if let Some(name) = self.acquainted.part(session) {
+            let server = self.menu.server();
+            self.remote.session(server, name, SessionEvent::Ended);
+        }
+    }
+
+    fn roots_changed(&self, session: SessionKey) {
+        if let Some(name) = self.acquainted.known(session) {
+            let server = self.menu.server();
+            self.remote
+                .session(server, name, SessionEvent::RootsChanged);
+        }
     }
 
     fn in_flight(&self) -> usize {

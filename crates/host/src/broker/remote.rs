@@ -170,14 +170,14 @@ fn outcome(item: &Item, answer: Result<Answer, ErrandError>) -> Result<ToolOutpu
         })
     };
     match answer {
-        Ok(Answer::Output { result, again }) => {
+        Ok(Answer::Output { result, again, .. }) => {
             let output = ToolOutput::from_result(result);
             Ok(match again {
                 true => output.recorded(),
                 false => output,
             })
         }
-        Ok(Answer::Rpc { error }) => Err(refused(server, error).into()),
+        Ok(Answer::Rpc { error, .. }) => Err(refused(server, error).into()),
         Ok(Answer::Failed(failure)) => Err(elsewhere(failure)),
         Ok(Answer::Manifest { .. }) => Err(elsewhere(failed(
             (Class::ProtocolError, Execution::Unknown, Retry::Never),

@@ -18,6 +18,7 @@ use sha2::{Digest as _, Sha256};
 
 use self::desk::{Desk, Ended, Entered, Key, Turn};
 use self::seats::Seats;
+use super::asking::ASKED_MAX;
 use super::failures;
 use super::ledger::{Begun, Entry};
 use crate::broker::{Backend, Job, Ledger, Manifest};
@@ -127,9 +128,9 @@ impl Serving {
             Ok(job) => job,
             Err(failure) => return Answer::Failed(failure),
         };
-        let Ask::Call { .. } = &job.ask else {
+        if matches!(job.ask, Ask::Manifest) {
             return self.list(&job).await;
-        };
+        }
         let waited = tokio::time::timeout_at(
             self.clock.instant(job.deadline),
             self.seats.take(&job.from.session_id),
@@ -325,17 +326,26 @@ impl Serving {
             .manifest(&job.from, job.principal.as_ref())
             .await
         {
-            Ok(Manifest { revision, items }) => Answer::Manifest { items, revision },
+            Ok(Manifest {
+                revision, items, ..
+            }) => Answer::Manifest { items, revision },
             Err(failure) => Answer::Failed(failure),
         }
     }
 
-    /// Runs a tool, until its request is past its time.
+    /// Runs a tool, until its request is past its time. Where its caller can be asked, that may
+    /// take as long as a person takes: then only whoever waits for the server knows what was its
+    /// time.
     async fn run(&self, job: &Job) -> Answer {
+        let may_ask = job.ask.context().is_some_and(|who| who.abilities.any());
+        let until = match may_ask {
+            true => job.deadline.plus(ASKED_MAX),
+            false => job.deadline,
+        };
         tokio::select! {
             biased;
             answer = self.backend.run(job) => answer,
-            () = tokio::time::sleep_until(self.clock.instant(job.deadline)) => {
+            () = tokio::time::sleep_until(self.clock.instant(until)) => {
                 Answer::Failed(failures::timeout())
             }
         }
@@ -376,9 +386,10 @@ impl Carried {
 fn again(body: Option<Bytes>) -> Answer {
     let answer = body.and_then(|body| Answer::read(&body).ok());
     match answer {
-        Some(Answer::Output { result, .. }) => Answer::Output {
+        Some(Answer::Output { result, era, .. }) => Answer::Output {
             result,
             again: true,
+            era,
         },
         Some(answer) => answer,
         None => Answer::Failed(failures::answer_forgotten()),

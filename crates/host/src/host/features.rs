@@ -4,15 +4,18 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_core::call::{Kind, Principal, Scope, Subject};
+use bowline_core::call::{Body, Kind, Principal, Route, Scope, Subject};
 use bowline_core::caller::{CallerEnd, SessionKey};
 use bowline_core::error::{CallError, Origin};
 use bowline_core::level::Level;
 use bowline_core::policy::Thing;
 use bowline_core::sync::lock;
 use bowline_core::tasks::LinkKey;
+use bowline_core::time::Now;
+use bowline_link::{OnBehalf, Request};
 use bowline_wire::mcp::method;
 use bowline_wire::object;
+use bowline_wire::splice::write_string;
 use bytes::Bytes;
 
 use super::Host;
@@ -42,30 +45,15 @@ impl Host {
     ) -> Result<(), CallError> {
         let session = caller.session();
         let known_as: Arc<str> = uri.into();
-        let subject = Subject::Resource(Arc::clone(&known_as));
-        let ask = Ask {
-            principal,
-            scope,
-            subject: &subject,
-            session: Some(session),
-            deadline: None,
-            params: None,
-        };
         let started = self.path.clock.now();
-        let auditor = &self.path.auditor;
-        let found = self.path.resolve(ask, started).await;
-        let (route, server) = found.inspect_err(|error| {
-            if error.origin() == Origin::Policy {
-                auditor.unsubscribed(ask, Target::Unknown, error);
-            }
-        })?;
-        self.path.permit(ask, &route).inspect_err(|error| {
-            let target = Target::Route(Arc::clone(&route));
-            auditor.unsubscribed(ask, target, error);
-        })?;
+        let found = self.judged(principal, scope, Some(session), &known_as);
+        let (route, server) = found.await?;
         let ticket = server.admit()?;
         let deadline = started.plus(server.spec().call_timeout);
-        server.link(deadline).await?;
+        let ready = server.link(deadline).await?;
+        if let Some(whom) = self.path.stamped(principal, &server) {
+            self.judged_there(&route, &ready, whom, deadline).await?;
+        }
         lock(&self.path.memory.askers).note(session, &Arc::new(principal.clone()), scope);
         lock(&self.path.memory.subscriptions)
             .add(session, &route.server, &route.name, &known_as)
@@ -86,6 +74,80 @@ impl Host {
         drop(ticket);
         undo.keep();
         Ok(())
+    }
+
+    /// Says whether a principal may have itself told of changes of a resource.
+    pub(crate) async fn may_subscribe(
+        &self,
+        principal: &Principal,
+        scope: &Scope,
+        uri: &str,
+    ) -> Result<(), CallError> {
+        let uri = uri.into();
+        let judged = self.judged(principal, scope, None, &uri);
+        judged.await.map(drop)
+    }
+
+    /// Finds a resource, and refuses whoever may not hear of it.
+    async fn judged(
+        &self,
+        principal: &Principal,
+        scope: &Scope,
+        session: Option<SessionKey>,
+        uri: &Arc<str>,
+    ) -> Result<(Arc<Route>, Supervisor), CallError> {
+        let subject = Subject::Resource(Arc::clone(uri));
+        let ask = Ask {
+            principal,
+            scope,
+            subject: &subject,
+            session,
+            deadline: None,
+            params: None,
+        };
+        let auditor = &self.path.auditor;
+        let found = self.path.resolve(ask, self.path.clock.now()).await;
+        let (route, server) = found.inspect_err(|error| {
+            if error.origin() == Origin::Policy {
+                auditor.unsubscribed(ask, Target::Unknown, error);
+            }
+        })?;
+        self.path.permit(ask, &route).inspect_err(|error| {
+            let target = Target::Route(Arc::clone(&route));
+            auditor.unsubscribed(ask, target, error);
+        })?;
+        Ok((route, server))
+    }
+
+    /// Asks a worker whether it lets somebody hear of a resource; what is then subscribed to is
+    /// for all of this gateway.
+    async fn judged_there(
+        &self,
+        route: &Route,
+        ready: &Ready,
+        whom: OnBehalf,
+        deadline: Now,
+    ) -> Result<(), CallError> {
+        let mut params = Vec::from(&b"{\"uri\":"[..]);
+        write_string(&mut params, &route.name);
+        params.push(b'}');
+        let until = self.path.clock.instant(deadline);
+        let own = Request::own(method::RESOURCES_SUBSCRIBE, Some(params.into()), until);
+        let request = Request {
+            on_behalf: Some(Box::new(whom)),
+            ..own
+        };
+        let answer = ready.link.request(request).await.map_err(|error| {
+            let timeout = deadline.millis_since(self.path.clock.now());
+            explain(&error, &route.server, ready.ended(), timeout)
+        })?;
+        match answer.body {
+            Body::Result => Ok(()),
+            Body::Error => Err(CallError::Refused {
+                server: Arc::clone(&route.server),
+                error: answer.bytes.slice(answer.body_at),
+            }),
+        }
     }
 
     /// Ends what [`subscribe`](Self::subscribe) began; the server is told when nobody else wants
@@ -161,7 +223,7 @@ impl Host {
         let mut failed = None;
         let mut answered = 0_usize;
         for ((server, link), ids) in own {
-            match self.tasks_at(&server, link).await {
+            match self.tasks_at(principal, &server, link).await {
                 Ok(pages) => {
                     answered += 1;
                     keep_own(&ids, &pages, &mut result);
@@ -180,7 +242,12 @@ impl Host {
     }
 
     /// Asks one server for all tasks it has at one link, whoever made them.
-    async fn tasks_at(&self, name: &str, link: LinkKey) -> Result<Vec<Bytes>, CallError> {
+    async fn tasks_at(
+        &self,
+        principal: &Principal,
+        name: &str,
+        link: LinkKey,
+    ) -> Result<Vec<Bytes>, CallError> {
         let server = self.server(name)?;
         let ticket = server.admit()?;
         let end = self.path.clock.now().plus(TASKS_TIMEOUT);
@@ -190,7 +257,9 @@ impl Host {
             return Ok(Vec::new());
         };
         let until = self.path.clock.instant(end);
-        let pages = list::pages(ready.link.as_ref(), method::TASKS_LIST, "tasks", until).await;
+        let whom = self.path.stamped(principal, &server);
+        let asked = (method::TASKS_LIST, whom.map(Box::new));
+        let pages = list::pages(ready.link.as_ref(), asked, "tasks", until).await;
         let pages = pages.map_err(|error| unlisted(error, &server, &ready));
         ticket.report(health(pages.as_ref().err()));
         pages

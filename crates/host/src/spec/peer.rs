@@ -8,7 +8,7 @@ use std::time::Duration;
 use bowline_core::supervision::RestartPolicy;
 
 use super::{Isolation, Reach, ServerSpec};
-use crate::broker::Remote;
+use crate::broker::{Acquainted, Remote};
 use crate::pins::PinMode;
 
 /// How long calls wait for a peer that was there a moment ago, before they are refused at once.
@@ -50,6 +50,8 @@ pub struct PeerSpec {
     pub server: Arc<str>,
     /// What the peer is to us.
     pub side: Side,
+    /// The sessions that it knows.
+    pub(crate) acquainted: Arc<Acquainted>,
     /// Whether it was there since somebody last waited for it in vain.
     patience: Arc<AtomicBool>,
 }
@@ -62,6 +64,7 @@ impl PeerSpec {
             remote,
             server: server.into(),
             side,
+            acquainted: Arc::new(Acquainted::new()),
             patience: Arc::new(AtomicBool::new(true)),
         }
     }

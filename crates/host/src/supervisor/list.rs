@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use bowline_core::call::Body;
-use bowline_link::{Link, LinkError, Request};
+use bowline_link::{Link, LinkError, OnBehalf, Request};
 use bowline_wire::mcp::code;
 use bowline_wire::object;
 use bowline_wire::splice::write_string;
@@ -111,17 +111,18 @@ async fn list(link: &dyn Link, kind: ListKind, end: Instant) -> Result<Vec<Bytes
     if !declares(&link.server().initialize, kind.capability()) {
         return Ok(Vec::new());
     }
-    match pages(link, kind.method(), kind.member(), end).await {
+    match pages(link, (kind.method(), None), kind.member(), end).await {
         // It declares one half of a capability and does not know the other.
         Err(ListError::Refused { error, .. }) if is_unknown_method(&error) => Ok(Vec::new()),
         pages => pages,
     }
 }
 
-/// Returns the results of a listing `method`, page by page; `member` holds the entries.
+/// Returns the results of a listing `method`, page by page; `member` holds the entries. A peer is
+/// told whose they are, where they are somebody's.
 pub(crate) async fn pages(
     link: &dyn Link,
-    method: &'static str,
+    (method, whom): (&'static str, Option<Box<OnBehalf>>),
     member: &str,
     deadline: Instant,
 ) -> Result<Vec<Bytes>, ListError> {
@@ -130,7 +131,8 @@ pub(crate) async fn pages(
     let mut cursors: HashSet<String> = HashSet::new();
     let mut cursor: Option<String> = None;
     loop {
-        let page = page(link, method, cursor.as_deref(), deadline).await?;
+        let asked = (method, whom.clone());
+        let page = page(link, asked, cursor.as_deref(), deadline).await?;
         items += listing::read_member(member, &page).count();
         let next = object::field(&page, "nextCursor")
             .and_then(|at| object::string(at.of(&page)).map(Cow::into_owned));
@@ -156,7 +158,7 @@ pub(crate) async fn pages(
 
 async fn page(
     link: &dyn Link,
-    method: &'static str,
+    (method, on_behalf): (&'static str, Option<Box<OnBehalf>>),
     cursor: Option<&str>,
     deadline: Instant,
 ) -> Result<Bytes, ListError> {
@@ -167,7 +169,10 @@ async fn page(
         Bytes::from(params)
     });
     let answer = link
-        .request(Request::own(method, params, deadline))
+        .request(Request {
+            on_behalf,
+            ..Request::own(method, params, deadline)
+        })
         .await
         .map_err(|source| ListError::Link { method, source })?;
     let body = answer.bytes.slice(answer.body_at);

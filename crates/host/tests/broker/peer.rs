@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bowline_core::era::Era;
 use bowline_core::sync::lock;
 use bowline_host::BoxFuture;
 use bowline_host::broker::{Errand, ErrandError, Manifest, Remote};
@@ -50,6 +51,7 @@ pub(crate) fn output(text: &str) -> Answer {
     Answer::Output {
         result: Bytes::from(text.to_owned()),
         again: false,
+        era: Era::Legacy,
     }
 }
 
@@ -94,6 +96,7 @@ impl Peer {
         *manifest = Arc::new(Manifest {
             revision,
             items: items.collect(),
+            servers: Vec::new(),
         });
         drop(manifest);
         self.changes.send_modify(|nth| *nth += 1);

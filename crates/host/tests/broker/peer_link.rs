@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bowline_core::call::{Body, Call, Principal, Reply, Role};
+use bowline_core::era::Era;
 use bowline_core::error::{CallError, Class, Execution, Failure, Origin, Retry};
 use bowline_host::broker::ErrandError;
 use bowline_host::spec::Side;
@@ -125,6 +126,7 @@ async fn what_a_peer_answers_in_place_of_a_result_keeps_its_meaning() {
     peer.script(move |_| async move {
         Ok(Answer::Rpc {
             error: Bytes::from_static(error.as_bytes()),
+            era: Era::Legacy,
         })
     });
     let reply = host.call(call("far__do", "{}")).await.unwrap();

@@ -264,7 +264,7 @@ pub(super) fn failure(answer: Answer) -> Failure {
 /// Returns the result of a tool, and whether it came out of the journal.
 pub(super) fn output(answer: &Answer) -> (Value, bool) {
     match answer {
-        Answer::Output { result, again } => (serde_json::from_slice(result).unwrap(), *again),
+        Answer::Output { result, again, .. } => (serde_json::from_slice(result).unwrap(), *again),
         other => panic!("{other:?}"),
     }
 }

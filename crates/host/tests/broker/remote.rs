@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use bowline_core::call::Origin;
+use bowline_core::era::Era;
 use bowline_core::error::{CallError, Class, Execution, Failure, Origin as Where, Retry};
 use bowline_host::tools::{Arguments, ExecuteContext, ExecuteError, ToolExecutor as _};
 use bowline_wire::broker::{Answer, Arguments as Sent, Ask, Frame, Item};
@@ -257,10 +258,14 @@ async fn what_a_hub_says_of_a_call_keeps_its_class_and_whether_it_ran() {
     let tool_error = br#"{"content":[{"type":"image","data":"x"}],"isError":true,"structuredContent":{"n":1.0}}"#;
     let answers = [
         Answer::Failed(failure.clone()),
-        Answer::Rpc { error: rpc.clone() },
+        Answer::Rpc {
+            error: rpc.clone(),
+            era: Era::Legacy,
+        },
         Answer::Output {
             result: Bytes::from_static(tool_error),
             again: true,
+            era: Era::Legacy,
         },
     ];
     let mut told = Vec::new();

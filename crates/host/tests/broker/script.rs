@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_core::era::Era;
 use bowline_host::broker::{Client, ClientOptions, Credential, Reconnect, RemoteTools};
 use bowline_host::tasks::Tasks;
 use bowline_link::websocket::{Ended, Incoming, Outgoing, Side, SocketLimits, accept_key, join};
@@ -295,6 +296,7 @@ pub(crate) fn output(text: &str) -> Answer {
     Answer::Output {
         result: result.into(),
         again: false,
+        era: Era::Legacy,
     }
 }
 

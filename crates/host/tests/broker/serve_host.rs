@@ -216,7 +216,7 @@ async fn what_the_policy_or_the_catalog_refuses_is_told_in_the_same_words_as_ove
     assert_eq!(&*told.code, "bad_request");
     // An error of the server itself is its own, whole.
     let call = ask(Some("own"), "refuse", Arguments::None);
-    let Answer::Rpc { error } = serving.live(request(&host, "all", &call)).await else {
+    let Answer::Rpc { error, .. } = serving.live(request(&host, "all", &call)).await else {
         panic!("no error of the server")
     };
     let error: Value = serde_json::from_slice(&error).unwrap();

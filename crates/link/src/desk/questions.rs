@@ -79,7 +79,8 @@ impl Questions {
 }
 
 /// Returns what a client must be able to do to be asked this; `None` when no client can be.
-pub(crate) fn ability(message: &Message) -> Option<Ability> {
+#[must_use]
+pub fn ability(message: &Message) -> Option<Ability> {
     let params = message.params().unwrap_or_default();
     match message.method()? {
         method::SAMPLING_CREATE_MESSAGE if object::field(params, "tools").is_some() => {

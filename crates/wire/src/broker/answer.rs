@@ -4,10 +4,12 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_core::era::Era;
 use bowline_core::error::{Class, Execution, Failure, Origin, Retry};
 use bowline_core::time::millis;
 use bytes::Bytes;
 
+use super::context::{era, write_era};
 use super::write::{self, array};
 use super::{FRAME_BYTES_MAX, FrameError};
 use crate::members::Members;
@@ -35,12 +37,16 @@ pub enum Answer {
         result: Bytes,
         /// Whether it came out of the journal of whoever ran it.
         again: bool,
+        /// The era it is written in (member `era`, our own peers only).
+        era: Era,
     },
     /// The server answered with a JSON-RPC error, whole:
     /// `{"error":TEXT,"failure":{..,"rpc":{..}}}`.
     Rpc {
         /// The error object.
         error: Bytes,
+        /// The era it is written in, as above.
+        era: Era,
     },
     /// The request could not be served: `{"error":TEXT,"failure":{class, execution, ..}}`.
     Failed(Failure),
@@ -65,8 +71,8 @@ const WHOLE_BYTES_MAX: usize = FRAME_BYTES_MAX - 64 * 1024;
 /// The text of a result that is too long to be said twice.
 const TOO_LONG: &str = "the result is too long to be told here; it stands in `output`";
 
-const NAMES: [&str; 7] = [
-    "manifest", "revision", "result", "output", "again", "error", "failure",
+const NAMES: [&str; 8] = [
+    "manifest", "revision", "result", "output", "again", "error", "failure", "era",
 ];
 
 impl Answer {
@@ -98,6 +104,7 @@ impl Answer {
         Ok(Self::Output {
             result,
             again: members.flag_if("again")?.unwrap_or(false),
+            era: era(&members)?,
         })
     }
 
@@ -110,24 +117,25 @@ impl Answer {
                 })
                 .number("revision", *revision)
                 .end(),
-            Self::Output { result, again } => {
+            Self::Output { result, again, era } => {
                 out.reserve(result.len() + AROUND_BYTES);
                 let object = match said {
                     Said::Brief => Object::bare(out).raw("output", result),
                     Said::Whole => Object::bare(out).nested("result", |out| whole(result, out)),
                 };
+                let object = write_era(object, *era);
                 match again {
                     true => object.flag("again", true).end(),
                     false => object.end(),
                 }
             }
-            Self::Rpc { error } => {
+            Self::Rpc { error, era } => {
                 let text = object::text(error, "message");
                 let text = text.unwrap_or_else(|| String::from_utf8_lossy(error));
-                Object::bare(out)
+                let object = Object::bare(out)
                     .text("error", &text)
-                    .nested("failure", |out| tell_rpc(error, out))
-                    .end();
+                    .nested("failure", |out| tell_rpc(error, out));
+                write_era(object, *era).end();
             }
             Self::Failed(failure) => Object::bare(out)
                 .text("error", &failure.reason)
@@ -175,7 +183,7 @@ fn whole(result: &[u8], out: &mut Vec<u8>) {
 }
 
 /// Reads a result in the first names, whole where it is told whole.
-fn told(body: &Bytes, members: &Members<'_, 7>) -> Result<Bytes, FrameError> {
+fn told(body: &Bytes, members: &Members<'_, 8>) -> Result<Bytes, FrameError> {
     let at = members.span("result");
     let at = at.ok_or(FrameError::Member("result"))?;
     let inside = Members::inside(body, at, &["success", "result", "output"], "result")?;
@@ -190,7 +198,7 @@ fn told(body: &Bytes, members: &Members<'_, 7>) -> Result<Bytes, FrameError> {
 }
 
 /// Reads why there is no result.
-fn failed(body: &Bytes, members: &Members<'_, 7>, reason: Arc<str>) -> Result<Answer, FrameError> {
+fn failed(body: &Bytes, members: &Members<'_, 8>, reason: Arc<str>) -> Result<Answer, FrameError> {
     const NAMES: [&str; 7] = [
         "class",
         "execution",
@@ -206,7 +214,8 @@ fn failed(body: &Bytes, members: &Members<'_, 7>, reason: Arc<str>) -> Result<An
     };
     let told = Members::inside(body, at, &NAMES, "failure")?;
     if let Some(error) = told.begun("rpc", b'{')? {
-        return Ok(Answer::Rpc { error });
+        let era = era(members)?;
+        return Ok(Answer::Rpc { error, era });
     }
     // A word that is not known here is as good as none.
     let word = |name| {

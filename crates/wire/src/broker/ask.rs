@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::context::Context;
 use crate::frame::FrameError;
 use crate::members::Members;
 use crate::object;
@@ -24,6 +25,18 @@ pub enum Ask {
         /// What it is given.
         arguments: Arguments,
     },
+    /// `{"op":"mcp","server":..,"method":..,"params":{..},"mcp":{..}}`: any other request of the
+    /// protocol to one server. Live only, and between our own peers.
+    Mcp {
+        /// The server.
+        server: Arc<str>,
+        /// The method.
+        method: Arc<str>,
+        /// Its parameters, an object.
+        params: Option<Bytes>,
+        /// Who asks, and in which era.
+        context: Context,
+    },
 }
 
 /// The arguments of a call, exactly as they came.
@@ -33,9 +46,31 @@ pub enum Arguments {
     Object(Bytes),
     /// All parameters of `tools/call`, `_meta` included (our own peers only: member `params`).
     Params(Bytes),
+    /// The same with what the caller can be asked for and the era of the parameters (member `mcp`).
+    Told(Box<Told>),
     /// There were none.
     None,
 }
+
+/// All parameters of `tools/call`, and who asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// The parameters.
+    pub params: Bytes,
+    /// Who asks, and in which era.
+    pub context: Context,
+}
+
+/// The members of a body.
+const NAMES: [&str; 7] = [
+    "op",
+    "tool",
+    "server",
+    "arguments",
+    "params",
+    "method",
+    "mcp",
+];
 
 impl Ask {
     /// Reads a body. What is read of the arguments is checked: an object that repeats no key at
@@ -44,8 +79,7 @@ impl Ask {
     /// # Errors
     /// It is no such body, or the arguments are not JSON.
     pub fn read(body: &Bytes) -> Result<Self, FrameError> {
-        let names = &["op", "tool", "server", "arguments", "params"];
-        let members = Members::of_text(body, names)?;
+        let members = Members::of_text(body, &NAMES)?;
         match &*members.text("op")? {
             "manifest" => Ok(Self::Manifest),
             "call" => Ok(Self::Call {
@@ -53,30 +87,72 @@ impl Ask {
                 server: members.text_if("server")?,
                 arguments: arguments(body, &members)?,
             }),
+            "mcp" => Ok(Self::Mcp {
+                server: members.text("server")?,
+                method: members.text("method")?,
+                params: members
+                    .begun("params", b'{')?
+                    .map(|params| checked(params, "params"))
+                    .transpose()?,
+                context: context(body, &members)?.unwrap_or_default(),
+            }),
             _ => Err(FrameError::Member("op")),
         }
     }
 
     /// Writes a body. Arguments go out as an object.
     pub fn write(&self, out: &mut Vec<u8>) {
-        let Self::Call {
-            tool,
-            server,
-            arguments,
-        } = self
-        else {
-            return Object::bare(out).text("op", "manifest").end();
-        };
-        let object = Object::bare(out)
-            .text("op", "call")
-            .text("tool", tool)
-            .text_if("server", server.as_deref());
-        let object = match arguments {
-            Arguments::Object(json) => object.raw("arguments", json),
-            Arguments::Params(json) => object.raw("params", json),
-            Arguments::None => object,
-        };
-        object.end();
+        match self {
+            Self::Manifest => Object::bare(out).text("op", "manifest").end(),
+            Self::Call {
+                tool,
+                server,
+                arguments,
+            } => {
+                let object = Object::bare(out)
+                    .text("op", "call")
+                    .text("tool", tool)
+                    .text_if("server", server.as_deref());
+                let object = match arguments {
+                    Arguments::Object(json) => object.raw("arguments", json),
+                    Arguments::Params(json) => object.raw("params", json),
+                    Arguments::Told(told) => object
+                        .raw("params", &told.params)
+                        .nested("mcp", |out| told.context.write(out)),
+                    Arguments::None => object,
+                };
+                object.end();
+            }
+            Self::Mcp {
+                server,
+                method,
+                params,
+                context,
+            } => {
+                let object = Object::bare(out)
+                    .text("op", "mcp")
+                    .text("server", server)
+                    .text("method", method);
+                let object = match params {
+                    Some(params) => object.raw("params", params),
+                    None => object,
+                };
+                object.nested("mcp", |out| context.write(out)).end();
+            }
+        }
+    }
+
+    /// Returns who asks, and in which era, where that is said.
+    #[must_use]
+    pub fn context(&self) -> Option<&Context> {
+        match self {
+            Self::Mcp { context, .. } => Some(context),
+            Self::Call {
+                arguments: Arguments::Told(told),
+                ..
+            } => Some(&told.context),
+            Self::Call { .. } | Self::Manifest => None,
+        }
     }
 
     /// Returns the body as bytes.
@@ -88,13 +164,22 @@ impl Ask {
     }
 }
 
-fn arguments(body: &Bytes, members: &Members<'_, 5>) -> Result<Arguments, FrameError> {
+fn context(body: &Bytes, members: &Members<'_, 7>) -> Result<Option<Context>, FrameError> {
+    let at = members.span("mcp");
+    at.map(|at| Context::inside(body, at)).transpose()
+}
+
+fn arguments(body: &Bytes, members: &Members<'_, 7>) -> Result<Arguments, FrameError> {
     if let Some(params) = members.begun("params", b'{')? {
         // Of two that differ nobody could say which was checked.
         if members.span("arguments").is_some() {
             return Err(FrameError::Member("arguments"));
         }
-        return Ok(Arguments::Params(checked(params, "params")?));
+        let params = checked(params, "params")?;
+        return Ok(match context(body, members)? {
+            Some(context) => Arguments::Told(Box::new(Told { params, context })),
+            None => Arguments::Params(params),
+        });
     }
     let Some(at) = members.span("arguments") else {
         return Ok(Arguments::None);

@@ -2,12 +2,15 @@
 
 use bytes::Bytes;
 
-use super::{Frame, FrameError, From, Hello, Letter, Refusal, Request, Welcome};
+use super::{Frame, FrameError, From, Hello, Letter, Refusal, Request, SessionEvent, Welcome};
 use crate::members::Members;
 use crate::object;
 
+/// How many those are.
+const MEMBERS: usize = 33;
+
 /// Every member of a frame that anybody reads.
-const NAMES: [&str; 27] = [
+const NAMES: [&str; MEMBERS] = [
     "kind",
     "id",
     "body",
@@ -35,6 +38,12 @@ const NAMES: [&str; 27] = [
     "letters",
     "revision",
     "servers",
+    "number",
+    "request",
+    "answer",
+    "server",
+    "session",
+    "event",
 ];
 
 /// Dead letters that are listed where nobody says how many.
@@ -97,7 +106,7 @@ pub(super) fn frame(bytes: &Bytes) -> Result<Frame, FrameError> {
 }
 
 /// Reads what lists something, or says that a list is another now.
-fn list(kind: &str, members: &Members<'_, 27>) -> Result<Frame, FrameError> {
+fn list(kind: &str, members: &Members<'_, MEMBERS>) -> Result<Frame, FrameError> {
     let array = |name| members.begun(name, b'[')?.ok_or(FrameError::Member(name));
     let revision = || {
         let revision = members.number_if("revision")?;
@@ -128,17 +137,56 @@ fn list(kind: &str, members: &Members<'_, 27>) -> Result<Frame, FrameError> {
         "changed" => Frame::Changed {
             revision: revision()?,
         },
+        other => return said(other, members),
+    };
+    Ok(frame)
+}
+
+/// Reads what is said while a request is answered, and between requests.
+fn said(kind: &str, members: &Members<'_, MEMBERS>) -> Result<Frame, FrameError> {
+    let number = || {
+        let number = members.number_if("number")?;
+        number.ok_or(FrameError::Member("number"))
+    };
+    let frame = match kind {
+        "question" => Frame::Question {
+            id: members.text("id")?,
+            number: number()?,
+            request: members.value("request")?,
+        },
+        "answer" => Frame::Answer {
+            id: members.text("id")?,
+            number: number()?,
+            answer: members.begun("answer", b'{')?,
+        },
+        "withdraw" => Frame::Withdraw {
+            id: members.text("id")?,
+            number: number()?,
+        },
+        "told" => Frame::Told {
+            server: members.text("server")?,
+            session: members.text_if("session")?,
+            notification: members.value("notification")?,
+        },
+        "session" => {
+            let event = SessionEvent::parse(&members.text("event")?);
+            Frame::Session {
+                server: members.text("server")?,
+                session: members.text("session")?,
+                event: event.ok_or(FrameError::Member("event"))?,
+            }
+        }
         other => Frame::Other { kind: other.into() },
     };
     Ok(frame)
 }
 
-fn size(members: &Members<'_, 27>, name: &'static str) -> Result<Option<usize>, FrameError> {
+fn size(members: &Members<'_, MEMBERS>, name: &'static str) -> Result<Option<usize>, FrameError> {
     let number = members.number_if(name)?;
     Ok(number.map(|number| usize::try_from(number).unwrap_or(usize::MAX)))
 }
 
-fn request(bytes: &Bytes, members: &Members<'_, 27>) -> Result<Request, FrameError> {
+fn request(bytes: &Bytes, members: &Members<'_, MEMBERS>) -> Result<Request, FrameError> {
     let caller = members.span("caller");
     let caller = caller.map(|at| From::inside(bytes, at, "caller"));
     Ok(Request {
@@ -150,12 +198,12 @@ fn request(bytes: &Bytes, members: &Members<'_, 27>) -> Result<Request, FrameErr
     })
 }
 
-fn letter(bytes: &Bytes, members: &Members<'_, 27>) -> Result<Letter, FrameError> {
+fn letter(bytes: &Bytes, members: &Members<'_, MEMBERS>) -> Result<Letter, FrameError> {
     let at = members.span("message");
     Letter::inside(bytes, at.ok_or(FrameError::Member("message"))?)
 }
 
-fn nak(members: &Members<'_, 27>) -> Result<Frame, FrameError> {
+fn nak(members: &Members<'_, MEMBERS>) -> Result<Frame, FrameError> {
     let dead = match members.flag_if("dead")? {
         Some(true) => Some(members.text_if("reason")?.unwrap_or_default()),
         Some(false) | None => None,
@@ -167,7 +215,7 @@ fn nak(members: &Members<'_, 27>) -> Result<Frame, FrameError> {
     })
 }
 
-fn hello(bytes: &Bytes, members: &Members<'_, 27>) -> Result<Hello, FrameError> {
+fn hello(bytes: &Bytes, members: &Members<'_, MEMBERS>) -> Result<Hello, FrameError> {
     let mut hello = Hello {
         token: members.text_if("token")?,
         instance: members.text_if("instance")?,
@@ -181,7 +229,7 @@ fn hello(bytes: &Bytes, members: &Members<'_, 27>) -> Result<Hello, FrameError> 
     Ok(hello)
 }
 
-fn welcome(members: &Members<'_, 27>) -> Result<Welcome, FrameError> {
+fn welcome(members: &Members<'_, MEMBERS>) -> Result<Welcome, FrameError> {
     Ok(Welcome {
         mailbox: members.text_if("mailbox")?.unwrap_or_default(),
         role: members.text_if("role")?,

@@ -1,5 +1,7 @@
 //! Frames read back as they were written, and what is no frame is none.
 
+use bowline_core::era::Era;
+
 use super::*;
 
 mod bodies;
@@ -25,6 +27,7 @@ fn frames() -> Vec<Frame> {
     let mut frames = stored();
     frames.extend(lists());
     frames.extend(live());
+    frames.extend(said());
     frames
 }
 
@@ -116,6 +119,42 @@ fn lists() -> Vec<Frame> {
             servers: Bytes::from_static(br#"[{"name":"a","tools":[]}]"#),
         },
         Frame::Changed { revision: 3 },
+    ]
+}
+
+fn said() -> Vec<Frame> {
+    let (id, number) = (Arc::from("q7"), 3);
+    let notification = Bytes::from_static(br#"{"jsonrpc":"2.0","method":"n"}"#);
+    let told = |session| Frame::Told {
+        server: "s".into(),
+        session,
+        notification: notification.clone(),
+    };
+    let session = |event| Frame::Session {
+        server: "s".into(),
+        session: "a-1".into(),
+        event,
+    };
+    let answer = |answer| Frame::Answer {
+        id: Arc::clone(&id),
+        number,
+        answer,
+    };
+    vec![
+        Frame::Question {
+            id: Arc::clone(&id),
+            number,
+            request: Bytes::from_static(br#"{"jsonrpc":"2.0","id":1.0,"method":"roots/list"}"#),
+        },
+        answer(Some(Bytes::from_static(
+            br#"{"jsonrpc":"2.0","id":1.0,"result":{}}"#,
+        ))),
+        answer(None),
+        Frame::Withdraw { id, number },
+        told(None),
+        told(Some("a-1".into())),
+        session(SessionEvent::Ended),
+        session(SessionEvent::RootsChanged),
     ]
 }
 
@@ -246,6 +285,7 @@ fn what_a_server_may_nest_fits_into_a_frame_and_no_more() {
     let answer = Answer::Output {
         result,
         again: false,
+        era: Era::Legacy,
     };
     let letter = Letter::new(&Draft {
         id: "1",
@@ -357,6 +397,18 @@ fn what_is_no_frame_is_none() {
         (
             r#"{"kind":"connected","ids":[1]}"#,
             FrameError::Member("ids"),
+        ),
+        (
+            r#"{"kind":"question","id":"1","request":{}}"#,
+            FrameError::Member("number"),
+        ),
+        (
+            r#"{"kind":"answer","id":"1","number":1,"answer":[]}"#,
+            FrameError::Member("answer"),
+        ),
+        (
+            r#"{"kind":"told","notification":{}}"#,
+            FrameError::Member("server"),
         ),
         (
             r#"{"kind":"offer","revision":1,"servers":{}}"#,

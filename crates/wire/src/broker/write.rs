@@ -70,7 +70,61 @@ pub(super) fn frame(frame: &Frame, out: &mut Vec<u8>) {
             let object = Object::open("event", out).text("id", id);
             object.raw("notification", notification).end();
         }
+        Frame::Question { .. }
+        | Frame::Answer { .. }
+        | Frame::Withdraw { .. }
+        | Frame::Told { .. }
+        | Frame::Session { .. } => said(frame, out),
         Frame::Other { kind } => Object::open(kind, out).end(),
+    }
+}
+
+/// Writes what is said while a request is answered, and between requests.
+fn said(frame: &Frame, out: &mut Vec<u8>) {
+    match frame {
+        Frame::Question {
+            id,
+            number,
+            request,
+        } => {
+            out.reserve(AROUND_BYTES + request.len());
+            let object = Object::open("question", out).text("id", id);
+            object
+                .number("number", *number)
+                .raw("request", request)
+                .end();
+        }
+        Frame::Answer { id, number, answer } => {
+            let object = Object::open("answer", out).text("id", id);
+            let object = object.number("number", *number);
+            match answer {
+                Some(answer) => object.raw("answer", answer).end(),
+                None => object.end(),
+            }
+        }
+        Frame::Withdraw { id, number } => {
+            let object = Object::open("withdraw", out).text("id", id);
+            object.number("number", *number).end();
+        }
+        Frame::Told {
+            server,
+            session,
+            notification,
+        } => Object::open("told", out)
+            .text("server", server)
+            .text_if("session", session.as_deref())
+            .raw("notification", notification)
+            .end(),
+        Frame::Session {
+            server,
+            session,
+            event,
+        } => Object::open("session", out)
+            .text("server", server)
+            .text("session", session)
+            .text("event", event.as_str())
+            .end(),
+        _ => {}
     }
 }
 

@@ -4,15 +4,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use bowline_core::call::{Kind, Principal, Role, Scope};
+use bowline_core::era::Era;
 use bowline_core::error::{Execution, Failure};
 use bowline_core::policy::{Policy, RoleAllowlist, Thing};
 use bowline_core::{hex::hex, name};
 use bowline_link::BoxFuture;
 use bowline_wire::broker::{Answer, Ask, From, Item};
-use bowline_wire::object;
 
 use super::params::Given;
-use super::{Backend, Job, manifest};
+use super::{Backend, Job, manifest, says_repeatable};
 use crate::broker::{Manifest, failures};
 use crate::inprocess::contained;
 use crate::ports::Clock;
@@ -100,6 +100,7 @@ impl ExecutorBackend {
             Some(Ok(output)) => Answer::Output {
                 result: output.raw().clone(),
                 again: false,
+                era: Era::Legacy,
             },
             Some(Err(error)) => failed(tool, error),
             None => {
@@ -129,6 +130,7 @@ impl Backend for ExecutorBackend {
             Ask::Manifest => Ok(()),
             Ask::Call { tool, .. } if self.may(&job.from, tool) => Ok(()),
             Ask::Call { tool, .. } => Err(failures::not_allowed(tool, job.from.role.as_deref())),
+            Ask::Mcp { method, .. } => Err(failures::only_tools(method)),
         }
     }
 
@@ -156,20 +158,13 @@ fn item(tool: &ToolSchema) -> Item {
     }
 }
 
-/// Whether the hints of a tool say that it reads only, or that once is as good as twice.
-fn says_repeatable(definition: &[u8]) -> bool {
-    let Some(hints) = object::field(definition, "annotations") else {
-        return false;
-    };
-    let hints = hints.of(definition);
-    let says = |key| object::field(hints, key).is_some_and(|at| at.of(hints) == b"true");
-    says("readOnlyHint") || says("idempotentHint")
-}
-
 fn failed(tool: &str, error: ExecuteError) -> Answer {
     use bowline_core::error::CallError;
     Answer::Failed(match error {
-        ExecuteError::Call(CallError::Refused { error, .. }) => return Answer::Rpc { error },
+        ExecuteError::Call(CallError::Refused { error, .. }) => {
+            let era = Era::Legacy;
+            return Answer::Rpc { error, era };
+        }
         ExecuteError::Call(error) => error.to_failure(),
         ExecuteError::UnknownTool { .. } => failures::unknown_tool(tool),
         ExecuteError::Arguments { .. } | ExecuteError::AmbiguousTool { .. } => {

@@ -4,14 +4,17 @@ use std::fmt;
 use std::sync::Arc;
 
 use bowline_core::call::{Body, Call, Principal, Reply, Route, Scope, Subject};
+use bowline_core::era::Era;
 use bowline_core::error::Failure;
 use bowline_link::BoxFuture;
 use bowline_wire::broker::{Answer, Ask, From, Item};
 use bytes::Bytes;
 
+use super::mcp::{self, Asked};
 use super::params::Given;
 use super::{Backend, Job, manifest};
-use crate::broker::{Manifest, failures};
+use crate::broker::visitors::Stay;
+use crate::broker::{Manifest, Visitors, failures};
 use crate::catalog::{self, Found};
 use crate::host::Host;
 
@@ -41,6 +44,7 @@ pub struct HostBackend {
     host: Host,
     guests: Option<Arc<dyn Guests>>,
     credentials: Option<Arc<dyn Credentials>>,
+    visitors: Option<Arc<Visitors>>,
 }
 
 impl HostBackend {
@@ -52,6 +56,7 @@ impl HostBackend {
             host,
             guests: None,
             credentials: None,
+            visitors: None,
         }
     }
 
@@ -71,10 +76,35 @@ impl HostBackend {
             host,
             guests: Some(guests),
             credentials: None,
+            visitors: None,
         }
     }
 
-    fn principal(
+    /// Serves requests of every kind, for sessions of the hub that these are.
+    #[must_use]
+    pub fn for_visitors(self, visitors: &Arc<Visitors>) -> Self {
+        Self {
+            visitors: Some(Arc::clone(visitors)),
+            ..self
+        }
+    }
+
+    pub(super) const fn host(&self) -> &Host {
+        &self.host
+    }
+
+    /// Lets a session of the hub in, or the hub itself, for one request.
+    pub(super) fn stay(
+        &self,
+        server: &Arc<str>,
+        session: Option<&Arc<str>>,
+    ) -> Result<Stay, Failure> {
+        let visitors = self.visitors.as_ref();
+        let visitors = visitors.ok_or_else(|| failures::only_tools("a session"))?;
+        Ok(visitors.enter(server, session))
+    }
+
+    pub(super) fn principal(
         &self,
         from: &From,
         known: Option<&Arc<Principal>>,
@@ -101,41 +131,83 @@ impl HostBackend {
         self.host.catalog().find(scope, &subject)
     }
 
-    async fn call(&self, job: &Job) -> Answer {
-        let Ask::Call {
-            tool, arguments, ..
-        } = &job.ask
-        else {
-            return Answer::Failed(failures::bad_request(&"it is no call"));
-        };
-        let made = self.check(job).and_then(|()| {
-            let principal = self.principal(&job.from, job.principal.as_ref())?;
-            Ok((principal, Given::read(tool, arguments)?))
-        });
-        let (principal, given) = match made {
-            Ok(made) => made,
+    async fn answer(&self, job: &Job) -> Answer {
+        if let Err(failure) = self.check(job) {
+            return Answer::Failed(failure);
+        }
+        match &job.ask {
+            Ask::Call {
+                tool, arguments, ..
+            } => match Given::read(tool, arguments) {
+                Ok(given) => self.call(job, scope(&job.ask), given).await,
+                Err(failure) => Answer::Failed(failure),
+            },
+            Ask::Mcp {
+                server,
+                method,
+                params,
+                ..
+            } => {
+                let asked = Asked {
+                    server,
+                    method,
+                    params: params.as_ref(),
+                };
+                self.mcp(job, asked).await
+            }
+            Ask::Manifest => Answer::Failed(failures::bad_request(&"it is no call")),
+        }
+    }
+
+    /// Carries out what one of the servers answers.
+    pub(super) async fn call(&self, job: &Job, scope: Scope, given: Given) -> Answer {
+        let principal = match self.principal(&job.from, job.principal.as_ref()) {
+            Ok(principal) => principal,
             Err(failure) => return Answer::Failed(failure),
+        };
+        // Lives for as long as the request: its session is not forgotten meanwhile.
+        let stay = self.visit(job, &scope).await;
+        let context = job.ask.context();
+        let caller = match (&stay, context, &job.sink) {
+            (Some(stay), Some(context), Some(sink)) => Some(stay.end(sink, context)),
+            _ => job.sink.clone(),
         };
         let call = Call {
             principal,
-            scope: scope(&job.ask),
-            subject: Subject::Tool(Arc::clone(tool)),
+            scope,
+            stateless: given.stateless(context.map_or(Era::Legacy, |context| context.era)),
+            subject: given.subject,
             params: given.params,
             name_at: given.name_at,
             makes_task: given.makes_task,
             progress_at: given.progress_at,
             id: Bytes::from_static(CALL_ID),
             deadline: Some(job.deadline),
-            caller: job.sink.clone(),
+            caller,
             trace: None,
             run: None,
             key: job.key.clone(),
-            stateless: None,
         };
         match self.host.call(call).await {
             Ok(reply) => answer(&reply),
             Err(error) => Answer::Failed(error.to_failure()),
         }
+    }
+
+    /// Lets the session in that asks, where it says which it is, at the level it wants.
+    async fn visit(&self, job: &Job, scope: &Scope) -> Option<Stay> {
+        let context = job.ask.context()?;
+        let (Scope::Server(server), Some(visitors)) = (scope, &self.visitors) else {
+            return None;
+        };
+        let stay = visitors.enter(server, Some(context.session.as_ref()?));
+        if let Some(level) = context.level
+            && stay.is_news(Some(level))
+        {
+            // A server that does not take the level is called all the same.
+            let _untaken = self.host.set_level(scope, stay.key(), level).await;
+        }
+        Some(stay)
     }
 }
 
@@ -156,6 +228,18 @@ impl Backend for HostBackend {
     }
 
     fn check(&self, job: &Job) -> Result<(), Failure> {
+        if let Ask::Mcp { server, method, .. } = &job.ask {
+            if self.visitors.is_none() {
+                return Err(failures::only_tools(method));
+            }
+            if !mcp::is_hub(&job.from) {
+                self.principal(&job.from, job.principal.as_ref())?;
+            }
+            return match self.serves(server) {
+                true => Ok(()),
+                false => Err(failures::unknown_server(server)),
+            };
+        }
         self.principal(&job.from, job.principal.as_ref())?;
         let Ask::Call { tool, server, .. } = &job.ask else {
             return Ok(());
@@ -189,7 +273,7 @@ impl Backend for HostBackend {
     }
 
     fn run<'a>(&'a self, job: &'a Job) -> BoxFuture<'a, Answer> {
-        Box::pin(self.call(job))
+        Box::pin(self.answer(job))
     }
 }
 
@@ -205,6 +289,7 @@ fn scope(ask: &Ask) -> Scope {
             server: Some(server),
             ..
         } => Scope::Server(Arc::clone(server)),
+        Ask::Mcp { server, .. } => Scope::Server(Arc::clone(server)),
         Ask::Call { .. } | Ask::Manifest => Scope::All,
     }
 }
@@ -227,7 +312,11 @@ fn answer(reply: &Reply) -> Answer {
         Body::Result => Answer::Output {
             result: body,
             again: false,
+            era: reply.era,
         },
-        Body::Error => Answer::Rpc { error: body },
+        Body::Error => Answer::Rpc {
+            error: body,
+            era: reply.era,
+        },
     }
 }

@@ -1,19 +1,25 @@
 //! The parameters of a call as a host or an executor wants them, around the bytes that came.
 
 use std::ops::Range;
+use std::sync::Arc;
 
+use bowline_core::call::{Subject, TaskVerb};
+use bowline_core::era::{Era, Stateless};
 use bowline_core::error::Failure;
 use bowline_wire::broker::Arguments;
+use bowline_wire::mcp::method;
 use bowline_wire::object;
+use bowline_wire::span::Span;
 use bowline_wire::splice::write_string;
 use bytes::Bytes;
 
 use crate::broker::failures;
 use crate::tools;
 
-/// The parameters of `tools/call`, and what stands where in them.
+/// The parameters of a request that a server answers, and what stands where in them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Given {
+    pub(super) subject: Subject,
     pub(super) params: Bytes,
     pub(super) name_at: Range<usize>,
     pub(super) progress_at: Option<Range<usize>>,
@@ -25,6 +31,7 @@ impl Given {
     pub(super) fn read(tool: &str, arguments: &Arguments) -> Result<Self, Failure> {
         match arguments {
             Arguments::Params(params) => Self::whole(tool, params),
+            Arguments::Told(told) => Self::whole(tool, &told.params),
             Arguments::Object(object) => Ok(Self::around(tool, object)),
             Arguments::None => Ok(Self::around(tool, b"{}")),
         }
@@ -33,34 +40,52 @@ impl Given {
     /// The name in the parameters must be the one that is asked for. That no key comes twice was
     /// seen when they were read.
     fn whole(tool: &str, params: &Bytes) -> Result<Self, Failure> {
-        let mut given = Self {
-            params: params.clone(),
-            name_at: 0..0,
-            progress_at: None,
-            makes_task: false,
+        let given = Self::of(method::TOOLS_CALL, Some(params));
+        let given = given.filter(|given| **given.subject.name() == *tool);
+        given.ok_or_else(|| {
+            failures::bad_request(&"the parameters do not name the tool that is asked for")
+        })
+    }
+
+    /// Takes the parameters of a request as they are; nothing where no server answers this method,
+    /// or the parameters do not say what is meant.
+    pub(super) fn of(asked: &str, params: Option<&Bytes>) -> Option<Self> {
+        let params = params?;
+        let task = |verb| move |id| Subject::Task { id, verb };
+        let (subject, at) = match asked {
+            method::TOOLS_CALL => named(params, "name", Subject::Tool)?,
+            method::PROMPTS_GET => named(params, "name", Subject::Prompt)?,
+            method::RESOURCES_READ => named(params, "uri", Subject::Resource)?,
+            method::TASKS_GET => named(params, "taskId", task(TaskVerb::Get))?,
+            method::TASKS_RESULT => named(params, "taskId", task(TaskVerb::Result))?,
+            method::TASKS_CANCEL => named(params, "taskId", task(TaskVerb::Cancel))?,
+            method::COMPLETION_COMPLETE => completed(params)?,
+            _ => return None,
         };
-        let mut named = false;
-        for (key, at) in object::fields(params) {
-            match key.as_ref() {
-                "name" => {
-                    named = object::string(at.of(params)).as_deref() == Some(tool);
-                    given.name_at = at.start..at.end;
-                }
-                "task" => given.makes_task = true,
-                "_meta" => {
-                    let token = object::field(at.of(params), "progressToken");
-                    let token = token.map(|token| token.shift(at.start));
-                    given.progress_at = token.map(|token| token.start..token.end);
-                }
-                _ => {}
-            }
-        }
-        match named {
-            true => Ok(given),
-            false => Err(failures::bad_request(
-                &"the parameters do not name the tool that is asked for",
-            )),
-        }
+        let meta = object::field(params, "_meta");
+        let token = meta.and_then(|meta| {
+            let token = object::field(meta.of(params), "progressToken")?;
+            Some(token.shift(meta.start))
+        });
+        Some(Self {
+            subject,
+            params: params.clone(),
+            name_at: at.start..at.end,
+            progress_at: token.map(|token| token.start..token.end),
+            makes_task: object::field(params, "task").is_some(),
+        })
+    }
+
+    /// Says what a call of the modern era brings beside its parameters. What its headers said was
+    /// looked at where it came in.
+    pub(super) fn stateless(&self, era: Era) -> Option<Box<Stateless>> {
+        let has = |key| object::field(&self.params, key).is_some();
+        (era == Era::Modern).then(|| {
+            Box::new(Stateless {
+                claims: None,
+                retried: has("inputResponses") || has("requestState"),
+            })
+        })
     }
 
     fn around(tool: &str, arguments: &[u8]) -> Self {
@@ -73,6 +98,7 @@ impl Given {
         params.extend_from_slice(arguments);
         params.push(b'}');
         Self {
+            subject: Subject::Tool(tool.into()),
             params: params.into(),
             name_at,
             progress_at: None,
@@ -87,6 +113,29 @@ impl Given {
             tools::Arguments::unchecked(self.params.slice(at.start..at.end))
         })
     }
+}
+
+/// Reads who is meant by a member of the parameters.
+fn named(
+    params: &[u8],
+    key: &str,
+    subject: impl FnOnce(Arc<str>) -> Subject,
+) -> Option<(Subject, Span)> {
+    let at = object::field(params, key)?;
+    let name = object::string(at.of(params))?;
+    Some((subject(name.into()), at))
+}
+
+/// Reads of what an argument is to be completed.
+fn completed(params: &[u8]) -> Option<(Subject, Span)> {
+    let reference = object::field(params, "ref")?;
+    let inside = reference.of(params);
+    let (subject, at) = match object::text(inside, "type")?.as_ref() {
+        "ref/prompt" => named(inside, "name", Subject::CompletePrompt)?,
+        "ref/resource" => named(inside, "uri", Subject::CompleteResource)?,
+        _ => return None,
+    };
+    Some((subject, at.shift(reference.start)))
 }
 
 #[cfg(test)]

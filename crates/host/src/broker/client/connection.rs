@@ -15,6 +15,7 @@ use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::super::ErrandError;
+use super::super::asking::Asked;
 use crate::tasks::Tasks;
 
 /// Messages whose receipts are awaited at once on one connection.
@@ -32,6 +33,8 @@ pub(super) struct Connection {
     pub(super) mailbox: Arc<str>,
     /// The writing half.
     pub(super) outgoing: Outgoing,
+    /// What our servers ask those for whom the hub asks us.
+    pub(super) asked: Asked,
     /// The newest manifest that the hub told of.
     pub(super) told: watch::Sender<u64>,
     /// Who waits for what.
@@ -104,6 +107,7 @@ impl Connection {
             generation,
             mailbox: Arc::clone(&welcome.mailbox),
             outgoing,
+            asked: Asked::default(),
             told: watch::Sender::new(0),
             table: std::sync::Mutex::new(table),
             places: Semaphore::new(places),
@@ -258,6 +262,7 @@ impl Connection {
             let _ = waiter.answer.send(Err(lost));
         }
         drop(receipts);
+        self.asked.end();
         self.places.close();
         self.done.send_replace(true);
     }

@@ -97,7 +97,12 @@ impl Shared {
             _ => unlisted(&error),
         })?;
         match Answer::read(&body) {
-            Ok(Answer::Manifest { items, revision }) => Ok(Arc::new(Manifest { revision, items })),
+            Ok(Answer::Manifest { items, revision }) => Ok(Arc::new(Manifest {
+                revision,
+                items,
+                // A hub offers tools.
+                servers: Vec::new(),
+            })),
             Ok(Answer::Failed(failure)) => Err(ConnectError::Manifest(failure.reason)),
             Ok(Answer::Rpc { .. } | Answer::Output { .. }) => {
                 Err(ConnectError::Manifest("it answered something else".into()))
@@ -164,6 +169,20 @@ impl Shared {
             Frame::Changed { revision } => {
                 connection.told.send_replace(revision);
             }
+            Frame::Answer { id, number, answer } => {
+                if !connection.asked.answered(&id, number, answer) {
+                    tracing::trace!(%id, "an answer to nothing that is asked");
+                }
+            }
+            Frame::Session {
+                server,
+                session,
+                event,
+            } => {
+                if let Some(served) = &self.served {
+                    served.session(&server, &session, event);
+                }
+            }
             Frame::Hello(_)
             | Frame::Welcome(_)
             | Frame::BrokerIdentity { .. }
@@ -178,6 +197,9 @@ impl Shared {
             | Frame::ListDead { .. }
             | Frame::Dead { .. }
             | Frame::Offer { .. }
+            | Frame::Question { .. }
+            | Frame::Withdraw { .. }
+            | Frame::Told { .. }
             | Frame::Other { .. } => {}
         }
     }

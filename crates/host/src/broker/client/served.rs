@@ -4,10 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use bowline_link::websocket::Ended;
-use bowline_wire::broker::{Frame, Letter, Refusal, Request};
+use bowline_wire::broker::{Frame, Letter, Refusal, Request, SessionEvent};
 use bytes::Bytes;
 use tokio::time::Instant;
 
+use super::super::asking::Asked;
 use super::connection::{Connection, DeliverError};
 
 /// Takes what a hub asks of us. Called by the reader of the connection, so nothing here may wait;
@@ -23,6 +24,11 @@ pub trait Served: fmt::Debug + Send + Sync {
     /// Nobody waits any more for what a request asked for: one of this mailbox, or of the hub's own
     /// where none is named.
     fn cancel(&self, of: Option<&Arc<str>>, correlation_id: &Arc<str>, line: &Line);
+
+    /// What became of a session for which a server of ours was asked.
+    fn session(&self, server: &Arc<str>, session: &Arc<str>, event: SessionEvent) {
+        let _ = (server, session, event);
+    }
 
     /// The hub refused something that nobody waits for, such as an offer.
     fn refused(&self, refusal: &Refusal) {
@@ -79,6 +85,11 @@ impl Line {
         deadline: Instant,
     ) -> Result<(), DeliverError> {
         self.0.deliver(to, letter, deadline).await
+    }
+
+    /// Returns what our servers ask over it.
+    pub(in crate::broker) fn asked(&self) -> &Asked {
+        &self.0.asked
     }
 
     /// Waits for the end of the connection.

@@ -49,7 +49,7 @@ impl Offers for Takes {
         let known = peers.get(&peer.mailbox);
         let refused = match known.filter(|following| following.is_of(&remote)) {
             Some(following) => following.look(),
-            None if manifest.items.is_empty() => Vec::new(),
+            None if manifest.items.is_empty() && manifest.servers.is_empty() => Vec::new(),
             None => {
                 let federation = Federation {
                     host: self.host.clone(),

@@ -121,6 +121,7 @@ fn seat(
         since_unix_ms: shared.clock().unix_ms(),
         poke: Notify::new(),
         turns: Semaphore::new(shared.limits.requests_max),
+        put: Arc::default(),
         events_dropped: AtomicU64::new(0),
         books: Mutex::new(Books {
             seen: seen.fingerprint,

@@ -20,7 +20,7 @@ use super::peers::Peer;
 use super::pump::{self, Outcome, Return};
 use super::rights::{not_allowed, refusal};
 use super::store::unstored;
-use super::{Porter, Shared, live, offer, own, views};
+use super::{Porter, Shared, live, offer, own, remote, views};
 
 /// Frames of one peer that are being seen to at a time; the next ones wait.
 const WORK_MAX: usize = 64;
@@ -150,7 +150,26 @@ impl<'a> Intake<'a> {
             }
             Frame::Request(request) => live::request(self, request).await,
             Frame::Response { id, body } => live::answered(self.peer, &id, body),
-            Frame::Event { id, notification } => live::heard(self.peer, &id, notification),
+            Frame::Event { id, notification } => {
+                live::heard(self.shared, self.peer, &id, notification);
+            }
+            Frame::Question {
+                id,
+                number,
+                request,
+            } => live::asked(self.shared, self.peer, (id, number), request),
+            Frame::Withdraw { id, number } => self.peer.put.withdraw(&(id, number)),
+            Frame::Told {
+                server,
+                session,
+                notification,
+            } => remote::told(
+                self.shared,
+                self.peer,
+                &server,
+                session.as_ref(),
+                notification,
+            ),
             // What only a hub says, a second hello, and what is not known here.
             Frame::Hello(_)
             | Frame::Welcome(_)
@@ -162,6 +181,8 @@ impl<'a> Intake<'a> {
             | Frame::Connected { .. }
             | Frame::Dead { .. }
             | Frame::Changed { .. }
+            | Frame::Answer { .. }
+            | Frame::Session { .. }
             | Frame::Other { .. } => {}
         }
     }

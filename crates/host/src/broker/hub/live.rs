@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 
 use super::Shared;
 use super::intake::Intake;
-use super::peers::{Peer, Waiter};
+use super::peers::{Ear, Peer, Waiter};
 use super::rights::{not_allowed, refusal};
 use crate::broker::{ErrandError, Incoming, REQUEST_TTL};
 
@@ -161,7 +161,8 @@ pub(super) async fn ask(
     peer: &Arc<Peer>,
     asking: Asking,
 ) -> Result<Bytes, ErrandError> {
-    let end = shared.clock().instant(asking.deadline);
+    let ear = Ear::of(asking.sink);
+    let patience = Arc::clone(&ear.patience);
     let mut waiting = Pending {
         peer: Arc::clone(peer),
         id: format!("q{}", shared.number()).into(),
@@ -173,7 +174,6 @@ pub(super) async fn ask(
             return Err(ErrandError::NotSent("the peer is gone".into()));
         };
         let (answer, heard) = oneshot::channel();
-        let sink = asking.sink;
         {
             let mut books = lock(&peer.books);
             if books.over {
@@ -181,7 +181,7 @@ pub(super) async fn ask(
             }
             books
                 .asked
-                .insert(Arc::clone(&waiting.id), Waiter { answer, sink });
+                .insert(Arc::clone(&waiting.id), Waiter { answer, ear });
         }
         let request = Frame::Request(Request {
             id: Arc::clone(&waiting.id),
@@ -198,8 +198,9 @@ pub(super) async fn ask(
         waiting.state = State::Over;
         heard.map_err(|_| ErrandError::Lost("the connection was lost".into()))
     };
-    let outcome = tokio::time::timeout_at(end, work).await;
-    outcome.unwrap_or_else(|_| {
+    let clock = shared.clock().as_ref();
+    let outcome = patience.wait(clock, asking.deadline, work).await;
+    outcome.unwrap_or_else(|| {
         let execution = match waiting.state {
             State::Unsent => Execution::NotStarted,
             State::Sent | State::Over => Execution::Unknown,
@@ -226,6 +227,7 @@ enum State {
 impl Drop for Pending {
     fn drop(&mut self) {
         lock(&self.peer.books).asked.remove(&self.id);
+        self.peer.put.end_of(&self.id);
         if matches!(self.state, State::Sent) {
             self.peer.try_send(&Frame::Cancel {
                 to: None,
@@ -245,15 +247,50 @@ pub(super) fn answered(peer: &Peer, id: &str, body: Bytes) {
     }
 }
 
+/// Returns who waits for the answer of a request that a peer has, live or stored.
+fn ear(shared: &Shared, peer: &Peer, id: &str) -> Option<Ear> {
+    let live = lock(&peer.books)
+        .asked
+        .get(id)
+        .map(|waiter| waiter.ear.clone());
+    live.or_else(|| lock(&shared.waiting).ear(peer.mailbox(), id))
+}
+
 /// Passes on what a tool of a peer says before it answers.
-pub(super) fn heard(peer: &Peer, id: &str, notification: Bytes) {
-    let sink = {
-        let books = lock(&peer.books);
-        books.asked.get(id).and_then(|waiter| waiter.sink.clone())
-    };
-    if let Some(sink) = sink {
+pub(super) fn heard(shared: &Shared, peer: &Peer, id: &str, notification: Bytes) {
+    if let Some(sink) = ear(shared, peer, id).and_then(|ear| ear.sink) {
         sink.push(notification);
     }
+}
+
+/// Passes on what a server of a peer asks whoever waits for its answer.
+pub(super) fn asked(
+    shared: &Arc<Shared>,
+    peer: &Arc<Peer>,
+    (id, number): (Arc<str>, u64),
+    request: Bytes,
+) {
+    let ear = ear(shared, peer, &id).unwrap_or_default();
+    let patience = Arc::clone(&ear.patience);
+    patience.begin(shared.now());
+    let (from, hub) = (Arc::downgrade(peer), Arc::downgrade(shared));
+    let of = Arc::clone(&id);
+    let reply = move |answer| {
+        let (Some(peer), Some(shared)) = (from.upgrade(), hub.upgrade()) else {
+            return;
+        };
+        patience.end(shared.now());
+        let id = of;
+        let frame = Frame::Answer { id, number, answer };
+        // A server that is not answered waits for as long as a person may take.
+        if !peer.try_send(&frame) {
+            shared.tasks().spawn("broker answer", async move {
+                peer.send(&frame).await;
+            });
+        }
+    };
+    peer.put
+        .put(ear.sink.as_ref(), &(id, number), request, reply);
 }
 
 /// Where the words of a tool go before it answers: to the connection of whoever asked.

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use bowline_core::sync::lock;
+use bowline_link::Revision;
 use bowline_wire::broker::{Item, Refusal};
 use bowline_wire::object;
 use bytes::Bytes;
@@ -12,7 +13,8 @@ use bytes::Bytes;
 use super::peers::Peer;
 use super::rights::refusal;
 use super::{Admitted, Shared, remote};
-use crate::broker::{Manifest, Remote};
+use crate::broker::backend::says_repeatable;
+use crate::broker::{INTRODUCTION_BYTES_MAX, Lists, Manifest, Remote, Ware};
 
 /// Servers that one peer may offer.
 const SERVERS_MAX: usize = 256;
@@ -59,13 +61,10 @@ impl Offers for Untaken {
 }
 
 fn servers_of(manifest: &Manifest) -> Vec<Arc<str>> {
-    let mut servers: Vec<_> = manifest
-        .items
-        .iter()
-        .filter_map(|item| item.server.clone())
-        .collect();
-    servers.dedup();
-    servers
+    let of_tools = manifest.items.iter().filter_map(|item| item.server.clone());
+    let whole = manifest.servers.iter().map(|ware| Arc::clone(&ware.name));
+    let servers: BTreeSet<_> = of_tools.chain(whole).collect();
+    servers.into_iter().collect()
 }
 
 /// Takes an offer; returns what the peer is told of those servers that are not taken.
@@ -79,20 +78,25 @@ pub(super) fn take(
         let reason = "an offer comes after the subscription over which it is used";
         return vec![refusal("not_allowed", reason, None)];
     }
-    let Some(mut items) = read(servers) else {
+    let Some((mut items, mut wares)) = read(servers) else {
         return vec![refusal("bad_frame", "the offer cannot be read", None)];
     };
     let mut refused: Vec<(Arc<str>, Arc<str>)> = Vec::new();
-    items.retain(|item| {
-        let server = item.server.clone().unwrap_or_default();
-        let allowed = peer.admitted.brings(&server);
-        if !allowed && refused.iter().all(|(name, _)| *name != server) {
+    let mut may_bring = |server: &Arc<str>| {
+        let allowed = peer.admitted.brings(server);
+        if !allowed && refused.iter().all(|(name, _)| name != server) {
             let reason = "its name is not among those that this peer may bring";
-            refused.push((server, reason.into()));
+            refused.push((Arc::clone(server), reason.into()));
         }
         allowed
-    });
-    let manifest = Manifest { revision, items };
+    };
+    items.retain(|item| may_bring(&item.server.clone().unwrap_or_default()));
+    wares.retain(|ware| may_bring(&ware.name));
+    let manifest = Manifest {
+        revision,
+        items,
+        servers: wares,
+    };
     let remote = remote::of(shared, peer.mailbox());
     let kept = Arc::new(manifest.clone());
     remote.offers(manifest);
@@ -127,15 +131,19 @@ pub(super) fn gone(shared: &Arc<Shared>, peer: &Peer) {
     }
 }
 
-/// Reads `[{name, tools:[..definitions..]}]`; nothing where it is not that, or too much.
-fn read(servers: &Bytes) -> Option<Vec<Item>> {
-    let mut items = Vec::new();
+/// Reads `[{name, tools:[..definitions..], mcp?}]`; nothing where it is not that, or too much.
+fn read(servers: &Bytes) -> Option<(Vec<Item>, Vec<Ware>)> {
+    let (mut items, mut wares) = (Vec::new(), Vec::new());
     for (place, server) in object::items(servers).enumerate() {
         if place >= SERVERS_MAX {
             return None;
         }
         let one = server.of(servers);
         let name: Arc<str> = object::string(object::field(one, "name")?.of(one))?.into();
+        if let Some(at) = object::field(one, "mcp") {
+            let told = at.shift(server.start);
+            wares.extend(ware(&name, &servers.slice(told.start..told.end)));
+        }
         let tools = object::field(one, "tools")?.shift(server.start);
         for tool in object::items(tools.of(servers)) {
             let at = tool.shift(tools.start);
@@ -146,7 +154,7 @@ fn read(servers: &Bytes) -> Option<Vec<Item>> {
                 name: Arc::clone(&own),
                 server: Some(Arc::clone(&name)),
                 tool: Some(own),
-                repeatable: is_repeatable(&definition),
+                repeatable: says_repeatable(&definition),
                 definition,
             });
         }
@@ -154,15 +162,28 @@ fn read(servers: &Bytes) -> Option<Vec<Item>> {
             return None;
         }
     }
-    Some(items)
+    Some((items, wares))
 }
 
-/// Whether a definition says that running the tool twice is like running it once.
-fn is_repeatable(definition: &[u8]) -> bool {
-    let Some(hints) = object::field(definition, "annotations") else {
-        return false;
-    };
-    let hints = hints.of(definition);
-    let says = |hint: &str| object::field(hints, hint).is_some_and(|at| at.of(hints) == b"true");
-    says("readOnlyHint") || says("idempotentHint")
+/// Reads `{revision, initialize:{..}, lists:{prompts, resources, tools?}}`. A server of a revision
+/// that is not known here, or that is told otherwise, offers its tools alone.
+fn ware(name: &Arc<str>, told: &Bytes) -> Option<Ware> {
+    let revision = Revision::parse(&object::text(told, "revision")?)?;
+    let initialize = object::field(told, "initialize")?;
+    let initialize = told.slice(initialize.start..initialize.end);
+    if initialize.len() > INTRODUCTION_BYTES_MAX || initialize.first() != Some(&b'{') {
+        return None;
+    }
+    let lists = object::field(told, "lists")?.of(told);
+    let digest = |kind| Some(Arc::from(&*object::text(lists, kind)?));
+    Some(Ware {
+        name: Arc::clone(name),
+        revision,
+        initialize,
+        lists: Lists {
+            tools: digest("tools"),
+            prompts: digest("prompts")?,
+            resources: digest("resources")?,
+        },
+    })
 }

@@ -17,6 +17,7 @@ use tokio::sync::{Notify, Semaphore, oneshot, watch};
 
 use super::Admitted;
 use super::remote::PeerRemote;
+use crate::broker::asking::{Patience, Put};
 
 /// Moments at which messages of one mailbox are due again that are kept; more are taken together.
 const DUES_MAX: usize = 1_024;
@@ -35,6 +36,8 @@ pub(super) struct Peer {
     pub(super) poke: Notify,
     /// As many as may be asked of it at once.
     pub(super) turns: Semaphore,
+    /// What its servers ask those who wait for its answers.
+    pub(super) put: Arc<Put>,
     /// Words of tools that it did not read in time.
     pub(super) events_dropped: AtomicU64,
     pub(super) books: Mutex<Books>,
@@ -71,7 +74,24 @@ pub(super) struct Pushed {
 #[derive(Debug)]
 pub(super) struct Waiter {
     pub(super) answer: oneshot::Sender<Bytes>,
+    pub(super) ear: Ear,
+}
+
+/// Who hears what the server of a request says and asks before it answers.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Ear {
     pub(super) sink: Option<Arc<dyn CallerEnd>>,
+    /// How long it was asked.
+    pub(super) patience: Arc<Patience>,
+}
+
+impl Ear {
+    pub(super) fn of(sink: Option<Arc<dyn CallerEnd>>) -> Self {
+        Self {
+            sink,
+            patience: Arc::default(),
+        }
+    }
 }
 
 impl Peer {

@@ -61,6 +61,7 @@ pub(super) fn stop(shared: &Arc<Shared>, peer: &Arc<Peer>) {
         books.asked.clear();
         std::mem::take(&mut books.pushed)
     };
+    peer.put.end();
     peer.poke.notify_one();
     if pushed.is_empty() {
         return;

@@ -1,7 +1,7 @@
 //! A peer as the hub asks it: live over its connection, or by a message in its mailbox.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use arc_swap::ArcSwap;
 use bowline_core::error::{Class, Execution, Failure, Origin, Retry};
@@ -10,14 +10,15 @@ use bowline_core::sync::lock;
 use bowline_core::time::millis;
 use bowline_journal::{Known, MessageId, Published, Receipt};
 use bowline_link::BoxFuture;
-use bowline_wire::broker::{Answer, Draft, Frame, From, Letter, REQUEST};
+use bowline_wire::broker::{Answer, Draft, Frame, From, Letter, REQUEST, SessionEvent};
 use bytes::Bytes;
 use tokio::sync::{oneshot, watch};
 
 use super::live::{self, Asking};
+use super::peers::{Ear, Peer};
 use super::store::{fresh_id, unstored};
 use super::{Shared, pump};
-use crate::broker::{Errand, ErrandError, Manifest, Remote};
+use crate::broker::{Errand, ErrandError, Hears, Manifest, Remote};
 
 /// How the ids of the hub's own requests begin.
 const OWN: &str = "hub-";
@@ -34,6 +35,15 @@ struct Waiter {
     /// Who was asked: nobody else can answer.
     of: Mailbox,
     answer: oneshot::Sender<Answer>,
+    ear: Ear,
+}
+
+impl Waiting {
+    /// Returns who waits for the reply to a request that this peer has.
+    pub(super) fn ear(&self, of: &Mailbox, id: &str) -> Option<Ear> {
+        let waiter = self.0.get(id)?;
+        (waiter.of == *of).then(|| waiter.ear.clone())
+    }
 }
 
 /// A peer of whom the hub may ask something.
@@ -44,6 +54,8 @@ pub(super) struct PeerRemote {
     mailbox: Mailbox,
     manifest: ArcSwap<Manifest>,
     changes: watch::Sender<u64>,
+    /// Who hears what its servers say between requests; as many as it has servers.
+    ears: Mutex<HashMap<Arc<str>, Weak<dyn Hears>>>,
 }
 
 /// Returns a peer as the hub asks it, the same for all who hold it.
@@ -57,6 +69,7 @@ pub(super) fn of(shared: &Arc<Shared>, mailbox: &Mailbox) -> Arc<PeerRemote> {
         mailbox: mailbox.clone(),
         manifest: ArcSwap::default(),
         changes: watch::Sender::new(0),
+        ears: Mutex::default(),
     });
     let kept = Arc::downgrade(&fresh);
     peers.remotes.insert(mailbox.clone(), kept);
@@ -71,6 +84,28 @@ pub(super) fn tell(shared: &Shared, mailbox: &Mailbox) {
         .and_then(Weak::upgrade);
     if let Some(remote) = known {
         remote.changed();
+    }
+}
+
+/// Passes on what a server of a peer says between requests.
+pub(super) fn told(
+    shared: &Shared,
+    peer: &Peer,
+    server: &str,
+    session: Option<&Arc<str>>,
+    notification: Bytes,
+) {
+    let is_offered = lock(&peer.books).offers.iter().any(|own| **own == *server);
+    if !is_offered {
+        return;
+    }
+    let remote = lock(&shared.peers)
+        .remotes
+        .get(peer.mailbox())
+        .and_then(Weak::upgrade);
+    let ear = remote.and_then(|remote| lock(&remote.ears).get(server)?.upgrade());
+    if let Some(ear) = ear {
+        ear.hear(session.map(AsRef::as_ref), notification);
     }
 }
 
@@ -155,7 +190,6 @@ impl PeerRemote {
         errand: Errand,
     ) -> Result<Answer, ErrandError> {
         let id = fresh_id(OWN).map_err(|error| ErrandError::NotSent(error.to_string().into()))?;
-        let end = shared.clock().instant(errand.deadline);
         let draft = Draft {
             id: &id,
             kind: REQUEST,
@@ -166,7 +200,9 @@ impl PeerRemote {
         };
         let letter = Letter::new(&draft).stamped(&stamp(errand.caller));
         let (answer, heard) = oneshot::channel();
-        let mut given_up = GivenUp::new(&shared, &self.mailbox, &id, answer)?;
+        let ear = Ear::of(errand.sink);
+        let patience = Arc::clone(&ear.patience);
+        let mut given_up = GivenUp::new(&shared, (&self.mailbox, &id), answer, ear)?;
         let work = async {
             let said = shared.say(&self.mailbox, &letter).await;
             given_up.message = match said {
@@ -183,9 +219,10 @@ impl PeerRemote {
             given_up.is_over = true;
             heard.map_err(|_| ErrandError::Lost("the hub goes down".into()))
         };
-        match tokio::time::timeout_at(end, work).await {
-            Ok(answer) => answer,
-            Err(_late) => Err(ErrandError::Timeout(given_up.withdraw().await)),
+        let clock = shared.clock().as_ref();
+        match patience.wait(clock, errand.deadline, work).await {
+            Some(answer) => answer,
+            None => Err(ErrandError::Timeout(given_up.withdraw().await)),
         }
     }
 }
@@ -223,16 +260,16 @@ impl GivenUp {
     /// Begins to wait for the reply.
     fn new(
         shared: &Arc<Shared>,
-        to: &Mailbox,
-        id: &Arc<str>,
+        (to, id): (&Mailbox, &Arc<str>),
         answer: oneshot::Sender<Answer>,
+        ear: Ear,
     ) -> Result<Self, ErrandError> {
         let mut waiting = lock(&shared.waiting);
         if waiting.0.len() >= WAITING_MAX || shared.is_closing() {
             return Err(ErrandError::NotSent("the hub asks too much already".into()));
         }
         let of = to.clone();
-        waiting.0.insert(Arc::clone(id), Waiter { of, answer });
+        waiting.0.insert(Arc::clone(id), Waiter { of, answer, ear });
         Ok(Self {
             shared: Arc::clone(shared),
             to: to.clone(),
@@ -277,6 +314,10 @@ async fn withdraw(shared: &Shared, message: Option<MessageId>) -> Execution {
 impl Drop for GivenUp {
     fn drop(&mut self) {
         lock(&self.shared.waiting).0.remove(&self.id);
+        let peer = lock(&self.shared.peers).subscriber(&self.to);
+        if let Some(peer) = peer {
+            peer.put.end_of(&self.id);
+        }
         if self.is_over {
             return;
         }
@@ -319,5 +360,24 @@ impl Remote for PeerRemote {
 
     fn name(&self) -> Arc<str> {
         Arc::clone(self.mailbox.as_str())
+    }
+
+    fn hear(&self, server: &Arc<str>, ear: Weak<dyn Hears>) {
+        let mut ears = lock(&self.ears);
+        ears.retain(|_, ear| ear.strong_count() > 0);
+        ears.insert(Arc::clone(server), ear);
+    }
+
+    fn session(&self, server: &Arc<str>, session: Arc<str>, event: SessionEvent) {
+        let shared = self.shared.upgrade();
+        let peer = shared.and_then(|shared| lock(&shared.peers).subscriber(&self.mailbox));
+        if let Some(peer) = peer {
+            // One that is not told forgets the session by itself when it is not used.
+            peer.try_send(&Frame::Session {
+                server: Arc::clone(server),
+                session,
+                event,
+            });
+        }
     }
 }

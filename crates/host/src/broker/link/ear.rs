@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use bowline_core::caller::{CallerEnd, SessionKey};
+use bowline_core::caller::{Abilities, CallerEnd, Question, QuestionId, SessionKey};
+use bowline_core::level::Level;
 use bowline_wire::mcp::method;
 use bowline_wire::object;
 use bytes::Bytes;
 
-/// The end of a caller as a peer reaches it: progress of this very call, and log messages.
-/// Questions do not travel.
+/// The end of a caller as a peer reaches it: progress of this very call, log messages, and
+/// questions that the caller can be asked.
 #[derive(Debug)]
 pub(super) struct Ear {
     caller: Arc<dyn CallerEnd>,
@@ -34,7 +35,7 @@ impl Ear {
                 });
                 token.is_some() && token == self.token.as_deref()
             }
-            Some(method::MESSAGE) => true,
+            Some(method::MESSAGE | method::ELICITATION_COMPLETE) => true,
             Some(_) | None => false,
         }
     }
@@ -43,6 +44,22 @@ impl Ear {
 impl CallerEnd for Ear {
     fn session(&self) -> SessionKey {
         self.caller.session()
+    }
+
+    fn abilities(&self) -> Abilities {
+        self.caller.abilities()
+    }
+
+    fn level(&self) -> Option<Level> {
+        self.caller.level()
+    }
+
+    fn ask(&self, question: Question) -> Option<QuestionId> {
+        self.caller.ask(question)
+    }
+
+    fn withdraw(&self, question: QuestionId) {
+        self.caller.withdraw(question);
     }
 
     fn push(&self, notification: Bytes) {

@@ -1,24 +1,31 @@
 //! What one server of a peer has, as its manifest says; kept until the manifest changes.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwap;
+use bowline_core::sync::lock;
 use bowline_wire::broker::Item;
 use bowline_wire::object;
 use bowline_wire::splice::{replace, write_string};
 use foldhash::fast::RandomState;
 
 use crate::broker::Manifest;
+use crate::broker::backend::says_repeatable;
 
 /// The server to which tools belong of which nobody says whose they are.
 pub(crate) const NAMELESS: &str = "hub";
+
+/// Tools that are known of a server whose tools are asked for.
+const FETCHED_MAX: usize = 16_384;
 
 /// The tools of one server.
 #[derive(Debug)]
 pub(super) struct Menu {
     server: Arc<str>,
     now: ArcSwap<Dishes>,
+    /// The same of tools that are not in the manifest, because they are too many.
+    fetched: Mutex<HashMap<Arc<str>, bool, RandomState>>,
 }
 
 #[derive(Debug)]
@@ -46,6 +53,7 @@ impl Menu {
         Self {
             server: Arc::clone(server),
             now: ArcSwap::from_pointee(Dishes::read(server, manifest)),
+            fetched: Mutex::default(),
         }
     }
 
@@ -68,7 +76,24 @@ impl Menu {
 
     /// Whether a tool may run twice; nothing where there is no such tool.
     pub(super) fn repeatable(&self, tool: &str) -> Option<bool> {
-        self.now.load().tools.get(tool).copied()
+        let known = self.now.load().tools.get(tool).copied();
+        known.or_else(|| lock(&self.fetched).get(tool).copied())
+    }
+
+    /// Learns the tools of one page that was asked for.
+    pub(super) fn listed(&self, page: &[u8]) {
+        let Some(tools) = object::field(page, "tools").map(|at| at.of(page)) else {
+            return;
+        };
+        let mut fetched = lock(&self.fetched);
+        for at in object::items(tools) {
+            let definition = at.of(tools);
+            if let Some(name) = object::text(definition, "name")
+                && fetched.len() < FETCHED_MAX
+            {
+                fetched.insert(name.into(), says_repeatable(definition));
+            }
+        }
     }
 
     /// Returns the result of `tools/list`, under the server's own names.

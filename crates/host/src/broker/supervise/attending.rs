@@ -5,20 +5,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use bowline_core::caller::{CallerEnd, Deaf, SessionKey};
+use bowline_core::caller::{CallerEnd, Deaf, Question, QuestionId, SessionKey};
 use bowline_core::mailbox::HUB;
 use bowline_core::sync::lock;
 use bowline_core::time::Now;
 use bowline_link::BoxFuture;
 use bowline_wire::broker::{
     Answer, Draft, FRAME_BYTES_MAX, Frame, From, Letter, REPLY, REQUEST, Request, Said,
+    SessionEvent,
 };
 use bytes::Bytes;
 use tokio::sync::Notify;
 
 use crate::broker::{
-    Courier, DeliverError, Incoming, Line, REQUEST_TTL, ReplyError, Served, Serving, failures,
-    reply_id,
+    Courier, DeliverError, Incoming, Line, REQUEST_TTL, ReplyError, Served, Serving, Visitors,
+    failures, reply_id,
 };
 use crate::ports::Clock;
 use crate::tasks::Tasks;
@@ -46,6 +47,7 @@ pub struct Attending {
     clock: Arc<dyn Clock>,
     tasks: Tasks,
     live: Arc<Live>,
+    visitors: Option<Arc<Visitors>>,
 }
 
 impl Attending {
@@ -57,6 +59,22 @@ impl Attending {
             clock,
             tasks,
             live: Arc::default(),
+            visitors: None,
+        }
+    }
+
+    /// Tells these what becomes of the hub's connection and of its sessions.
+    #[must_use]
+    pub fn for_visitors(self, visitors: &Arc<Visitors>) -> Self {
+        Self {
+            visitors: Some(Arc::clone(visitors)),
+            ..self
+        }
+    }
+
+    fn came_over(&self, line: &Line) {
+        if let Some(visitors) = &self.visitors {
+            visitors.come_over(line);
         }
     }
 
@@ -72,6 +90,7 @@ impl Served for Attending {
             Some(from) if *letter.kind == *REQUEST => from.clone(),
             _ => return self.foreign(&letter, line),
         };
+        self.came_over(line);
         let incoming = Incoming {
             principal: None,
             id: Arc::clone(&letter.id),
@@ -89,6 +108,7 @@ impl Served for Attending {
         let serving = Arc::clone(&self.serving);
         self.tasks.spawn("broker request", async move {
             serving.stored(incoming, &courier).await;
+            courier.line.asked().end_of(&courier.id);
         });
     }
 
@@ -107,6 +127,7 @@ impl Served for Attending {
             }
             live.insert(key.clone(), Arc::clone(&cancelled));
         }
+        self.came_over(line);
         let incoming = Incoming {
             // Whoever it is that the hub does not name is the hub.
             from: request.caller.unwrap_or_else(|| From {
@@ -126,11 +147,13 @@ impl Served for Attending {
         let (serving, line) = (Arc::clone(&self.serving), line.clone());
         self.tasks.spawn("broker live request", async move {
             let _in_hand = in_hand;
+            let id = Arc::clone(&request.id);
             tokio::select! {
                 biased;
                 answer = serving.live(incoming) => respond(&line, request.id, &answer).await,
                 () = cancelled.notified() => {}
             }
+            line.asked().end_of(&id);
         });
     }
 
@@ -145,6 +168,12 @@ impl Served for Attending {
             return;
         };
         self.serving.cancel(of, correlation_id);
+    }
+
+    fn session(&self, server: &Arc<str>, session: &Arc<str>, event: SessionEvent) {
+        if let Some(visitors) = &self.visitors {
+            visitors.became(server, session, event);
+        }
     }
 
     /// Nobody hears the answers of live requests any more. Stored ones go on: they come again.
@@ -304,6 +333,30 @@ impl CallerEnd for Words {
         if self.told.fetch_add(1, Ordering::Relaxed) < EVENTS_MAX {
             let id = Arc::clone(&self.id);
             drop(self.line.try_send(&Frame::Event { id, notification }));
+        }
+    }
+
+    fn ask(&self, question: Question) -> Option<QuestionId> {
+        let (number, request) = self.line.asked().open(&self.id, question)?;
+        let id = Arc::clone(&self.id);
+        let asked = Frame::Question {
+            id,
+            number,
+            request,
+        };
+        match self.line.try_send(&asked) {
+            Ok(()) => Some(QuestionId(number)),
+            Err(_unsent) => {
+                self.line.asked().answered(&self.id, number, None);
+                None
+            }
+        }
+    }
+
+    fn withdraw(&self, question: QuestionId) {
+        let (id, number) = (Arc::clone(&self.id), question.0);
+        if self.line.asked().answered(&id, number, None) {
+            drop(self.line.try_send(&Frame::Withdraw { id, number }));
         }
     }
 

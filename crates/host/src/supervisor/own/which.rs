@@ -108,8 +108,11 @@ impl Supervisor {
     }
 
     /// Tells the server that the roots of a session changed. Only on the session's own link: on
-    /// one that others share there is nobody whose roots they could be.
+    /// one that others share there is nobody whose roots they could be. A peer knows sessions.
     pub(crate) fn roots_changed(&self, session: SessionKey) {
+        if let Some(ready) = self.open_link() {
+            ready.link.roots_changed(session);
+        }
         if let Some((_, ready)) = self.shared.own.of_session(session) {
             // A link that is gone, or so far behind, needs no such news.
             let _missed = ready.link.notify(method::ROOTS_LIST_CHANGED, None);
@@ -118,6 +121,9 @@ impl Supervisor {
 
     /// Closes what was kept for a session that is over.
     pub fn session_ended(&self, session: SessionKey) {
+        if let Some(ready) = self.open_link() {
+            ready.link.session_ended(session);
+        }
         self.shared.own.forget(session);
     }
 }

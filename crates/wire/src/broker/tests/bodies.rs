@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
+use bowline_core::caller::{Abilities, Ability};
+use bowline_core::era::Era;
 use bowline_core::error::{Class, Execution, Failure, Origin, Retry};
+use bowline_core::level::Level;
 
 use super::*;
 
@@ -95,6 +98,51 @@ fn arguments_that_are_no_json_object_are_refused_at_once() {
     }
 }
 
+fn told(context: Context) -> Arguments {
+    let params = Bytes::from_static(br#"{"name":"t","arguments":{}}"#);
+    Arguments::Told(Box::new(Told { params, context }))
+}
+
+fn mcp(params: Option<Bytes>, context: Context) -> Ask {
+    Ask::Mcp {
+        server: "s".into(),
+        method: "resources/read".into(),
+        params,
+        context,
+    }
+}
+
+fn spoken() -> Context {
+    Context {
+        session: Some("n-1".into()),
+        abilities: Ability::ALL
+            .into_iter()
+            .fold(Abilities::default(), Abilities::with),
+        level: Some(Level::Notice),
+        era: Era::Modern,
+    }
+}
+
+#[test]
+fn what_is_not_known_of_who_asks_is_skipped_and_an_era_that_is_not_known_is_refused() {
+    let read = |mcp: &str| {
+        let body = format!(r#"{{"op":"mcp","server":"s","method":"m","mcp":{mcp}}}"#);
+        ask(&body).map(|asked| asked.context().cloned())
+    };
+    let known = read(r#"{"can":["telepathy","roots",1],"level":"loud","x":1}"#);
+    let want = Context {
+        abilities: Abilities::default().with(Ability::Roots),
+        ..Context::default()
+    };
+    assert_eq!(known, Ok(Some(want)));
+    assert_eq!(read(r#"{"era":"next"}"#), Err(FrameError::Member("era")));
+    assert_eq!(read("[]"), Err(FrameError::Member("mcp")));
+    let long = format!(r#"{{"session":"{}"}}"#, "s".repeat(200));
+    assert_eq!(read(&long), Err(FrameError::Member("session")));
+    let plain = ask(r#"{"op":"call","tool":"t","arguments":{}}"#).unwrap();
+    assert_eq!(plain.context(), None);
+}
+
 #[test]
 fn every_ask_reads_back_as_it_was_written() {
     let call = |arguments| Ask::Call {
@@ -109,6 +157,10 @@ fn every_ask_reads_back_as_it_was_written() {
         call(Arguments::Params(Bytes::from_static(
             br#"{"name":"t","_meta":{"k":1.0}}"#,
         ))),
+        call(told(Context::default())),
+        call(told(spoken())),
+        mcp(None, Context::default()),
+        mcp(Some(Bytes::from_static(br#"{"uri":"a://b"}"#)), spoken()),
     ] {
         assert_eq!(Ask::read(&asked.to_bytes()), Ok(asked));
     }
@@ -143,13 +195,16 @@ pub(super) fn answers() -> Vec<Answer> {
                 br#"{"content":[{"type":"text","text":"a"}, {"type":"text","text":"b"}],"isError":true,"_meta":{"n":1.50}}"#,
             ),
             again: true,
+            era: Era::Legacy,
         },
         Answer::Output {
             result: Bytes::from_static(br#"{"content":[],"structuredContent":{"n":1}}"#),
             again: false,
+            era: Era::Legacy,
         },
         Answer::Rpc {
             error: Bytes::from_static(br#"{"code":-32602,"message":"bad","data":[1e0]}"#),
+            era: Era::Legacy,
         },
         failure(Retry::Never),
         failure(Retry::Safe),
@@ -178,6 +233,15 @@ pub(super) fn answers() -> Vec<Answer> {
                 },
             ],
             revision: 7,
+        },
+        Answer::Output {
+            result: Bytes::from_static(br#"{"content":[],"resultType":"complete"}"#),
+            again: true,
+            era: Era::Modern,
+        },
+        Answer::Rpc {
+            error: Bytes::from_static(br#"{"code":-32022,"message":"old"}"#),
+            era: Era::Modern,
         },
     ]
 }
@@ -227,6 +291,7 @@ fn the_largest_result_fits_into_a_frame_in_both_forms() {
     let answer = Answer::Output {
         result: result.into(),
         again: true,
+        era: Era::Legacy,
     };
     for said in [Said::Whole, Said::Brief] {
         let letter = Letter::new(&Draft {
@@ -272,6 +337,7 @@ fn a_reply_in_the_first_names_alone_is_understood_and_its_two_channels_stay_apar
         let want = Answer::Output {
             result: result.into(),
             again: false,
+            era: Era::Legacy,
         };
         assert_eq!(answer(body), Ok(want));
     }

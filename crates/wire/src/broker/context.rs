@@ -1,0 +1,111 @@
+//! What our own peers say of a request beside its parameters: who can be asked, and in which era
+//! it is written.
+
+use std::sync::Arc;
+
+use bowline_core::caller::{Abilities, Ability};
+use bowline_core::era::Era;
+use bowline_core::level::Level;
+use bytes::Bytes;
+
+use super::write::array;
+use crate::frame::FrameError;
+use crate::members::Members;
+use crate::object;
+use crate::span::Span;
+use crate::splice::write_string;
+use crate::writer::Object;
+
+/// Names of sessions, in bytes.
+const SESSION_BYTES_MAX: usize = 128;
+
+/// The caller of a request, as far as its server may know it: member `mcp`,
+/// `{"session":..,"can":[..],"level":..,"era":"modern"}`. What is not said is not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Context {
+    /// The session that asks; nobody's where absent.
+    pub session: Option<Arc<str>>,
+    /// What the caller can be asked for.
+    pub abilities: Abilities,
+    /// From which level on it wants to hear log messages.
+    pub level: Option<Level>,
+    /// The era that the parameters are written in.
+    pub era: Era,
+}
+
+/// Returns the word for an ability.
+const fn word(ability: Ability) -> &'static str {
+    match ability {
+        Ability::Sampling => "sampling",
+        Ability::SamplingTools => "sampling_tools",
+        Ability::ElicitationForm => "elicitation_form",
+        Ability::ElicitationUrl => "elicitation_url",
+        Ability::Roots => "roots",
+    }
+}
+
+/// Reads an era; one that is not known here is no era of ours.
+pub(super) fn era<const N: usize>(members: &Members<'_, N>) -> Result<Era, FrameError> {
+    let Some(said) = members.text_if("era")? else {
+        return Ok(Era::Legacy);
+    };
+    [Era::Legacy, Era::Modern]
+        .into_iter()
+        .find(|era| era.as_str() == &*said)
+        .ok_or(FrameError::Member("era"))
+}
+
+/// Writes an era, unless it is the one that is meant where nothing is said.
+pub(super) fn write_era(object: Object<'_>, era: Era) -> Object<'_> {
+    match era {
+        Era::Legacy => object,
+        Era::Modern => object.text("era", era.as_str()),
+    }
+}
+
+impl Context {
+    pub(super) fn inside(text: &Bytes, at: Span) -> Result<Self, FrameError> {
+        const NAMES: [&str; 4] = ["session", "can", "level", "era"];
+        let members = Members::inside(text, at, &NAMES, "mcp")?;
+        let session = members.text_if("session")?;
+        if session
+            .as_ref()
+            .is_some_and(|name| name.len() > SESSION_BYTES_MAX)
+        {
+            return Err(FrameError::Member("session"));
+        }
+        let level = members.text_if("level")?;
+        let can = members.begun("can", b'[')?.unwrap_or_default();
+        let mut abilities = Abilities::default();
+        for item in object::items(&can) {
+            // An ability that is not known here is one that nobody here asks for.
+            let said = object::string(item.of(&can));
+            let known = Ability::ALL.into_iter();
+            let known = known.filter(|ability| said.as_deref() == Some(word(*ability)));
+            abilities = known.fold(abilities, Abilities::with);
+        }
+        Ok(Self {
+            session,
+            abilities,
+            level: level.and_then(|level| Level::parse(&level)),
+            era: era(&members)?,
+        })
+    }
+
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
+        let can: Vec<Ability> = Ability::ALL
+            .into_iter()
+            .filter(|ability| self.abilities.has(*ability))
+            .collect();
+        let object = Object::bare(out)
+            .text_if("session", self.session.as_deref())
+            .text_if("level", self.level.map(Level::as_str));
+        let object = match can.is_empty() {
+            true => object,
+            false => object.nested("can", |out| {
+                array(out, &can, |one, out| write_string(out, word(*one)));
+            }),
+        };
+        write_era(object, self.era).end();
+    }
+}
