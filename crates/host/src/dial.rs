@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bowline_core::caller::CallerEnd;
+use bowline_core::era::Speaks;
 use bowline_link::http::client::HttpClient;
 use bowline_link::http::{self, HttpLimits, HttpSpec};
 use bowline_link::stderr::StderrLog;
@@ -105,6 +106,7 @@ impl<S: Spawner> RealDial<S> {
             url: remote.url.clone(),
             transport: remote.transport,
             credentials: Arc::clone(&remote.credentials),
+            speaks: Speaks::Auto,
             owner,
             limits: HttpLimits {
                 in_flight_max: in_flight_max(self.http_limits.in_flight_max, server),
