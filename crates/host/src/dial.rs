@@ -137,6 +137,7 @@ impl<S: Spawner> RealDial<S> {
             url: remote.url.clone(),
             transport: remote.transport,
             credentials: Arc::clone(&remote.credentials),
+            speaks: Speaks::Auto,
             owner,
             limits: HttpLimits {
                 in_flight_max: in_flight_max(self.http_limits.in_flight_max, server),

@@ -55,6 +55,11 @@ pub(crate) trait Desk: Send + Sync + 'static {
 
     /// Returns the name of the server.
     fn server(&self) -> &str;
+
+    /// Whether the server may send requests of its own.
+    fn takes_requests(&self) -> bool {
+        true
+    }
 }
 
 /// What was seen and dropped.
@@ -333,6 +338,9 @@ impl<D: Desk> Incoming<'_, D> {
 
     /// A request of the server: relayed when it is certain whose it is, never guessed.
     fn request(&self) {
+        if !self.desk.takes_requests() {
+            return Counts::add(&self.desk.counts().dropped);
+        }
         let Some(id) = self.message.id().filter(|id| id.len() <= PEER_ID_BYTES_MAX) else {
             return Counts::add(&self.desk.counts().dropped);
         };

@@ -4,36 +4,45 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::caller::CallerEnd;
+use bowline_core::era::{Era, Speaks};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::link::{
     Answer, BoxFuture, Exit, Link, LinkError, LinkEvent, Request, ServerInfo, Spawner,
 };
+use crate::modern::discover::Found;
+use crate::modern::listen::{Filter, Listener, listen as listen_to};
+use crate::modern::{params, rounds};
 use crate::peer::frame;
 use crate::stdio::handshake::Failure;
 use crate::stdio::{ClientInfo, ConnectError};
 
 mod carry;
+mod changes;
 pub mod client;
 pub(crate) mod clock;
 pub mod credentials;
+mod discover;
 pub mod endpoint;
 pub mod hyper_client;
+mod labels;
 mod listen;
+mod mirrors;
 mod refusal;
 pub(crate) mod road;
 mod session;
 mod stream;
 mod talk;
 mod tasks;
+mod waiting;
 
 use client::HttpClient;
 use credentials::Credentials;
 use endpoint::Endpoint;
 pub use road::RedirectError;
 use stream::Stream;
-use talk::{Form, Talk, message};
+use talk::{Ends, Form, Talk, message};
 
 /// How to reach a server.
 #[derive(Clone, Debug)]
@@ -46,6 +55,8 @@ pub struct HttpSpec {
     pub transport: Transport,
     /// What proves who we are, read for every request.
     pub credentials: Arc<dyn Credentials>,
+    /// What is known beforehand of whether it keeps sessions.
+    pub speaks: Speaks,
     /// The one session that this link belongs to; absent where it is shared.
     pub owner: Option<Arc<dyn CallerEnd>>,
     /// The bounds.
@@ -113,29 +124,24 @@ pub async fn connect(
         deadline,
         spawner,
     };
-    let streamable = match spec.transport {
-        Transport::Sse => return dialing.sse().await.map_err(|error| dialing.explain(error)),
-        Transport::Auto | Transport::Streamable => dialing.streamable().await,
+    let connected = match (spec.speaks, spec.transport) {
+        (Speaks::Only(Era::Legacy), _) | (Speaks::Auto, Transport::Sse) => dialing.legacy().await,
+        (Speaks::Only(Era::Modern), _) => match dialing.modern().await {
+            Ok(Some(connected)) => Ok(connected),
+            Ok(None) => Err(Failure::Bad("it does not speak without a handshake")),
+            Err(failure) => Err(failure),
+        },
+        (Speaks::Auto, Transport::Auto | Transport::Streamable) => match dialing.modern().await {
+            Ok(Some(connected)) => Ok(connected),
+            Ok(None) => dialing.legacy().await,
+            Err(failure) => Err(failure),
+        },
     };
-    match streamable {
-        // It knows of no such thing here: it may be of the time before.
-        Err(Failure::Link(LinkError::Http { status, preview }))
-            if spec.transport == Transport::Auto && matches!(status, 400 | 404 | 405) =>
-        {
-            let first = Failure::Link(LinkError::Http { status, preview });
-            dialing.sse().await.map_err(|second| match second {
-                // It does not know that either; what it said first tells more.
-                Failure::Link(LinkError::Http { .. } | LinkError::ContentType { .. }) => {
-                    dialing.explain(first)
-                }
-                second => dialing.explain(second),
-            })
-        }
-        other => other.map_err(|error| dialing.explain(error)),
-    }
+    connected.map_err(|failure| dialing.explain(failure))
 }
 
-type Connected = Result<(Arc<dyn Link>, mpsc::Receiver<LinkEvent>), Failure>;
+type Connection = (Arc<dyn Link>, mpsc::Receiver<LinkEvent>);
+type Connected = Result<Connection, Failure>;
 
 /// A link that does not exist yet.
 struct Dialing<'a> {
@@ -147,6 +153,48 @@ struct Dialing<'a> {
 }
 
 impl Dialing<'_> {
+    /// Meets a server that keeps no sessions; nothing where it is one that does.
+    async fn modern(&self) -> Result<Option<Connection>, Failure> {
+        let (talk, ends, heard) = self.talk((Form::Stateless, self.spec.url.clone()));
+        let mut starting = Starting(Some(Arc::clone(&talk)));
+        let info = match talk.discover(self.deadline).await.map_err(Failure::Link)? {
+            Found::Modern(info) => info,
+            Found::Refused { code, message } => return Err(Failure::Refused { code, message }),
+            Found::Legacy => return Ok(None),
+        };
+        starting.0 = None;
+        let listener = Arc::new(Listener::default());
+        let declared = Filter::declared(&info.initialize);
+        let (ear, client) = (Arc::clone(&talk), self.info.clone());
+        let listening = listen_to(ear, Arc::clone(&listener), client, declared);
+        self.spawner.spawn("link.listener", Box::pin(listening));
+        let link = self.begin(talk, ends, info, Some(Arc::clone(&listener)));
+        listener.begun(self.deadline).await;
+        Ok(Some((link, heard)))
+    }
+
+    /// Shakes hands with a server.
+    async fn legacy(&self) -> Connected {
+        if self.spec.transport == Transport::Sse {
+            return self.sse().await;
+        }
+        match self.streamable().await {
+            // It knows of no such thing here: it may be of the time before.
+            Err(Failure::Link(LinkError::Http { status, preview }))
+                if self.spec.transport == Transport::Auto && matches!(status, 400 | 404 | 405) =>
+            {
+                self.sse().await.map_err(|second| match second {
+                    // It does not know that either; what it said first tells more.
+                    Failure::Link(LinkError::Http { .. } | LinkError::ContentType { .. }) => {
+                        Failure::Link(LinkError::Http { status, preview })
+                    }
+                    second => second,
+                })
+            }
+            other => other,
+        }
+    }
+
     async fn streamable(&self) -> Connected {
         self.shake((Form::Streamable, self.spec.url.clone()), None)
             .await
@@ -159,28 +207,48 @@ impl Dialing<'_> {
     }
 
     async fn shake(&self, how: (Form, Endpoint), stream: Option<Stream>) -> Connected {
-        let (events, heard) = mpsc::channel(self.spec.limits.events_max.max(1));
-        let (client, info) = (Arc::clone(&self.client), self.info.clone());
-        let (talk, ends) = Talk::new(self.spec, client, info, how, events);
+        let (talk, ends, heard) = self.talk(how);
         // Dropped before the end, it stops what was started.
         let mut starting = Starting(Some(Arc::clone(&talk)));
-        let spawn = |name, task| self.spawner.spawn(name, task);
-        let is_streamable = stream.is_none();
         if let Some(stream) = stream {
             let task = listen::listen_only(Arc::clone(&talk), stream);
-            spawn("link.stream", Box::pin(task));
+            self.spawner.spawn("link.stream", Box::pin(task));
         }
         let info = talk.shake(self.deadline).await?;
         starting.0 = None;
-        if is_streamable {
-            spawn("link.stream", Box::pin(listen::listen(Arc::clone(&talk))));
+        if talk.form == Form::Streamable {
+            let listening = listen::listen(Arc::clone(&talk));
+            self.spawner.spawn("link.stream", Box::pin(listening));
         }
+        Ok((self.begin(talk, ends, info, None), heard))
+    }
+
+    fn talk(&self, how: (Form, Endpoint)) -> (Arc<Talk>, Ends, mpsc::Receiver<LinkEvent>) {
+        let (events, heard) = mpsc::channel(self.spec.limits.events_max.max(1));
+        let (client, info) = (Arc::clone(&self.client), self.info.clone());
+        let (talk, ends) = Talk::new(self.spec, client, info, how, events);
+        (talk, ends, heard)
+    }
+
+    /// Starts what goes on beside the requests of a conversation.
+    fn begin(
+        &self,
+        talk: Arc<Talk>,
+        ends: Ends,
+        info: ServerInfo,
+        listener: Option<Arc<Listener>>,
+    ) -> Arc<dyn Link> {
+        let spawn = |name, task| self.spawner.spawn(name, task);
         let post = tasks::post(Arc::clone(&talk), ends.outbox);
         spawn("link.post", Box::pin(post));
         let rest = tasks::rest(Arc::clone(&talk), ends.rests);
         spawn("link.rest", Box::pin(rest));
         spawn("link.keeper", Box::pin(tasks::keep(Arc::clone(&talk))));
-        Ok((Arc::new(HttpLink { talk, info }), heard))
+        Arc::new(HttpLink {
+            talk,
+            info,
+            listener,
+        })
     }
 
     fn explain(&self, failure: Failure) -> ConnectError {
@@ -223,11 +291,30 @@ impl Drop for Starting {
 struct HttpLink {
     talk: Arc<Talk>,
     info: ServerInfo,
+    /// Present where the server keeps no sessions.
+    listener: Option<Arc<Listener>>,
 }
 
 impl Link for HttpLink {
-    fn request(&self, request: Request) -> BoxFuture<'_, Result<Answer, LinkError>> {
-        Box::pin(self.talk.request(request))
+    fn request(&self, mut request: Request) -> BoxFuture<'_, Result<Answer, LinkError>> {
+        let talk = &self.talk;
+        match (request.era, talk.form.era()) {
+            (Era::Legacy, Era::Legacy) => Box::pin(talk.request(request)),
+            (Era::Modern, Era::Legacy) => {
+                params::to_legacy(&mut request);
+                Box::pin(talk.request(request))
+            }
+            (Era::Modern, Era::Modern) => Box::pin(talk.stand_alone(request)),
+            (Era::Legacy, Era::Modern) => {
+                let once = |round| talk.stand_alone(round);
+                Box::pin(rounds::drive(
+                    &talk.spec.server,
+                    &talk.client,
+                    request,
+                    once,
+                ))
+            }
+        }
     }
 
     fn notify(&self, method: &str, params: Option<&[u8]>) -> Result<(), LinkError> {
@@ -258,6 +345,19 @@ impl Link for HttpLink {
 
     fn server(&self) -> &ServerInfo {
         &self.info
+    }
+
+    fn listen_to(
+        &self,
+        uris: Vec<Arc<str>>,
+        deadline: Instant,
+    ) -> BoxFuture<'_, Result<Vec<Arc<str>>, LinkError>> {
+        Box::pin(async move {
+            match &self.listener {
+                Some(listener) => listener.listen_to(uris, deadline).await,
+                None => Ok(Vec::new()),
+            }
+        })
     }
 }
 

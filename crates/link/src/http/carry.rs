@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_wire::Message;
 use bytes::Bytes;
 use http::StatusCode;
 use tokio::time::{Instant, sleep};
@@ -145,16 +146,27 @@ impl Talk {
                 return Err(Box::pin(refusal::refusal(response)).await.into());
             }
             let body = response.body.whole(bytes_max).await.map_err(trouble)?;
+            let body = match self.form {
+                Form::Streamable | Form::Sse => body,
+                Form::Stateless => addressed(status, body, id),
+            };
             if is_answer(&body, id) && self.take(body.clone(), Some(id)) {
                 return Ok(());
             }
             return Err(refusal::refusal_of(status, &response.headers, &body).into());
         }
         let accepted = matches!(status, StatusCode::ACCEPTED | StatusCode::NO_CONTENT);
-        if accepted || self.form == Form::Sse {
-            // The answer comes on the stream that all share.
-            self.read_on(response.body);
-            return Ok(());
+        match self.form {
+            // There is no other way for an answer to come.
+            Form::Stateless if accepted => {
+                return Err(Box::pin(refusal::refusal(response)).await.into());
+            }
+            Form::Streamable | Form::Stateless if !accepted => {}
+            Form::Streamable | Form::Sse | Form::Stateless => {
+                // The answer comes on the stream that all share.
+                self.read_on(response.body);
+                return Ok(());
+            }
         }
         match content {
             Content::Json => {
@@ -214,7 +226,7 @@ impl Talk {
     ) -> Result<Stream, LinkError> {
         const LOST: LinkError = LinkError::Lost(Exit::Closed);
         for _ in 0..RESUMES_MAX {
-            if resume.last.is_none() {
+            if resume.last.is_none() || self.form == Form::Stateless {
                 return Err(LOST);
             }
             sleep(resume.pause()).await;
@@ -268,4 +280,25 @@ pub(super) fn is_message(name: Option<&str>) -> bool {
 fn is_answer(body: &Bytes, id: u64) -> bool {
     let answered = bowline_wire::object::field(body, "id");
     answered.and_then(|at| own_id(at.of(body))) == Some(id)
+}
+
+/// Returns the error that a server refused a request with, under the id of that request. One that
+/// refuses by the headers alone may not know the id; but a request of its own came with no other.
+pub(super) fn addressed(status: StatusCode, body: Bytes, id: u64) -> Bytes {
+    if !matches!(status, StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND) {
+        return body;
+    }
+    let Ok(message) = Message::parse(body.clone()) else {
+        return body;
+    };
+    let nameless = message.id().is_none_or(|id| id == b"null");
+    let Some(error) = message.error().filter(|_| nameless) else {
+        return body;
+    };
+    let mut out = br#"{"jsonrpc":"2.0","id":"#.to_vec();
+    out.extend_from_slice(itoa::Buffer::new().format(id).as_bytes());
+    out.extend_from_slice(br#","error":"#);
+    out.extend_from_slice(error);
+    out.push(b'}');
+    out.into()
 }

@@ -15,9 +15,10 @@ use http::{HeaderName, HeaderValue, Method, StatusCode};
 use thiserror::Error;
 use tokio::sync::Semaphore;
 
-use super::client::{HttpClient, HttpError, Outgoing, Response, Upload, Wait};
+use super::client::{HttpClient, HttpError, Lines, Outgoing, Response, Upload, Wait};
 use super::credentials::Credentials;
 use super::endpoint::{Endpoint, EndpointError};
+use super::labels;
 use super::session::Held;
 use crate::executor;
 use crate::link::{Exit, KeyHeader, LinkError, NotSent};
@@ -32,7 +33,7 @@ const TRACESTATE: HeaderName = HeaderName::from_static(trace::TRACESTATE);
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
 /// What frames a message, says what it is or names the session is ours alone.
-const OURS: [HeaderName; 9] = [
+const OURS: [HeaderName; 11] = [
     ACCEPT,
     CONNECTION,
     CONTENT_LENGTH,
@@ -42,6 +43,8 @@ const OURS: [HeaderName; 9] = [
     TRANSFER_ENCODING,
     super::session::PROTOCOL_VERSION,
     super::session::SESSION_ID,
+    labels::METHOD,
+    labels::NAME,
 ];
 
 /// What leads to one server.
@@ -78,10 +81,21 @@ pub(super) enum Verb {
     Traced(Bytes, Arc<Trace>),
     /// Takes a message that its server knows again by a key.
     Keyed(Bytes, Option<Arc<Trace>>, Box<KeyHeader>),
+    /// Takes a message that stands alone, and says in its headers what it is.
+    Labelled(Bytes, Box<Labels>),
     /// Opens a stream.
     Get,
     /// Ends the session.
     Delete,
+}
+
+/// The headers of a message that stands alone.
+#[derive(Clone, Debug)]
+pub(super) struct Labels {
+    /// All that are ours.
+    pub(super) lines: Lines,
+    pub(super) trace: Option<Arc<Trace>>,
+    pub(super) key: Option<Box<KeyHeader>>,
 }
 
 /// Puts what a client knows into the terms of a link.
@@ -233,6 +247,7 @@ fn request<'a>(
         Verb::Post(body) | Verb::Traced(body, _) | Verb::Keyed(body, ..) => {
             (Method::POST, &held.post, &**body)
         }
+        Verb::Labelled(body, labels) => (Method::POST, &labels.lines, &**body),
         Verb::Get => (Method::GET, &held.get, &[][..]),
         Verb::Delete => (Method::DELETE, &held.delete, &[][..]),
     };
@@ -243,10 +258,11 @@ fn request<'a>(
         headers: Vec::new(),
         body: Upload::Whole(body),
     };
-    if let Verb::Traced(_, trace) | Verb::Keyed(_, Some(trace), _) = parcel.verb {
+    let (trace, key) = parcel.verb.notes();
+    if let Some(trace) = trace {
         request.headers.extend(traced(trace));
     }
-    if let Verb::Keyed(.., key) = parcel.verb {
+    if let Some(key) = key {
         request.headers.extend(keyed(key));
     }
     add(&mut request, proof);
@@ -256,10 +272,14 @@ fn request<'a>(
     Ok(request)
 }
 
+fn is_ours(name: &HeaderName) -> bool {
+    OURS.contains(name) || name.as_str().starts_with(labels::PARAM)
+}
+
 /// Adds what proves who we are. Of one name, the last is taken.
 fn add(request: &mut Outgoing<'_>, proof: &Proof) {
     for (name, value) in proof {
-        if OURS.contains(name) {
+        if is_ours(name) {
             continue;
         }
         if *name == USER_AGENT {
@@ -278,7 +298,7 @@ fn keyed(key: &KeyHeader) -> Option<(HeaderName, HeaderValue)> {
     let name = HeaderName::from_bytes(key.name.as_bytes()).ok()?;
     let value = HeaderValue::from_str(&key.value)
         .or_else(|_| HeaderValue::from_str(&hex(key.value.as_bytes())));
-    let value = value.ok().filter(|_| !OURS.contains(&name))?;
+    let value = value.ok().filter(|_| !is_ours(&name))?;
     Some((name, value))
 }
 
@@ -307,13 +327,23 @@ impl Verb {
         }
     }
 
+    /// Returns where it stands in a trace, and its key.
+    fn notes(&self) -> (Option<&Trace>, Option<&KeyHeader>) {
+        match self {
+            Self::Post(_) | Self::Get | Self::Delete => (None, None),
+            Self::Traced(_, trace) => (Some(trace), None),
+            Self::Keyed(_, trace, key) => (trace.as_deref(), Some(key)),
+            Self::Labelled(_, labels) => (labels.trace.as_deref(), labels.key.as_deref()),
+        }
+    }
+
     /// Returns what is asked for at the place that a redirect leads to.
     fn redirected(self, status: StatusCode) -> Self {
         match (status, self) {
             (StatusCode::SEE_OTHER, _) => Self::Get,
             (
                 StatusCode::MOVED_PERMANENTLY | StatusCode::FOUND,
-                Self::Post(_) | Self::Traced(..) | Self::Keyed(..),
+                Self::Post(_) | Self::Traced(..) | Self::Keyed(..) | Self::Labelled(..),
             ) => Self::Get,
             (_, same) => same,
         }

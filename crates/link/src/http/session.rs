@@ -17,7 +17,8 @@ use super::client::Lines;
 use super::clock;
 use super::refusal;
 use super::road::Verb;
-use super::talk::{Form, Talk, Waiting, message};
+use super::talk::{Form, Talk, message};
+use super::waiting::Waiting;
 use crate::desk::Change;
 use crate::link::{LinkError, ServerInfo};
 use crate::peer::frame;
@@ -57,6 +58,11 @@ impl Held {
         let mut common = Lines::default();
         common.push(&USER_AGENT, &US);
         Self::with(None, common)
+    }
+
+    /// What every request says to a server that keeps no sessions.
+    pub(super) fn stateless() -> Self {
+        Self::new(None, Revision::LATEST)
     }
 
     /// The stream outside requests is open, or will not be.

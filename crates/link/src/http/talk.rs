@@ -1,19 +1,23 @@
 //! One conversation with a server over many HTTP requests: who waits, and whether it goes on.
 
 use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use bowline_core::era::Era;
 use bowline_core::pending::Sent;
 use bowline_core::sync::lock;
+use bowline_wire::mcp::method;
 use bytes::Bytes;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::time::Instant;
 
-use super::HttpSpec;
 use super::client::{Body, HttpClient};
 use super::endpoint::Endpoint;
 use super::road::{Road, Verb};
 use super::session::Held;
+use super::waiting::Waiting;
+use super::{HttpSpec, changes, labels};
 use crate::desk::{self, Counts, Desk, Events, Receiver, Waiter, Waiters};
 use crate::link::{Answer, Exit, LinkError, LinkEvent, NotSent, Request};
 use crate::peer::frame;
@@ -26,6 +30,19 @@ pub(super) enum Form {
     Streamable,
     /// Answers come on the one stream that was opened first.
     Sse,
+    /// Answers come with the request that they answer, and every request stands alone: there is
+    /// no session, and its end is that of its stream.
+    Stateless,
+}
+
+impl Form {
+    /// Returns how the server speaks.
+    pub(super) const fn era(self) -> Era {
+        match self {
+            Self::Streamable | Self::Sse => Era::Legacy,
+            Self::Stateless => Era::Modern,
+        }
+    }
 }
 
 /// How far the life of a link has come.
@@ -61,6 +78,8 @@ pub(super) struct Talk {
     outbox: mpsc::Sender<Bytes>,
     /// Streams whose answer has come, to be read to their end.
     rests: mpsc::Sender<Body>,
+    /// The next id of a request that stays open.
+    listen_id: AtomicU64,
     counts: Counts,
 }
 
@@ -91,9 +110,13 @@ impl Talk {
         let (outbox, outbox_end) = mpsc::channel(spec.limits.outbox_max.max(1));
         let (rests, rests_end) = mpsc::channel(RESTS_MAX);
         // One more than callers may use, so that a new session can always be made.
+        let held = match form {
+            Form::Streamable | Form::Sse => Held::none(),
+            Form::Stateless => Held::stateless(),
+        };
         let waiters_max = spec.limits.in_flight_max.saturating_add(1);
         let talk = Self {
-            session: watch::Sender::new(Arc::new(Held::none())),
+            session: watch::Sender::new(Arc::new(held)),
             client,
             form,
             endpoint,
@@ -108,6 +131,7 @@ impl Talk {
             phase: watch::Sender::new(Phase::Open),
             outbox,
             rests,
+            listen_id: AtomicU64::new(changes::IDS_FROM),
             counts: Counts::default(),
             spec: spec.clone(),
         };
@@ -119,23 +143,41 @@ impl Talk {
     }
 
     /// Sends a request and waits for its answer.
-    pub(super) async fn request(self: &Arc<Self>, request: Request) -> Result<Answer, LinkError> {
-        let (id, mut answer) = self.register(&request, self.spec.limits.in_flight_max)?;
-        let mut waiting = Waiting::new(self, id);
-        let again = Again::of(&request.method);
+    pub(super) fn request(
+        self: &Arc<Self>,
+        request: Request,
+    ) -> impl Future<Output = Result<Answer, LinkError>> + Send {
+        // All that needs the request is done here: what is moved into a future is held there for
+        // as long as it waits.
+        let (again, deadline) = (Again::of(&request.method), request.deadline);
+        let entered = self.enter(request);
+        async move {
+            let (mut waiting, mut answer, verb) = entered?;
+            let id = waiting.id();
+            let carrying = pin!(self.carry(id, verb, again, deadline));
+            let outcome = self.exchange(id, &mut answer, deadline, carrying).await;
+            waiting.settle(outcome, &mut answer)
+        }
+    }
+
+    fn enter(&self, request: Request) -> Result<(Waiting<'_>, Receiver, Verb), LinkError> {
+        let (id, answer) = self.register(&request, self.spec.limits.in_flight_max)?;
+        let waiting = Waiting::new(self, id);
+        Ok((waiting, answer, self.verb(id, request)?))
+    }
+
+    /// Returns what goes out for a request. The parameters can be large and the wait long, so that
+    /// nothing else is kept of it.
+    pub(super) fn verb(&self, id: u64, request: Request) -> Result<Verb, LinkError> {
         let body = message(frame::request(id, &request, frame::Place::Header));
-        let deadline = request.deadline;
-        let (trace, key) = (request.trace.clone(), request.key.clone());
-        // The parameters can be large, and the wait long.
-        drop(request);
         let bytes_max = self.spec.limits.body_bytes_max;
         if body.len() > bytes_max {
             return Err(LinkError::NotSent(NotSent::TooLarge { bytes_max }));
         }
-        let verb = Verb::call(body, trace, key);
-        let carrying = pin!(self.carry(id, verb, again, deadline));
-        let outcome = self.exchange(id, &mut answer, deadline, carrying).await;
-        waiting.settle(outcome, &mut answer)
+        match self.form {
+            Form::Streamable | Form::Sse => Ok(Verb::call(body, request.trace, request.key)),
+            Form::Stateless => labels::labelled(&self.session.borrow(), body, request),
+        }
     }
 
     /// Waits for an answer while `carrying` brings the request there; `None` when the deadline
@@ -163,6 +205,11 @@ impl Talk {
     pub(super) fn post_later(&self, message: Bytes) -> Result<(), LinkError> {
         if let Some(exit) = self.exit() {
             return Err(LinkError::Closed(exit));
+        }
+        if self.form == Form::Stateless {
+            // Such a server takes requests only.
+            Counts::add(&self.counts.dropped);
+            return Ok(());
         }
         let queued = self.outbox.try_send(message);
         queued.map_err(|_| LinkError::NotSent(NotSent::QueueFull))
@@ -196,6 +243,16 @@ impl Talk {
             self.due.notify_one();
         }
         via.is_some_and(|id| !self.is_waited_for(id))
+    }
+
+    /// Returns an id for a request that stays open.
+    pub(super) fn listen_id(&self) -> u64 {
+        self.listen_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Notes a message that has no place where it came.
+    pub(super) fn stray(&self) {
+        Counts::add(&self.counts.dropped);
     }
 
     pub(super) fn is_waited_for(&self, id: u64) -> bool {
@@ -312,6 +369,10 @@ impl Desk for Talk {
     fn server(&self) -> &str {
         &self.spec.server
     }
+
+    fn takes_requests(&self) -> bool {
+        self.form != Form::Stateless
+    }
 }
 
 /// Whether a request may be sent again by itself.
@@ -325,7 +386,7 @@ pub(super) enum Again {
 
 impl Again {
     fn of(method: &str) -> Self {
-        if method == bowline_wire::mcp::method::TOOLS_LIST {
+        if matches!(method, method::TOOLS_LIST | method::DISCOVER) {
             Self::Transient
         } else {
             Self::Never
@@ -339,98 +400,11 @@ pub(super) fn message(mut line: Vec<u8>) -> Bytes {
     line.into()
 }
 
-/// The wait of one caller; dropped early, it takes the request back.
-#[derive(Debug)]
-pub(super) struct Waiting<'a> {
-    talk: &'a Talk,
-    /// Absent when the wait is over.
-    id: Option<u64>,
-    /// Whether the server may be told: the handshake must not be taken back.
-    cancels: bool,
-}
-
-impl<'a> Waiting<'a> {
-    pub(super) const fn new(talk: &'a Talk, id: u64) -> Self {
-        Self {
-            talk,
-            id: Some(id),
-            cancels: true,
-        }
-    }
-
-    /// The wait for the answer to `initialize`.
-    pub(super) const fn handshake(talk: &'a Talk, id: u64) -> Self {
-        Self {
-            talk,
-            id: Some(id),
-            cancels: false,
-        }
-    }
-
-    /// Ends the wait with what came of it.
-    pub(super) fn settle(
-        &mut self,
-        outcome: Option<Result<Answer, LinkError>>,
-        answer: &mut Receiver,
-    ) -> Result<Answer, LinkError> {
-        match outcome {
-            Some(Ok(answer)) => {
-                self.id = None;
-                Ok(answer)
-            }
-            // The server may go on with a request whose connection was lost.
-            Some(Err(error @ LinkError::Lost(_))) => {
-                match self.give_up("the connection was lost") {
-                    Some(_) => Err(error),
-                    None => answer.try_recv().unwrap_or(Err(error)),
-                }
-            }
-            Some(Err(error)) => match self.forget() {
-                Some(_) => Err(error),
-                None => answer.try_recv().unwrap_or(Err(error)),
-            },
-            None => match self.give_up("the request timed out") {
-                Some(sent) => Err(LinkError::Timeout { sent }),
-                // It was answered in the same moment.
-                None => answer.try_recv().unwrap_or(Err(desk::GONE)),
-            },
-        }
-    }
-
-    /// Ends the wait, and tells a server that may have the request.
-    fn give_up(&mut self, reason: &'static str) -> Option<Sent> {
-        let (id, sent) = self.forget()?;
-        if sent == Sent::Perhaps && self.cancels {
-            let mut line = Vec::new();
-            frame::write_cancelled(&mut line, id, reason);
-            if self.talk.post_later(message(line)).is_err() {
-                Counts::add(&self.talk.counts.dropped);
-            }
-        }
-        Some(sent)
-    }
-
-    /// Ends the wait without a word.
-    fn forget(&mut self) -> Option<(u64, Sent)> {
-        let id = self.id.take()?;
-        let (sent, unasked) = self.talk.with(|waiters| waiters.give_up(id))?;
-        for question in unasked {
-            question.withdraw();
-        }
-        Some((id, sent))
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.give_up("the caller took the request back");
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use bowline_core::era::Era;
     use std::mem::size_of_val;
+
+    use bowline_core::era::Speaks;
 
     use super::super::credentials::Anonymous;
     use super::super::hyper_client::{ClientLimits, HyperClient};
@@ -438,7 +412,7 @@ mod tests {
     use super::*;
 
     /// Many calls wait at once, and each has one of these.
-    const CALL_FUTURE_BYTES_MAX: usize = 1552;
+    const CALL_FUTURE_BYTES_MAX: usize = 1232;
 
     #[test]
     fn a_call_that_waits_is_small() {
@@ -449,6 +423,7 @@ mod tests {
             transport: Transport::Auto,
             credentials: Arc::new(Anonymous),
             owner: None,
+            speaks: Speaks::Auto,
             limits: HttpLimits::default(),
         };
         let http = Arc::new(HyperClient::new(ClientLimits::default()).unwrap());

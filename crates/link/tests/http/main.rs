@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use ::http::{HeaderName, HeaderValue};
 use bowline_core::caller::{Abilities, Ability, CallerEnd, Question, QuestionId, SessionKey};
-use bowline_core::era::Era;
+use bowline_core::era::{Era, Speaks};
 use bowline_link::http::client::HttpClient;
 use bowline_link::http::credentials::{Anonymous, CredentialError, Credentials};
 use bowline_link::http::endpoint::Endpoint;
@@ -35,6 +35,7 @@ mod ends;
 mod first;
 mod hostile;
 mod limits;
+mod modern;
 mod redirects;
 mod refreshed;
 mod server;
@@ -93,6 +94,7 @@ fn spec(server: &Server) -> HttpSpec {
         url: Endpoint::parse(&format!("{}/mcp", server.origin)).unwrap(),
         transport: Transport::Auto,
         credentials: Arc::new(Anonymous),
+        speaks: Speaks::Only(Era::Legacy),
         owner: None,
         limits: HttpLimits::default(),
     }

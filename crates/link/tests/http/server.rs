@@ -96,6 +96,11 @@ impl Server {
         self.gets.try_recv().is_err()
     }
 
+    /// Whether nobody ended a session.
+    pub(crate) fn has_no_delete(&mut self) -> bool {
+        self.deletes.try_recv().is_err()
+    }
+
     /// Takes no more connections.
     pub(crate) async fn stop(&mut self) {
         self.accepting.abort();
@@ -149,6 +154,12 @@ impl Seen {
             let (key, value) = line.split_once(':')?;
             key.eq_ignore_ascii_case(name).then(|| value.trim())
         })
+    }
+
+    /// The names of all headers.
+    pub(crate) fn header_names(&self) -> Vec<String> {
+        let lines = self.head.lines().filter_map(|line| line.split_once(':'));
+        lines.map(|(name, _)| name.to_lowercase()).collect()
     }
 
     /// The JSON-RPC id.

@@ -181,7 +181,9 @@ fn whole_number(text: &str) -> Option<i64> {
 pub fn encode(text: &str) -> Cow<'_, str> {
     let padded = text.starts_with([' ', '\t']) || text.ends_with([' ', '\t']);
     let plain = text.bytes().all(|byte| matches!(byte, b' '..=b'~' | b'\t'));
-    if plain && !padded && coded(text).is_none() {
+    // What begins and ends so is read as code, even where the two overlap.
+    let lookalike = text.starts_with(CODED.0) && text.ends_with(CODED.1);
+    if plain && !padded && !lookalike {
         return Cow::Borrowed(text);
     }
     let (begin, end) = CODED;
