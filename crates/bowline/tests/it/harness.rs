@@ -485,6 +485,7 @@ impl Session {
 
 pub(crate) mod executor;
 pub(crate) mod listener;
+pub(crate) mod modern;
 mod more;
 pub(crate) mod network;
 mod process;
