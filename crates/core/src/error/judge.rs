@@ -43,6 +43,7 @@ impl CallError {
             Self::AnswerTooLarge { .. } => Class::Truncated,
             Self::BadAnswer { .. }
             | Self::BadOutput { .. }
+            | Self::InputUnanswered { .. }
             | Self::Refused { .. }
             | Self::NoMessage { .. }
             | Self::HttpStatus { .. } => Class::ProtocolError,
@@ -72,9 +73,10 @@ impl CallError {
             | Self::Cancelled { execution } => *execution,
             Self::Elsewhere { failure, .. } => failure.execution,
             // What comes in place of an answer may come after the request went through.
-            Self::ConnectionLost { .. } | Self::HttpStatus { .. } | Self::NoMessage { .. } => {
-                Execution::Unknown
-            }
+            Self::ConnectionLost { .. }
+            | Self::HttpStatus { .. }
+            | Self::NoMessage { .. }
+            | Self::InputUnanswered { .. } => Execution::Unknown,
             Self::AnswerTooLarge { .. }
             | Self::BadAnswer { .. }
             | Self::BadOutput { .. }
@@ -159,6 +161,7 @@ impl CallError {
             | Self::AnswerTooLarge { .. }
             | Self::BadAnswer { .. }
             | Self::BadOutput { .. }
+            | Self::InputUnanswered { .. }
             | Self::Refused { .. }
             | Self::Cancelled { .. } => Retry::Never,
         }
@@ -183,6 +186,7 @@ impl CallError {
             | Self::AnswerTooLarge { .. }
             | Self::BadAnswer { .. }
             | Self::BadOutput { .. }
+            | Self::InputUnanswered { .. }
             | Self::Refused { .. } => Origin::Upstream,
             Self::SendFailed { .. } | Self::ConnectionLost { .. } | Self::Timeout { .. } => {
                 Origin::Transport
