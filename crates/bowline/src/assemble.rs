@@ -15,7 +15,7 @@ use bowline_core::breaker::BreakerPolicy;
 use bowline_core::redact::Redactor;
 use bowline_core::supervision::RestartPolicy;
 use bowline_host::audit::Audit;
-use bowline_host::dial::RealDial;
+use bowline_host::dial::{Eras, RealDial};
 use bowline_host::executor::{Executors, ExecutorsOptions};
 use bowline_host::ports::{Clock, SystemClock};
 use bowline_host::spec::{CHILD_ENV, ChildSpec, PlacedSpec, Reach, RemoteSpec, ServerSpec};
@@ -292,6 +292,7 @@ fn start_host(
         executors: executors.clone(),
         stdio_limits: StdioLimits::default(),
         http_limits: HttpLimits::default(),
+        eras: Eras::default(),
     };
     let ports = Ports {
         dial: Arc::new(dial),
@@ -335,6 +336,7 @@ fn http_client() -> Result<Arc<HyperClient>, AssembleError> {
 fn spec_of(server: &ServerConfig, own: &Path, env: &Env, learners: Learners) -> ServerSpec {
     ServerSpec {
         isolation: server.isolation,
+        speaks: server.speaks,
         lazy: server.lazy,
         start_timeout: server.start_timeout,
         install_timeout: server.install_timeout,

@@ -32,6 +32,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_core::era::Speaks;
 use bowline_host::HostLimits;
 use bowline_host::pins::PinMode;
 use bowline_host::spec::{self, Isolation, ToolRule};
@@ -254,6 +255,8 @@ pub struct ServerConfig {
     pub idle_stop: Option<Duration>,
     /// How often it is asked, while it is quiet, whether it is still there.
     pub ping: Option<Duration>,
+    /// How it speaks, as far as that is said.
+    pub speaks: Speaks,
     /// Who shares a link to it.
     pub isolation: Isolation,
     /// Calls it has in flight at most.
@@ -290,6 +293,7 @@ impl ServerConfig {
             lazy: false,
             idle_stop: None,
             ping: Some(spec::PING_EVERY),
+            speaks: Speaks::Auto,
             isolation: Isolation::default(),
             calls_max: u32::try_from(spec::CALLS_MAX).unwrap_or(u32::MAX),
             queue_max: u32::try_from(spec::QUEUE_MAX).unwrap_or(u32::MAX),

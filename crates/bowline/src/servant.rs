@@ -68,6 +68,7 @@ fn started(server: &ServerConfig, own: &Path, env: &Env) -> Option<StdioSpec> {
         reaper,
         child_limits: child.limits,
         owner: None,
+        speaks: server.speaks,
         limits: StdioLimits::default(),
     })
 }

@@ -307,6 +307,14 @@ pub enum CallError {
         /// What was wrong with it.
         reason: Arc<str>,
     },
+    /// The server asked its caller something that was not answered.
+    #[error("server `{server}` needs input for this call: {reason}")]
+    InputUnanswered {
+        /// The server.
+        server: Arc<str>,
+        /// What is missing.
+        reason: Arc<str>,
+    },
     /// The caller took the call back.
     #[error("the call was cancelled by its caller")]
     Cancelled {

@@ -11,7 +11,7 @@ use bowline_link::{ClientInfo, StdioLimits};
 use thiserror::Error;
 
 use crate::audit::{Audit, Unaudited};
-use crate::dial::RealDial;
+use crate::dial::{Eras, RealDial};
 use crate::executor::{Executors, ExecutorsOptions};
 use crate::guard::{Guard, Verdict};
 use crate::host::{Host, HostLimits, Ports};
@@ -283,6 +283,7 @@ fn real(
         executors,
         stdio_limits: StdioLimits::default(),
         http_limits: HttpLimits::default(),
+        eras: Eras::default(),
     })
 }
 

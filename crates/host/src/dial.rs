@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bowline_core::caller::CallerEnd;
+use bowline_core::era::Speaks;
 use bowline_link::http::client::HttpClient;
 use bowline_link::http::{self, HttpLimits, HttpSpec};
 use bowline_link::stderr::StderrLog;
@@ -10,11 +11,15 @@ use bowline_link::stdio::{self, ClientInfo, ConnectError, Reaper, Seat, StdioLim
 use bowline_link::{BoxFuture, Spawner};
 use tokio::time::Instant;
 
+mod eras;
+
 use crate::broker::away;
 use crate::executor::Executors;
 use crate::inprocess;
 use crate::spec::{ChildSpec, PlacedSpec, Reach, RemoteSpec, ServerSpec};
 use crate::supervisor::{Dial, Dialled};
+
+pub use eras::Eras;
 
 /// Starts children and speaks with them over their standard streams, and reaches servers that
 /// run elsewhere.
@@ -32,6 +37,8 @@ pub struct RealDial<S> {
     pub stdio_limits: StdioLimits,
     /// The bounds of links over HTTP.
     pub http_limits: HttpLimits,
+    /// How servers were found to speak.
+    pub eras: Eras,
 }
 
 /// Requests of our own that may wait beside calls: lists, pings, subscriptions, log levels.
@@ -43,12 +50,35 @@ fn in_flight_max(limit: usize, spec: &ServerSpec) -> usize {
 }
 
 impl<S: Spawner> RealDial<S> {
+    async fn meet(
+        &self,
+        spec: &ServerSpec,
+        log: &Arc<StderrLog>,
+        whose: (Option<Arc<dyn CallerEnd>>, Speaks),
+        deadline: Instant,
+    ) -> Result<Dialled, ConnectError> {
+        match &spec.reach {
+            Reach::Child(child) => {
+                let log = Arc::clone(log);
+                self.child(spec, child, log, whose, deadline).await
+            }
+            Reach::Placed(placed) => {
+                let log = Arc::clone(log);
+                self.placed(spec, placed, log, whose, deadline).await
+            }
+            Reach::Remote(remote) => self.remote(spec, remote, whose, deadline).await,
+            Reach::InProcess(inside) => Ok(inprocess::connect(inside)),
+            // Its host does that, which knows the time.
+            Reach::Peer(peer) => Err(away(&spec.name, peer)),
+        }
+    }
+
     async fn child(
         &self,
         server: &ServerSpec,
         child: &ChildSpec,
         log: Arc<StderrLog>,
-        owner: Option<Arc<dyn CallerEnd>>,
+        (owner, speaks): (Option<Arc<dyn CallerEnd>>, Speaks),
         deadline: Instant,
     ) -> Result<Dialled, ConnectError> {
         let reaper = child.reaper.clone();
@@ -61,6 +91,7 @@ impl<S: Spawner> RealDial<S> {
             reaper: reaper.map(|(program, args)| Reaper { program, args }),
             child_limits: child.limits,
             owner,
+            speaks,
             limits: self.stdio_limits(server),
         };
         stdio::connect(&spec, log, self.client.clone(), deadline, &self.spawner).await
@@ -71,12 +102,13 @@ impl<S: Spawner> RealDial<S> {
         server: &ServerSpec,
         placed: &PlacedSpec,
         log: Arc<StderrLog>,
-        owner: Option<Arc<dyn CallerEnd>>,
+        (owner, speaks): (Option<Arc<dyn CallerEnd>>, Speaks),
         deadline: Instant,
     ) -> Result<Dialled, ConnectError> {
         let seat = Seat {
             server: Arc::clone(&server.name),
             owner,
+            speaks,
             limits: self.stdio_limits(server),
         };
         let (berth, client) = (
@@ -97,7 +129,7 @@ impl<S: Spawner> RealDial<S> {
         &self,
         server: &ServerSpec,
         remote: &RemoteSpec,
-        owner: Option<Arc<dyn CallerEnd>>,
+        (owner, _speaks): (Option<Arc<dyn CallerEnd>>, Speaks),
         deadline: Instant,
     ) -> Result<Dialled, ConnectError> {
         let spec = HttpSpec {
@@ -131,19 +163,14 @@ impl<S: Spawner + std::fmt::Debug> Dial for RealDial<S> {
         deadline: Instant,
     ) -> BoxFuture<'a, Result<Dialled, ConnectError>> {
         Box::pin(async move {
-            match &spec.reach {
-                Reach::Child(child) => {
-                    let log = Arc::clone(log);
-                    self.child(spec, child, log, owner, deadline).await
+            let mut guess = self.eras.guess(spec);
+            loop {
+                let owner = owner.clone();
+                let dialled = self.meet(spec, log, (owner, guess.speaks), deadline).await;
+                match self.eras.learn(spec, guess, &dialled) {
+                    Some(better) => guess = better,
+                    None => return dialled,
                 }
-                Reach::Placed(placed) => {
-                    let log = Arc::clone(log);
-                    self.placed(spec, placed, log, owner, deadline).await
-                }
-                Reach::Remote(remote) => self.remote(spec, remote, owner, deadline).await,
-                Reach::InProcess(inside) => Ok(inprocess::connect(inside)),
-                // Its host does that, which knows the time.
-                Reach::Peer(peer) => Err(away(&spec.name, peer)),
             }
         })
     }

@@ -15,6 +15,7 @@ use std::time::Duration;
 use bowline_core::backoff::Backoff;
 use bowline_core::breaker::BreakerPolicy;
 use bowline_core::call::Effect;
+use bowline_core::era::Speaks;
 use bowline_core::lane::{Channel, Queueing};
 use bowline_core::policy::Pattern;
 use bowline_core::redact::Redactor;
@@ -91,6 +92,8 @@ pub struct ServerSpec {
     pub reach: Reach,
     /// Who shares a link to it.
     pub isolation: Isolation,
+    /// How it speaks, as far as that is known.
+    pub speaks: Speaks,
     /// Whether it waits for its first call before it is started.
     pub lazy: bool,
     /// How long it may take to start.
@@ -193,6 +196,7 @@ impl ServerSpec {
             name: name.into(),
             reach,
             isolation: Isolation::default(),
+            speaks: Speaks::Auto,
             lazy: false,
             start_timeout: START_TIMEOUT,
             install_timeout: None,

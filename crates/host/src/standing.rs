@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bowline_core::call::{Body, Scope};
+use bowline_core::era::Era;
 use bowline_core::error::CallError;
 use bowline_core::level::Level;
 use bowline_core::sync::lock;
@@ -14,6 +15,7 @@ use bowline_core::time::Now;
 use bowline_link::Request;
 use bowline_wire::mcp::method;
 use bowline_wire::splice::write_string;
+use bytes::Bytes;
 use tokio::sync::{Notify, watch};
 
 use crate::callpath::explain;
@@ -25,6 +27,9 @@ use crate::tasks::Tasks;
 
 /// How long a server may take to answer one of these requests.
 const STEP_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What is said of a resource of which a server of the modern era will not tell.
+const NOT_TOLD: &[u8] = br#"{"code":-32602,"message":"the server does not tell of this resource"}"#;
 
 /// The keepers of all servers of which anything is wanted.
 #[derive(Debug)]
@@ -77,6 +82,8 @@ struct Told {
 enum Step {
     Subscribe(Arc<str>),
     Unsubscribe(Arc<str>),
+    /// All that is wanted of a server of the modern era, in place of what it was told.
+    Listen(Vec<Arc<str>>),
     Level(Level),
 }
 
@@ -153,7 +160,7 @@ impl Standing {
             let wanted = lock(&self.memory.levels).of(&scope);
             (wanted.is_none() || told.level == wanted).then_some(())
         });
-        if takes_level(server) {
+        if server.open_link().is_some_and(|ready| takes_level(&ready)) {
             told.await;
         }
     }
@@ -266,11 +273,18 @@ impl Standing {
         let told = keeper.told.borrow();
         if let Some(level) = level
             && told.level != Some(level)
-            && declares(&ready.link.server().initialize, "logging")
+            && takes_level(ready)
         {
             return Some(Step::Level(level));
         }
         let wanted = lock(&self.memory.subscriptions);
+        if ready.link.era() == Era::Modern {
+            let same = wanted.wanted(name).count() == told.resources.len()
+                && wanted
+                    .wanted(name)
+                    .all(|uri| told.resources.contains_key(uri));
+            return (!same).then(|| Step::Listen(wanted.wanted(name).cloned().collect()));
+        }
         let mut known = told.resources.keys();
         if let Some(uri) = known.find(|uri| !wanted.wants(name, uri)) {
             return Some(Step::Unsubscribe(Arc::clone(uri)));
@@ -281,13 +295,16 @@ impl Standing {
     }
 
     async fn take(&self, server: &Supervisor, keeper: &Keeper, step: &Step, ready: &Ready) {
+        if let Step::Listen(uris) = step {
+            return self.listen(server, keeper, uris, ready).await;
+        }
         // What the server refused need not be taken back.
         let refused = match step {
             Step::Unsubscribe(uri) => {
                 let told = keeper.told.borrow();
                 told.resources.get(uri).is_some_and(Result::is_err)
             }
-            Step::Subscribe(_) | Step::Level(_) => false,
+            Step::Subscribe(_) | Step::Level(_) | Step::Listen(_) => false,
         };
         let outcome = match refused {
             true => Ok(()),
@@ -307,7 +324,31 @@ impl Standing {
                 told.resources.remove(uri);
             }
             Step::Level(level) => told.level = Some(*level),
+            Step::Listen(_) => {}
         });
+    }
+
+    /// Says to a server of the modern era of which resources news are wanted.
+    async fn listen(&self, server: &Supervisor, keeper: &Keeper, uris: &[Arc<str>], ready: &Ready) {
+        let name = &server.spec().name;
+        let end = self.clock.now().plus(STEP_TIMEOUT);
+        let listened = ready.link.listen_to(uris.to_vec(), self.clock.instant(end));
+        let agreed = listened.await.map_err(|error| {
+            tracing::warn!(server = %name, %error, "was not listened to");
+            let timeout = bowline_core::time::millis(STEP_TIMEOUT);
+            explain(&error, name, ready.ended(), timeout)
+        });
+        let outcome = |uri: &Arc<str>| match &agreed {
+            Ok(agreed) if agreed.contains(uri) => Ok(()),
+            Ok(_) => Err(CallError::Refused {
+                server: Arc::clone(name),
+                error: Bytes::from_static(NOT_TOLD),
+            }),
+            Err(error) => Err(error.clone()),
+        };
+        let resources = uris.iter().map(|uri| (Arc::clone(uri), outcome(uri)));
+        let resources = resources.collect();
+        keeper.told.send_modify(|told| told.resources = resources);
     }
 }
 
@@ -315,6 +356,7 @@ impl Step {
     /// Returns the method of the request, and the name and value of its one parameter.
     fn words(&self) -> (&'static str, &'static str, &str) {
         match self {
+            Self::Listen(_) => (method::SUBSCRIPTIONS_LISTEN, "uri", ""),
             Self::Subscribe(uri) => (method::RESOURCES_SUBSCRIBE, "uri", uri),
             Self::Unsubscribe(uri) => (method::RESOURCES_UNSUBSCRIBE, "uri", uri),
             Self::Level(level) => level_words(*level),
@@ -351,8 +393,8 @@ pub(crate) async fn tell(
     }
 }
 
-/// Whether a server serves and takes a log level.
-fn takes_level(server: &Supervisor) -> bool {
-    let ready = server.open_link();
-    ready.is_some_and(|ready| declares(&ready.link.server().initialize, "logging"))
+/// Whether a server takes a log level between calls; one of the modern era is told with each.
+pub(crate) fn takes_level(ready: &Ready) -> bool {
+    let link = &ready.link;
+    link.era() == Era::Legacy && declares(&link.server().initialize, "logging")
 }

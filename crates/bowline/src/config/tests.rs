@@ -67,6 +67,7 @@ fn a_whole_file_becomes_values_without_options() {
             cwd: Some("/etc/b/work".into()),
             limits: ChildLimits::default(),
         }),
+        speaks: Speaks::Auto,
         isolation: Isolation::Shared,
         call_timeout: Duration::from_secs(60),
         start_timeout: Duration::from_secs(5),
@@ -139,7 +140,7 @@ error[config]: unknown key `lasy` in [servers.files]
   | ^^^^ did you mean `lazy`?
   |
   = help: keys here: command, args, env, cwd, inherit_env, url, headers, transport, via, server, timeout, \
-start_timeout, install_timeout, drain_timeout, lazy, idle_stop, ping, isolation, max_calls, \
+start_timeout, install_timeout, drain_timeout, lazy, idle_stop, ping, era, isolation, max_calls, \
 queue, limits, restart, breaker, pin, cache, check_output, tools"
     );
 }

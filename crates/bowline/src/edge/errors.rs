@@ -11,7 +11,7 @@ use http::StatusCode;
 use serde_json::{Map, Value, json};
 
 /// Every code word there is; each has a page in `docs/errors/`.
-pub const CODES: [&str; 46] = [
+pub const CODES: [&str; 47] = [
     "server_not_found",
     "tool_not_found",
     "prompt_not_found",
@@ -45,6 +45,7 @@ pub const CODES: [&str; 46] = [
     "no_message",
     "answer_too_large",
     "bad_answer",
+    "input_unanswered",
     "cancelled",
     "input_refused",
     "input_lost",
@@ -111,6 +112,7 @@ pub const fn status(error: &CallError) -> StatusCode {
         | CallError::AnswerTooLarge { .. }
         | CallError::BadAnswer { .. }
         | CallError::BadOutput { .. }
+        | CallError::InputUnanswered { .. }
         | CallError::Elsewhere { .. }
         | CallError::Refused { .. } => StatusCode::BAD_GATEWAY,
     }
@@ -203,6 +205,11 @@ pub fn advice(error: &CallError) -> String {
         | CallError::HttpStatus { .. }
         | CallError::InputLost
         | CallError::NoMessage { .. } => UNKNOWN.to_owned(),
+        CallError::InputUnanswered { .. } => {
+            "The server asked for input in place of an answer and did not get it; use a client that \
+             can answer, or call without what needs it."
+                .to_owned()
+        }
         CallError::Throttled {
             execution: Execution::NotStarted,
             ..

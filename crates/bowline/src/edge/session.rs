@@ -139,7 +139,7 @@ pub struct Session {
     shared: Arc<Shared>,
     /// Bits of [`Abilities`].
     abilities: AtomicU8,
-    /// Index of the least [`Level`] it wants to hear.
+    /// Index of the least [`Level`] it wants to hear and one more; 0 where it did not say.
     level: AtomicU8,
     /// What it is told outside calls.
     home: Line,
@@ -231,7 +231,13 @@ impl Session {
 
     /// Hears log messages of this level and above from now on.
     pub fn set_level(&self, level: Level) {
-        self.level.store(level as u8, Ordering::Relaxed);
+        self.level.store(level as u8 + 1, Ordering::Relaxed);
+    }
+
+    /// Returns from which level on it hears log messages, where its client said so.
+    fn level(&self) -> Option<Level> {
+        let stored = usize::from(self.level.load(Ordering::Relaxed));
+        Level::ALL.get(stored.checked_sub(1)?).copied()
     }
 
     /// Whether its caller may come back to a stream it lost.
@@ -349,11 +355,10 @@ impl Session {
 
     /// Whether a notification is loud enough for this session.
     fn hears(&self, notification: &[u8]) -> bool {
-        let least = self.level.load(Ordering::Relaxed);
-        if least == 0 {
-            return true;
+        match self.level() {
+            None | Some(Level::Debug) => true,
+            Some(least) => level_of(notification).is_none_or(|level| level >= least),
         }
-        level_of(notification).is_none_or(|level| level as u8 >= least)
     }
 
     /// Puts a question to the caller on `line`.

@@ -27,6 +27,7 @@ impl CallError {
             | Self::NoMessage { reason, .. }
             | Self::BadAnswer { reason, .. }
             | Self::BadOutput { reason, .. }
+            | Self::InputUnanswered { reason, .. }
             | Self::NotStored { reason, .. } => Some(reason),
             Self::AuthRequired { challenge, .. } | Self::ScopeRequired { challenge, .. } => {
                 challenge.as_mut()

@@ -40,6 +40,7 @@ impl CallError {
             Self::NoMessage { .. } => "no_message",
             Self::AnswerTooLarge { .. } => "answer_too_large",
             Self::BadAnswer { .. } => "bad_answer",
+            Self::InputUnanswered { .. } => "input_unanswered",
             Self::Cancelled { .. } => "cancelled",
             Self::InputRefused { .. } => "input_refused",
             Self::InputLost => "input_lost",

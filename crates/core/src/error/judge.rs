@@ -46,6 +46,7 @@ impl CallError {
             Self::AnswerTooLarge { .. } => Class::Truncated,
             Self::BadAnswer { .. }
             | Self::BadOutput { .. }
+            | Self::InputUnanswered { .. }
             | Self::Refused { .. }
             | Self::NoMessage { .. }
             | Self::HttpStatus { .. } => Class::ProtocolError,
@@ -79,7 +80,8 @@ impl CallError {
             Self::ConnectionLost { .. }
             | Self::HttpStatus { .. }
             | Self::NoMessage { .. }
-            | Self::InputLost => Execution::Unknown,
+            | Self::InputLost
+            | Self::InputUnanswered { .. } => Execution::Unknown,
             Self::AnswerTooLarge { .. }
             | Self::BadAnswer { .. }
             | Self::BadOutput { .. }
@@ -164,6 +166,7 @@ impl CallError {
             | Self::AnswerTooLarge { .. }
             | Self::BadAnswer { .. }
             | Self::BadOutput { .. }
+            | Self::InputUnanswered { .. }
             | Self::Refused { .. }
             | Self::InputRefused { .. }
             | Self::InputLost
@@ -190,6 +193,7 @@ impl CallError {
             | Self::AnswerTooLarge { .. }
             | Self::BadAnswer { .. }
             | Self::BadOutput { .. }
+            | Self::InputUnanswered { .. }
             | Self::Refused { .. } => Origin::Upstream,
             Self::SendFailed { .. } | Self::ConnectionLost { .. } | Self::Timeout { .. } => {
                 Origin::Transport

@@ -17,7 +17,7 @@ use bowline_core::budget::{Allowance, BudgetRule, RateRule};
 use bowline_core::call::{Call, Principal, Role, Scope, Subject};
 use bowline_core::policy::{Otherwise, Pattern, Policy, RoleRules};
 use bowline_host::audit::{self, Audit, Shows, Unaudited};
-use bowline_host::dial::RealDial;
+use bowline_host::dial::{Eras, RealDial};
 use bowline_host::executor::{Executors, ExecutorsOptions};
 use bowline_host::manifest::Forgetful;
 use bowline_host::pins::Unkept;
@@ -267,6 +267,7 @@ fn real_dial(tasks: &Tasks) -> std::io::Result<Arc<dyn Dial>> {
         ),
         stdio_limits: StdioLimits::default(),
         http_limits: HttpLimits::default(),
+        eras: Eras::default(),
     }))
 }
 

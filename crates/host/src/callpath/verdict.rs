@@ -37,6 +37,7 @@ pub(super) fn may_repeat(error: &LinkError, call: &Call, route: &Route) -> bool 
         | LinkError::ContentType { .. }
         | LinkError::BadHead(_)
         | LinkError::Redirect(_)
+        | LinkError::Unanswered(_)
         | LinkError::Elsewhere(_) => false,
     }
 }
@@ -114,6 +115,10 @@ pub(crate) fn explain(
                 reason: error.to_string().into(),
             }
         }
+        LinkError::Unanswered(why) => CallError::InputUnanswered {
+            server,
+            reason: why.to_string().into(),
+        },
         LinkError::Elsewhere(failure) => CallError::Elsewhere {
             server,
             failure: Arc::clone(failure),

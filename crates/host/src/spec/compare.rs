@@ -13,6 +13,7 @@ impl ServerSpec {
             name,
             reach,
             isolation,
+            speaks,
             lazy,
             start_timeout,
             install_timeout,
@@ -38,6 +39,7 @@ impl ServerSpec {
         let rest = [
             ("name", *name == other.name),
             ("isolation", *isolation == other.isolation),
+            ("era", *speaks == other.speaks),
             ("lazy", *lazy == other.lazy),
             ("start_timeout", *start_timeout == other.start_timeout),
             ("install_timeout", *install_timeout == other.install_timeout),

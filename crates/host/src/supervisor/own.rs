@@ -255,7 +255,7 @@ impl OwnLinks {
 
     /// Waits until the server was told the level that is wanted on this link; not long.
     async fn levelled(&self, shared: &Shared, key: &Key, slot: &Slot, ready: &Ready, until: Now) {
-        if !declares(&ready.link.server().initialize, "logging") {
+        if !standing::takes_level(ready) {
             return;
         }
         slot.poke.notify_one();

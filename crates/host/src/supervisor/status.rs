@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bowline_core::breaker::Circuit;
 use bowline_core::cache::CacheView;
+use bowline_core::era::Speaks;
 use bowline_core::error::CallError;
 use bowline_core::time::{Now, millis};
 use bowline_link::Processes;
@@ -29,6 +30,8 @@ pub struct ServerStatus {
     pub lazy: bool,
     /// How it is reached.
     pub transport: &'static str,
+    /// How it speaks: `legacy`, `modern`, or `auto` where that is not known yet.
+    pub era: &'static str,
     /// The program, or the address; without arguments and credentials.
     pub command: String,
     /// The address, where it is reached over HTTP; without credentials.
@@ -245,6 +248,11 @@ impl Supervisor {
             active: state == State::Ready,
             lazy: spec.lazy,
             transport: spec.reach.transport(),
+            era: match (&ready, spec.speaks) {
+                (Some(ready), _) => ready.link.era().as_str(),
+                (None, Speaks::Only(era)) => era.as_str(),
+                (None, Speaks::Auto) => "auto",
+            },
             command: self.shown(),
             url: matches!(spec.reach, Reach::Remote(_)).then(|| self.shown()),
             card: spec.card.as_ref().map(|card| Arc::clone(&card.source)),

@@ -5,6 +5,7 @@ use std::fmt;
 use std::ops::{Range, RangeInclusive};
 use std::time::Duration;
 
+use bowline_core::era::{Era, Speaks};
 use bowline_host::pins::PinMode;
 use bowline_host::spec::{ChildLimits, Isolation, ToolRule};
 use bowline_link::http::Transport;
@@ -95,6 +96,7 @@ pub(crate) struct Server {
     pub(crate) lazy: Option<bool>,
     pub(crate) idle_stop: Option<Span>,
     pub(crate) ping: Option<Span>,
+    pub(crate) speaks: Speaks,
     pub(crate) isolation: Isolation,
     pub(crate) max_calls: Option<u32>,
     pub(crate) queue: Option<u32>,
@@ -142,6 +144,7 @@ pub(super) fn fill(reader: &mut Reader, server: &mut Server, entries: &[Entry], 
             "lazy" => server.lazy = reader.boolean(entry),
             "idle_stop" => server.idle_stop = reader.span(entry),
             "ping" => server.ping = reader.span(entry),
+            "era" => server.speaks = speaks(reader, entry),
             "isolation" => server.isolation = isolation(reader, entry),
             "max_calls" => server.max_calls = reader.count_within(entry, &MAX_CALLS),
             "queue" => server.queue = reader.count_within(entry, &QUEUE),
@@ -155,6 +158,12 @@ pub(super) fn fill(reader: &mut Reader, server: &mut Server, entries: &[Entry], 
             _ => {}
         }
     }
+}
+
+fn speaks(reader: &mut Reader, entry: &Entry) -> Speaks {
+    let only = |era: Era| (era.as_str(), Speaks::Only(era));
+    let choices = [("auto", Speaks::Auto), only(Era::Legacy), only(Era::Modern)];
+    choice(reader, entry, &choices).unwrap_or_default()
 }
 
 fn isolation(reader: &mut Reader, entry: &Entry) -> Isolation {

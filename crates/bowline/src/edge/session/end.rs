@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bowline_core::caller::{Abilities, CallerEnd, Question, QuestionId, SessionKey};
+use bowline_core::level::Level;
 use bowline_core::time::Now;
 use bytes::Bytes;
 
@@ -93,6 +94,10 @@ impl CallerEnd for CallEnd {
         self.session.abilities()
     }
 
+    fn level(&self) -> Option<Level> {
+        self.session.level()
+    }
+
     fn push(&self, notification: Bytes) {
         if self.session.hears(&notification) {
             // A caller that does not read its progress loses progress, never its answer.
@@ -158,6 +163,10 @@ impl CallerEnd for Home {
 
     fn abilities(&self) -> Abilities {
         self.0.abilities()
+    }
+
+    fn level(&self) -> Option<Level> {
+        self.0.level()
     }
 
     fn push(&self, notification: Bytes) {

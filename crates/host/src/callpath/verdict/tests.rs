@@ -130,6 +130,10 @@ fn faults() -> Vec<CallError> {
             server: server(),
             reason: reason(),
         },
+        E::InputUnanswered {
+            server: server(),
+            reason: reason(),
+        },
         E::BadOutput {
             server: server(),
             tool: s(),

@@ -6,6 +6,7 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_core::era::Era;
 use bowline_core::load::Totals;
 use bowline_core::sync::lock;
 use bowline_core::tasks::LinkKey;
@@ -146,7 +147,12 @@ impl Vigil {
             let deadline = shared.clock.instant(now.plus(PING_TIMEOUT));
             let link = Arc::clone(link);
             self.asked = Some(Box::pin(async move {
-                let request = Request::own(method::PING, None, deadline);
+                // The modern era has no pings; every server answers this.
+                let method = match link.era() {
+                    Era::Legacy => method::PING,
+                    Era::Modern => method::DISCOVER,
+                };
+                let request = Request::own(method, None, deadline);
                 Pong::of(&link.request(request).await)
             }));
         }
@@ -206,6 +212,7 @@ impl Pong {
                 | LinkError::ContentType { .. }
                 | LinkError::BadHead(_)
                 | LinkError::Redirect(_)
+                | LinkError::Unanswered(_)
                 | LinkError::Elsewhere(_),
             ) => Self::Alive,
             Err(LinkError::Timeout { .. } | LinkError::NotSent(_) | LinkError::Unreachable(_)) => {

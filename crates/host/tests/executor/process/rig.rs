@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bowline_core::era::{Era, Speaks};
 use bowline_core::flow::FlowLimits;
 use bowline_core::sync::lock;
 use bowline_host::executor::{Offer, OfferLimits, Servant};
@@ -176,6 +177,7 @@ pub(super) fn spec(name: &str, script: &str) -> StdioSpec {
         reaper: None,
         child_limits: ChildLimits::default(),
         owner: None,
+        speaks: Speaks::Only(Era::Legacy),
         limits: StdioLimits {
             stop_stdin: Duration::from_millis(500),
             stop_term: Duration::from_millis(500),
