@@ -34,6 +34,7 @@ mod http_servers;
 mod isolation;
 mod kill;
 mod lifecycle;
+mod listen;
 mod menus;
 mod metrics;
 mod modern;

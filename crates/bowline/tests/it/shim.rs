@@ -1,6 +1,8 @@
 //! `bowline stdio`: a client that starts programs has the whole protocol, and keeps it when the
 //! gateway dies or a connection breaks.
 
+mod modern;
+
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

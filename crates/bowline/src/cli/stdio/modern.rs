@@ -6,9 +6,8 @@ pub(super) mod listen;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use bowline_core::sync::lock;
+use bowline_wire::era::mirror::encode;
 use bowline_wire::mcp::{Revision, meta, method};
 use bowline_wire::object;
 use bytes::Bytes;
@@ -86,17 +85,6 @@ fn name_of(asked: &str, params: &[u8]) -> Option<HeaderValue> {
     };
     let name = object::text(params, key)?;
     HeaderValue::from_str(&encode(&name)).ok()
-}
-
-/// Writes text as a header can carry it.
-fn encode(text: &str) -> String {
-    let plain = text.bytes().all(|byte| matches!(byte, b' '..=b'~'))
-        && text.trim_matches(' ') == text
-        && !(text.starts_with("=?base64?") && text.ends_with("?="));
-    match plain {
-        true => text.to_owned(),
-        false => format!("=?base64?{}?=", STANDARD.encode(text)),
-    }
 }
 
 /// What is under way, so that it can be ended.
@@ -195,18 +183,6 @@ mod tests {
             r#""result":{}"#,
         ] {
             assert_eq!(of(of_a_session), None, "{of_a_session}");
-        }
-    }
-
-    #[test]
-    fn names_that_headers_cannot_carry_are_coded() {
-        for (name, want) in [
-            ("plain name", "plain name"),
-            (" padded", "=?base64?IHBhZGRlZA==?="),
-            ("=?base64?x?=", "=?base64?PT9iYXNlNjQ/eD89?="),
-            ("a\tb", "=?base64?YQli?="),
-        ] {
-            assert_eq!(encode(name), want);
         }
     }
 }

@@ -1,5 +1,7 @@
 //! The shim between a client on a pipe and a scripted gateway.
 
+mod modern;
+
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -210,12 +210,8 @@ impl Listener {
 
     /// Ends the stream in order: the request that opened it is answered.
     fn finish(&self) {
-        let body = [
-            b"{\"resultType\":\"complete\",\"_meta\":{",
-            &*mark(&self.id),
-            b"}}",
-        ]
-        .concat();
+        let body = [b"{\"_meta\":{", &*mark(&self.id), b"}}"].concat();
+        let body = complete(&body, &self.info, None);
         let mut text = Vec::new();
         write_result(&mut text, &self.id, &body);
         self.line.finish(text.into());

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_wire::jsonrpc::write_notification;
+use bowline_wire::era::result::empty;
+use bowline_wire::jsonrpc::{write_notification, write_result};
 use bowline_wire::mcp::{meta, method};
 use bowline_wire::object;
 use bowline_wire::splice::write_string;
@@ -204,13 +205,10 @@ impl Listening {
         write_notification(&mut text, method::CANCELLED, Some(params.as_bytes()));
         let _gone = self.lines.send(text.into()).await;
         let answer = last.unwrap_or_else(|| {
-            let body = format!(
-                "{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{{\"resultType\":\"complete\",\
-                 \"_meta\":{{\"{key}\":{id}}}}}}}",
-                id = self.id,
-                key = meta::SUBSCRIPTION_ID
-            );
-            body.into()
+            let id = self.id.as_bytes();
+            let mut text = Vec::new();
+            write_result(&mut text, id, &empty(Some(id)));
+            text.into()
         });
         let _gone = self.lines.send(answer).await;
     }
