@@ -26,6 +26,21 @@ pub struct Listing {
 }
 
 impl Listing {
+    /// Returns how many definitions there are.
+    #[must_use]
+    pub fn count(&self, kind: ListKind) -> usize {
+        let list = object::field(&self.result, kind.member());
+        list.map_or(0, |at| object::items(at.of(&self.result)).count())
+    }
+
+    /// Returns another list that is held to the same.
+    pub(crate) fn with(&self, result: Bytes) -> Self {
+        Self {
+            fingerprint: Sha256::digest(&result).into(),
+            result,
+        }
+    }
+
     pub(super) fn of(result: Bytes) -> Self {
         let fingerprint = Sha256::digest(&result).into();
         Self {
