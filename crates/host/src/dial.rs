@@ -129,7 +129,7 @@ impl<S: Spawner> RealDial<S> {
         &self,
         server: &ServerSpec,
         remote: &RemoteSpec,
-        (owner, _speaks): (Option<Arc<dyn CallerEnd>>, Speaks),
+        (owner, speaks): (Option<Arc<dyn CallerEnd>>, Speaks),
         deadline: Instant,
     ) -> Result<Dialled, ConnectError> {
         let spec = HttpSpec {
@@ -137,7 +137,7 @@ impl<S: Spawner> RealDial<S> {
             url: remote.url.clone(),
             transport: remote.transport,
             credentials: Arc::clone(&remote.credentials),
-            speaks: Speaks::Auto,
+            speaks,
             owner,
             limits: HttpLimits {
                 in_flight_max: in_flight_max(self.http_limits.in_flight_max, server),
