@@ -11,7 +11,7 @@ use http::StatusCode;
 use serde_json::{Map, Value, json};
 
 /// Every code word there is; each has a page in `docs/errors/`.
-pub const CODES: [&str; 47] = [
+pub const CODES: [&str; 48] = [
     "server_not_found",
     "tool_not_found",
     "prompt_not_found",
