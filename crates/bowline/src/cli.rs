@@ -21,8 +21,8 @@ mod pretty;
 mod reload;
 mod role;
 mod run;
+mod search;
 mod secret;
-mod signature;
 mod status;
 mod stdio;
 mod table;
@@ -131,7 +131,8 @@ pub fn run(command: &Command, context: &mut Context) -> Result<Exit, Failure> {
         Command::Connect(asked) => connect::run(asked, context),
         Command::RunEnd { parent, token } => run::end(*parent, token, context),
         Command::Stdio { server } => stdio::run(server.as_deref(), context),
-        Command::Ls { target } => ls::run(target.as_ref(), context),
+        Command::Ls { target, tokens } => ls::run(target.as_ref(), *tokens, context),
+        Command::Search(asked) => search::run(asked, context),
         Command::Call(call) => call::run(call, context),
         Command::Status { server, watch } => {
             let view = match (server, watch) {

@@ -8,6 +8,7 @@ mod content;
 mod era;
 mod faults;
 mod http;
+mod jobs;
 mod ledger;
 mod listen;
 mod modern;

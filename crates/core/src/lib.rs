@@ -30,6 +30,7 @@ pub mod recovery;
 pub mod redact;
 pub mod resume;
 pub mod run;
+pub mod search;
 pub mod seats;
 pub mod seen;
 pub mod subscriptions;

@@ -5,6 +5,7 @@ mod address;
 mod allowlist;
 mod condition;
 mod enabled;
+mod exposure;
 mod pattern;
 mod rules;
 mod ruling;
@@ -19,6 +20,7 @@ use crate::call::{Kind, Principal, Role, Scope};
 pub use allowlist::RoleAllowlist;
 pub use condition::{Condition, Facts, Undecided, When};
 pub use enabled::Enabled;
+pub use exposure::{AUTO_TOOLS_MAX, Expose, Exposure};
 pub use pattern::{PATTERN_BYTES_MAX, Pattern, PatternError, WILDCARDS_MAX};
 pub use ruling::Ruling;
 
@@ -81,6 +83,8 @@ pub struct Policy {
     profiles: Named<Filter>,
     /// What is switched on for anybody at all; everything where absent.
     enabled: Option<Enabled>,
+    /// How much of what may be used is listed.
+    exposure: Exposure,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -139,6 +143,19 @@ impl Policy {
     pub fn with_enabled(mut self, enabled: Enabled) -> Self {
         self.enabled = Some(enabled);
         self
+    }
+
+    /// Says how much of what may be used is listed.
+    #[must_use]
+    pub fn with_exposure(mut self, exposure: Exposure) -> Self {
+        self.exposure = exposure;
+        self
+    }
+
+    /// Returns how much of what may be used is listed.
+    #[must_use]
+    pub const fn exposure(&self) -> &Exposure {
+        &self.exposure
     }
 
     /// Decides whether `principal` may see and, with arguments, use `thing` at the endpoint of

@@ -3,7 +3,9 @@
 mod apply;
 mod discover;
 mod embed;
+mod expose;
 mod features;
+mod limits;
 mod measure;
 mod peers;
 mod pins;
@@ -18,8 +20,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
-use bowline_core::cache::{CacheLimits, CacheView};
+use arc_swap::{ArcSwap, ArcSwapOption};
+use bowline_core::cache::CacheView;
 use bowline_core::call::{Call, Reply};
 use bowline_core::error::CallError;
 use bowline_core::seats::SeatsView;
@@ -40,6 +42,7 @@ use crate::catalog::{Catalog, CatalogStore};
 use crate::decide::Decider;
 use crate::denials::Denials;
 use crate::events::Events;
+use crate::expose::{Index, Meta};
 use crate::inprocess::Beside;
 use crate::manifest::Manifests;
 use crate::memory::Memory;
@@ -56,34 +59,8 @@ pub use self::apply::{Applied, Changed};
 use self::views::Views;
 pub use discover::{DISCOVER_MAX, Discovered, Undiscovered};
 pub use embed::{DiscoveredEntry, DiscoveredError};
+pub use limits::HostLimits;
 pub use peers::{AdoptError, Adopted, PEER_SERVERS_MAX};
-
-/// How much the host takes on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HostLimits {
-    /// Calls one principal may have in flight.
-    pub principal_calls_max: u32,
-    /// Servers that may be started at the same time.
-    pub starts_max: usize,
-    /// How long the first list may wait for servers that are still starting.
-    pub first_list_wait: Duration,
-    /// How long a stop of all servers may take.
-    pub stop_wait: Duration,
-    /// How much is kept of what servers answered.
-    pub cache: CacheLimits,
-}
-
-impl Default for HostLimits {
-    fn default() -> Self {
-        Self {
-            principal_calls_max: 1_024,
-            starts_max: 16,
-            first_list_wait: Duration::from_millis(1_500),
-            stop_wait: Duration::from_secs(6),
-            cache: CacheLimits::default(),
-        }
-    }
-}
 
 /// The servers in care. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -103,6 +80,8 @@ pub struct Host {
     views: Arc<Views>,
     /// Who hears what servers say outside calls.
     hall: Arc<Hall>,
+    /// The tools of the catalog by what is said of them, once somebody looked for one.
+    found: Arc<ArcSwapOption<Index>>,
 }
 
 /// The doors of a host to the outside.
@@ -199,6 +178,7 @@ impl Host {
             turn: Arc::default(),
             views: Arc::new(Views::default()),
             hall,
+            found: Arc::default(),
         }
     }
 
@@ -240,7 +220,14 @@ impl Host {
     where
         C: Borrow<Call> + Send,
     {
-        self.path.call(call.borrow()).await
+        let call = call.borrow();
+        // What is rare is boxed, so that a call carries no room for it.
+        if let Some(meta) = Meta::of(call)
+            && let Some(found) = Box::pin(self.by_finding(meta, call)).await
+        {
+            return found;
+        }
+        self.path.call(call).await
     }
 
     /// Returns what takes a row for every call, for what else is to be noted.

@@ -3,6 +3,7 @@
 mod arguments;
 mod bound;
 mod schema;
+pub mod signature;
 mod toolbox;
 
 use std::fmt;

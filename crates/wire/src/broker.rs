@@ -15,6 +15,7 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use crate::frame::FrameError;
+use bowline_core::caller::Ability;
 use bytes::Bytes;
 
 pub use answer::{Answer, Item, Said};
@@ -170,6 +171,13 @@ pub enum Frame {
         id: Arc<str>,
         /// The question.
         number: u64,
+    },
+    /// `lacks{id, ability}`: a server wanted to ask what the caller of this request cannot be asked.
+    Lacks {
+        /// The request.
+        id: Arc<str>,
+        /// What the caller would have to be able to do.
+        ability: Ability,
     },
     /// `told{server, session?, notification}`: what a server of a worker says between requests.
     Told {

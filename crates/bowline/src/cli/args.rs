@@ -3,6 +3,7 @@
 mod agents;
 mod executors;
 mod nouns;
+mod search;
 mod workers;
 
 use std::ffi::OsString;
@@ -16,6 +17,7 @@ use clap::{Args, Parser, Subcommand};
 pub(super) use self::agents::{Connect, RunClient};
 pub(super) use self::executors::{ExecutorCommand, JoinGateway, Listen, Means};
 pub(super) use self::nouns::{OutboxCommand, OutboxFilter, Pin, RoleCommand, SecretCommand, Trial};
+pub(super) use self::search::Search;
 pub(super) use self::workers::{Join, MailCommand, MailFilter, WorkerCommand};
 use crate::config::duration;
 
@@ -28,6 +30,7 @@ Start
   connect   print what a client needs to reach the gateway
 Use
   ls        list servers, the tools of one, or one tool's schema
+  search    find tools by what they do
   call      call a tool
 Watch
   status    one-screen truth about servers and sessions
@@ -117,7 +120,12 @@ pub enum Command {
     Ls {
         /// SERVER or SERVER.TOOL
         target: Option<Target>,
+        /// Show what definitions cost an agent that is given them, in tokens (about)
+        #[arg(long)]
+        tokens: bool,
     },
+    /// Find tools by what they do
+    Search(Search),
     /// Call a tool
     Call(Call),
     /// Show servers and sessions on one screen

@@ -1,5 +1,8 @@
 //! `ls`: servers, the tools of one as signatures, one tool with its schema.
 
+mod tokens;
+
+use bowline_host::tools::signature::signature;
 use owo_colors::OwoColorize as _;
 
 use super::api::{self, Server, Tool, Tools};
@@ -8,18 +11,26 @@ use super::client::{Client, QUICK};
 use super::failure::{Exit, Failure};
 use super::out::{Format, Out};
 use super::pretty::pretty;
-use super::signature::signature;
 use super::table::table;
 use super::{Context, clean};
 
-pub(super) fn run(target: Option<&Target>, context: &mut Context) -> Result<Exit, Failure> {
+pub(super) fn run(
+    target: Option<&Target>,
+    costs: bool,
+    context: &mut Context,
+) -> Result<Exit, Failure> {
     let client = Client::new(context)?;
     match target {
+        None if costs => tokens::all(&client, &mut context.out)?,
         None => servers(&client, &mut context.out)?,
-        Some(Target { server, tool }) => {
+        Some(target @ Target { server, tool }) => {
             let body = api::tools(&client, server).map_err(api::did_you_mean)?;
             let tools: Tools<'_> = api::read(&body)?;
             check_server(&client, server, &tools)?;
+            if costs {
+                tokens::one(target, &tools, &mut context.out)?;
+                return Ok(Exit::Ok);
+            }
             match (tool, context.out.format()) {
                 (Some(tool), _) => one(server, tool, &tools, &mut context.out)?,
                 (None, Format::Json) => context.out.raw(&body)?,

@@ -249,6 +249,7 @@ fn gateway(reader: &mut Reader, node: &Node, place: &str, file: &mut File) {
         match entry.key.as_str() {
             "listen" => file.listen = reader.addresses(entry),
             "names" => file.names = reader.names_of_hosts(entry),
+            "expose" | "favourites" => file.rules.exposure(reader, entry),
             _ => {}
         }
     }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bowline_core::budget::Allowance;
-use bowline_core::policy::{Otherwise, Pattern, Policy, ProfileRules, RoleRules, When};
+use bowline_core::policy::{Exposure, Otherwise, Pattern, Policy, ProfileRules, RoleRules, When};
 
 use bowline_host::allowlist::Allowlist;
 
@@ -33,6 +33,8 @@ pub struct PolicyConfig {
     pub profiles: BTreeMap<Arc<str>, ProfileConfig>,
     /// What is switched on and off for everybody.
     pub allowlist: Option<Allowlist>,
+    /// How much of what may be used is listed.
+    pub exposure: Exposure,
 }
 
 /// One role.
@@ -81,7 +83,7 @@ impl PolicyConfig {
     /// Returns the rules in force, made of all this.
     #[must_use]
     pub fn policy(&self) -> Policy {
-        let mut policy = Policy::new(self.otherwise);
+        let mut policy = Policy::new(self.otherwise).with_exposure(self.exposure.clone());
         for (name, role) in &self.roles {
             let when = role.when.iter().map(|when| When {
                 pattern: when.on.clone(),

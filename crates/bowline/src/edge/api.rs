@@ -11,6 +11,7 @@ mod outbox;
 mod pins;
 mod reload;
 mod roles;
+mod search;
 mod servers;
 mod sessions;
 mod tokens;
@@ -111,6 +112,8 @@ pub(super) fn router(edge: Weak<Edge>) -> Router {
         .route("/api/v1/servers/{name}/{order}", post(servers::order))
         .route("/api/v1/discover", get(discover::discover))
         .route("/api/v1/tools", get(servers::tools))
+        .route("/api/v1/search", get(search::search))
+        .route("/api/v1/exposure", get(search::exposure))
         .route("/api/v1/call", post(call::call))
         .route("/api/v1/logs", get(logs::logs))
         .route("/api/v1/audit", get(audit::rows))

@@ -49,6 +49,7 @@ mod robust;
 mod roles;
 mod roundtrip;
 mod runaway;
+mod search;
 mod sec;
 mod shim;
 mod status;

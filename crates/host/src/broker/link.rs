@@ -9,8 +9,9 @@ mod ear;
 mod following;
 pub(super) mod menu;
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use bowline_core::call::Body;
 use bowline_core::caller::SessionKey;
@@ -18,6 +19,7 @@ use bowline_core::era::Era;
 use bowline_core::error::Execution;
 use bowline_core::mailbox::HUB;
 use bowline_core::pending::Sent;
+use bowline_core::sync::lock;
 use bowline_core::time::Now;
 use bowline_link::{
     Answer, BoxFuture, ConnectError, Exit, Link, LinkError, LinkEvent, Request, Revision,
@@ -65,6 +67,8 @@ pub(crate) struct PeerLink {
     menu: Menu,
     /// Whether the peer takes every request for the server, and brings back what it asks.
     is_whole: bool,
+    /// Of which resources of a server of the modern era the peer was told that news are wanted.
+    listening: Mutex<BTreeSet<Arc<str>>>,
     /// Whether the tools are to be asked for.
     fetches_tools: bool,
     /// The sessions that the peer knows.
@@ -113,6 +117,7 @@ impl PeerLink {
             clock: Arc::clone(clock),
             menu: Menu::new(&spec.server, &manifest),
             is_whole: whole.is_some(),
+            listening: Mutex::default(),
             fetches_tools: whole.is_some_and(|ware| ware.lists.tools.is_some()),
             acquainted: Arc::clone(&spec.acquainted),
             events: events.clone(),
@@ -235,6 +240,21 @@ impl PeerLink {
                 era,
             },
         }
+    }
+
+    /// Says that news of a resource are wanted, or not any more; `false` where that is refused.
+    async fn subscribe(
+        &self,
+        method: &'static str,
+        uri: &str,
+        deadline: Instant,
+    ) -> Result<bool, LinkError> {
+        let mut params = Vec::from(&b"{\"uri\":"[..]);
+        write_string(&mut params, uri);
+        params.push(b'}');
+        let request = Request::own(method, Some(params.into()), deadline);
+        let answer = Link::request(self, request).await?;
+        Ok(answer.body == Body::Result)
     }
 
     /// Puts what became of an errand into the terms of links.
@@ -439,6 +459,31 @@ impl Link for PeerLink {
 
     fn pid(&self) -> Option<u32> {
         None
+    }
+
+    /// The peer is told by requests, in whichever era its server speaks.
+    fn listen_to(
+        &self,
+        uris: Vec<Arc<str>>,
+        deadline: Instant,
+    ) -> BoxFuture<'_, Result<Vec<Arc<str>>, LinkError>> {
+        Box::pin(async move {
+            let wanted: BTreeSet<_> = uris.into_iter().collect();
+            let known = lock(&self.listening).clone();
+            for uri in known.difference(&wanted) {
+                self.subscribe(method::RESOURCES_UNSUBSCRIBE, uri, deadline)
+                    .await?;
+                lock(&self.listening).remove(uri);
+            }
+            for uri in wanted.difference(&known) {
+                let taken = self.subscribe(method::RESOURCES_SUBSCRIBE, uri, deadline);
+                if taken.await? {
+                    lock(&self.listening).insert(Arc::clone(uri));
+                }
+            }
+            let now = lock(&self.listening).iter().cloned().collect();
+            Ok(now)
+        })
     }
 
     fn session_ended(&self, session: SessionKey) {

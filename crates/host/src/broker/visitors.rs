@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use bowline_core::caller::{Abilities, CallerEnd, Question, QuestionId, SessionKey};
+use bowline_core::caller::{Abilities, Ability, CallerEnd, Question, QuestionId, SessionKey};
 use bowline_core::level::Level;
 use bowline_core::sync::lock;
 use bowline_core::time::Now;
@@ -279,6 +279,12 @@ impl CallerEnd for Visitor {
 
     fn ask(&self, question: Question) -> Option<QuestionId> {
         self.sink.as_ref()?.ask(question)
+    }
+
+    fn lacks(&self, ability: Ability) {
+        if let Some(sink) = &self.sink {
+            sink.lacks(ability);
+        }
     }
 
     fn withdraw(&self, question: QuestionId) {

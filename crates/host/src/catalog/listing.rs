@@ -30,6 +30,22 @@ pub struct Listing {
 }
 
 impl Listing {
+    /// Returns how many definitions there are.
+    #[must_use]
+    pub fn count(&self, kind: ListKind) -> usize {
+        let list = object::field(&self.result, kind.member());
+        list.map_or(0, |at| object::items(at.of(&self.result)).count())
+    }
+
+    /// Returns another list that is held to the same.
+    pub(crate) fn with(&self, result: Bytes) -> Self {
+        Self {
+            fingerprint: Sha256::digest(&result).into(),
+            result,
+            hint: self.hint,
+        }
+    }
+
     pub(super) fn of(result: Bytes, hint: Option<Hint>) -> Self {
         let fingerprint = Sha256::digest(&result).into();
         Self {

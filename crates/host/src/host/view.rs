@@ -4,33 +4,80 @@ use std::sync::Arc;
 
 use bowline_core::cache::Hint;
 use bowline_core::call::{Principal, Scope};
-use bowline_core::policy::Thing;
+use bowline_core::policy::{Expose, Thing};
 
 use super::Host;
 use super::views::{Key, Moment, View, What};
 use crate::catalog::{Catalog, Introduction, Item, ListKind, Listing, Offer, keep};
 use crate::decide::Sight;
+use crate::expose;
 
 impl Host {
-    /// Returns what `principal` sees in `scope`, as ready bytes. Whoever sees the same shares
+    /// Returns what `principal` is shown in `scope`, as ready bytes. Whoever sees the same shares
     /// them; with a guard, which may change its mind, each is built anew.
     #[must_use]
     pub fn view(&self, principal: &Principal, scope: &Scope, kind: ListKind) -> Listing {
         let catalog = self.catalog();
         let sight = self.path.decider.sight();
+        let expose = sight.policy().exposure().expose;
+        if expose == Expose::All || kind != ListKind::Tools || !scope.is_shared() {
+            return self.whole(&catalog, &sight, (principal, scope), kind);
+        }
+        let who = (principal, scope);
+        let build = || View::List(self.shortened(&catalog, &sight, who));
+        match self.kept(&catalog, &sight, who, What::Shortened, build) {
+            View::List(mut list) => {
+                list.hint = self.hint(&catalog, &sight, who, list.hint);
+                list
+            }
+            View::Introduction(_) => Listing::default(),
+        }
+    }
+
+    /// Returns the tools that are listed where the rest may have to be found.
+    fn shortened(
+        &self,
+        catalog: &Catalog,
+        sight: &Sight,
+        (principal, scope): (&Principal, &Scope),
+    ) -> Listing {
+        let exposure = sight.policy().exposure();
+        let seen = |item: &Item| sees(sight, (principal, scope), ListKind::Tools, item);
+        let tools = catalog.offers().flat_map(|offer| offer.tools.iter());
+        if !exposure
+            .expose
+            .searches(tools.filter(|item| seen(item)).count())
+        {
+            return self.whole(catalog, sight, (principal, scope), ListKind::Tools);
+        }
+        let favours = |item: &Item| {
+            let route = &item.route;
+            exposure.favours(&route.server, &route.name) && seen(item)
+        };
+        expose::with_meta(&catalog.filtered(scope, ListKind::Tools, favours))
+    }
+
+    /// Returns all that `principal` sees in `scope`.
+    fn whole(
+        &self,
+        catalog: &Catalog,
+        sight: &Sight,
+        (principal, scope): (&Principal, &Scope),
+        kind: ListKind,
+    ) -> Listing {
         let who = (principal, scope);
         if sight.all(principal, scope) {
             let mut list = catalog.listing(scope, kind);
-            list.hint = self.hint(&catalog, &sight, who, list.hint);
+            list.hint = self.hint(catalog, sight, who, list.hint);
             return list;
         }
         let build = || {
-            let sees = |item: &Item| sees(&sight, who, kind, item);
+            let sees = |item: &Item| sees(sight, who, kind, item);
             View::List(catalog.filtered(scope, kind, sees))
         };
-        match self.kept(&catalog, &sight, who, What::List(kind), build) {
+        match self.kept(catalog, sight, who, What::List(kind), build) {
             View::List(mut list) => {
-                list.hint = self.hint(&catalog, &sight, who, list.hint);
+                list.hint = self.hint(catalog, sight, who, list.hint);
                 list
             }
             View::Introduction(_) => Listing::default(),
@@ -150,7 +197,7 @@ fn shows(sight: &Sight, who: (&Principal, &Scope), offer: &Offer) -> bool {
     })
 }
 
-fn sees(
+pub(super) fn sees(
     sight: &Sight,
     (principal, scope): (&Principal, &Scope),
     kind: ListKind,

@@ -30,6 +30,8 @@ pub(super) struct Key {
 pub(super) enum What {
     /// A list.
     List(ListKind),
+    /// The tools that are listed where the rest may have to be found.
+    Shortened,
     /// What an endpoint says of itself.
     Introduction,
 }

@@ -1,14 +1,14 @@
 //! What the caller of a write is told that waits or was done before.
 
-use bowline_core::call::{Body, Origin, Reply};
+use bowline_core::call::{Origin, Reply};
 use bowline_core::era::Era;
 use bowline_journal::MessageId;
 use bowline_wire::era::result::{ResultKind, kind};
-use bowline_wire::splice::write_string;
 use bytes::Bytes;
 use serde_json::json;
 
 use super::record::Head;
+use crate::reply;
 
 /// How the addresses of queued writes begin.
 pub const URI: &str = "bowline://outbox/";
@@ -34,7 +34,7 @@ pub(super) fn queued(queued: &Queued<'_>, id: &Bytes) -> Reply {
         uri(queued.id)
     );
     let said = said(queued, true, &note);
-    reply(&said, id, Origin::Queued)
+    reply::told(&said, id, Origin::Queued)
 }
 
 /// Says that a write was done before, and that its result was not kept.
@@ -45,7 +45,7 @@ pub(super) fn unrecorded(done: MessageId, head: &Head, id: &Bytes) -> Reply {
         position: 0,
         head,
     };
-    reply(&said(&queued, false, note), id, Origin::Recorded)
+    reply::told(&said(&queued, false, note), id, Origin::Recorded)
 }
 
 /// Gives the result of a write that was done before.
@@ -57,7 +57,7 @@ pub(super) fn recorded(result: &[u8], id: &Bytes) -> Reply {
     };
     Reply {
         era,
-        ..envelope(result, id, Origin::Recorded)
+        ..reply::whole(result, id, Origin::Recorded)
     }
 }
 
@@ -80,31 +80,4 @@ fn said(queued: &Queued<'_>, waits: bool, note: &str) -> String {
         "position": position,
     })
     .to_string()
-}
-
-/// Writes a result that says the same as text and as structured content.
-fn reply(said: &str, id: &Bytes, origin: Origin) -> Reply {
-    let mut result = b"{\"content\":[{\"type\":\"text\",\"text\":".to_vec();
-    write_string(&mut result, said);
-    result.extend_from_slice(b"}],\"structuredContent\":");
-    result.extend_from_slice(said.as_bytes());
-    result.push(b'}');
-    envelope(&result, id, origin)
-}
-
-fn envelope(result: &[u8], id: &Bytes, origin: Origin) -> Reply {
-    let mut answer = br#"{"jsonrpc":"2.0","id":"#.to_vec();
-    answer.extend_from_slice(id);
-    answer.extend_from_slice(br#","result":"#);
-    let start = answer.len();
-    answer.extend_from_slice(result);
-    let body_at = start..answer.len();
-    answer.push(b'}');
-    Reply {
-        answer: answer.into(),
-        body_at,
-        body: Body::Result,
-        origin,
-        era: Era::Legacy,
-    }
 }

@@ -4,87 +4,53 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use bowline_core::caller::{Ability, CallerEnd, Question, QuestionId};
+use bowline_wire::Message;
+use bowline_wire::era::input::{
+    BadInput, QUESTIONS_MAX, Required, further_round, question_to_legacy,
+};
 use bowline_wire::jsonrpc::{write_notification, write_request};
 use bowline_wire::mcp::method;
-use bowline_wire::object::{field, fields, text};
-use bowline_wire::splice::{Edited, replace, write_string};
-use bowline_wire::{Message, Span};
+use bowline_wire::splice::{Edited, write_string};
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
 use crate::desk::{ability, marked, secret_wanted};
 use crate::link::{LinkError, NoAnswer};
 
-/// Questions that one answer may hold.
-const QUESTIONS_MAX: usize = 16;
-
-/// The `resultType` of a result that asks.
-const INPUT_REQUIRED: &str = "input_required";
-
-/// What a result asks in place of an answer.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Input<'a> {
-    /// The questions, an object; absent where there is only a state.
-    requests: Option<&'a [u8]>,
-    /// What is to be given back as it was written.
-    pub(super) state: Option<&'a [u8]>,
-}
-
-impl<'a> Input<'a> {
-    /// Reads a result; nothing where it asks nothing.
-    pub(super) fn read(result: &'a [u8]) -> Option<Self> {
-        if text(result, "resultType")? != INPUT_REQUIRED {
-            return None;
-        }
-        Some(Self {
-            requests: field(result, "inputRequests").map(|at| at.of(result)),
-            state: field(result, "requestState").map(|at| at.of(result)),
-        })
-    }
-}
-
-/// Asks a caller everything, and returns the value of `inputResponses`; nothing where nothing was
-/// asked. Dropped, it takes its questions back.
+/// Asks a caller everything that a result asks, and returns the members of the next round.
+/// Dropped, it takes its questions back.
 pub(super) async fn all(
     server: &str,
     caller: &Arc<dyn CallerEnd>,
-    input: &Input<'_>,
+    result: &[u8],
     addresses: &mut Vec<String>,
-) -> Result<Option<Vec<u8>>, LinkError> {
-    let Some(requests) = input.requests else {
-        return match input.state {
-            Some(_) => Ok(None),
-            None => Err(LinkError::BadAnswer(
-                "it asks for input and for none".into(),
-            )),
-        };
-    };
-    if fields(requests).count() > QUESTIONS_MAX {
-        let questions_max = QUESTIONS_MAX;
-        return Err(LinkError::Unanswered(NoAnswer::TooMany { questions_max }));
-    }
+) -> Result<Vec<u8>, LinkError> {
+    let required = Required::read(result).map_err(|bad| match bad {
+        BadInput::TooMany => LinkError::Unanswered(NoAnswer::TooMany {
+            questions_max: QUESTIONS_MAX,
+        }),
+        bad => LinkError::BadAnswer(bad.to_string().into()),
+    })?;
     let mut open = Open {
         caller,
         numbers: Vec::new(),
     };
     let mut waits = Vec::new();
-    for (key, at) in fields(requests) {
-        let asked = Asked::read(server, at.of(requests), addresses)?;
-        waits.push((key, open.put(asked)?));
+    for asked in &required.asked {
+        let params = asked.params.map(|at| at.of(result));
+        let question = Asked::read(server, &asked.method, params, addresses)?;
+        waits.push(open.put(question)?);
     }
-    let mut out = vec![b'{'];
-    for (key, wait) in waits {
-        if out.len() > 1 {
-            out.push(b',');
-        }
-        write_string(&mut out, &key);
-        out.push(b':');
-        out.extend_from_slice(&wait.value().await?);
+    let mut answers = Vec::new();
+    for wait in waits {
+        answers.push(wait.value().await?);
     }
-    out.push(b'}');
     // Everything is answered, so there is nothing to take back.
     open.numbers.clear();
-    Ok(Some(out))
+    let keys = required.asked.iter().map(|asked| asked.key.as_ref());
+    let answers = keys.zip(answers.iter().map(AsRef::as_ref));
+    let state = required.state.map(|at| at.of(result));
+    Ok(further_round(answers, state))
 }
 
 /// One question of a server.
@@ -97,59 +63,44 @@ struct Asked {
 }
 
 impl Asked {
-    fn read(server: &str, request: &[u8], addresses: &mut Vec<String>) -> Result<Self, LinkError> {
-        let bad = || LinkError::BadAnswer("a question in it cannot be read".into());
-        let asked = text(request, "method").ok_or_else(bad)?;
-        let params = field(request, "params").map(|at| at.of(request));
+    fn read(
+        server: &str,
+        method: &str,
+        params: Option<&[u8]>,
+        addresses: &mut Vec<String>,
+    ) -> Result<Self, LinkError> {
+        let id = address()?;
+        let params = params.map(|params| question_to_legacy(method, params, &id));
+        if let Some(Cow::Owned(_)) = params {
+            addresses.push(id);
+        }
+        let params = params.as_deref();
         let params = params.map(|source| Edited { source, edits: &[] });
         let mut line = Vec::new();
         // Whoever puts it to the caller gives it an id of its own.
-        write_request(&mut line, 0, &asked, params);
-        let message = Message::parse_peer(line.into()).map_err(|_| bad())?;
-        let method: Arc<str> = asked.as_ref().into();
-        let Some(ability) = ability(&message) else {
-            return Err(LinkError::Unanswered(NoAnswer::Undeclared { method }));
-        };
-        let message = match ability {
-            Ability::ElicitationUrl => named(message, addresses),
-            _ => message,
-        };
-        Ok(Self {
-            message,
-            method,
-            ability,
-            server: server.into(),
-        })
+        write_request(&mut line, 0, method, params);
+        let message = Message::parse_peer(line.into());
+        let bad = |_| LinkError::BadAnswer("a question in it cannot be read".into());
+        let message = message.map_err(bad)?;
+        let method: Arc<str> = method.into();
+        match ability(&message) {
+            Some(ability) => Ok(Self {
+                message,
+                method,
+                ability,
+                server: server.into(),
+            }),
+            None => Err(LinkError::Unanswered(NoAnswer::Undeclared { method })),
+        }
     }
 }
 
-/// Gives an address that a user is sent to the id that callers of the legacy era know it by;
-/// servers of the modern era give it none.
-fn named(message: Message, addresses: &mut Vec<String>) -> Message {
-    let Some(params) = message.params_span() else {
-        return message;
-    };
-    if field(params.of(message.bytes()), "elicitationId").is_some() {
-        return message;
-    }
+/// Returns an id for an address that a user may be sent to, which nobody can guess.
+fn address() -> Result<String, LinkError> {
     let mut random = [0; 16];
-    if getrandom::fill(&mut random).is_err() {
-        return message;
-    }
-    let id = format!("{:032x}", u128::from_ne_bytes(random));
-    let mut member = b"\"elicitationId\":".to_vec();
-    write_string(&mut member, &id);
-    // `mode` follows.
-    member.push(b',');
-    let start = params.start + 1;
-    let bytes = replace(message.bytes(), Span { start, end: start }, &member);
-    match Message::parse_peer(bytes.into()) {
-        Ok(message) => {
-            addresses.push(id);
-            message
-        }
-        Err(_) => message,
-    }
+    let failed = |error: getrandom::Error| NoAnswer::NotSent(error.to_string().into());
+    getrandom::fill(&mut random).map_err(failed)?;
+    Ok(format!("{:032x}", u128::from_ne_bytes(random)))
 }
 
 /// Tells a caller that what it was sent to is done: the request that asked for it is.

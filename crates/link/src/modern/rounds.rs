@@ -5,12 +5,13 @@
 use std::time::Duration;
 
 use bowline_core::call::Body;
+use bowline_core::caller::Abilities;
 use bowline_core::error::Execution;
 use bowline_core::pending::Sent;
+use bowline_wire::era::result::{self, ResultKind};
 use tokio::time::timeout_at;
 
-use super::ask::{self, Input};
-use super::params;
+use super::{ask, params};
 use crate::desk::{ASKED_MAX, now};
 use crate::link::{Answer, LinkError, NoAnswer, Request};
 use crate::stdio::ClientInfo;
@@ -31,53 +32,59 @@ where
     F: FnMut(Request) -> S + Send,
     S: Future<Output = Result<Answer, LinkError>> + Send,
 {
-    let abilities = request.caller.as_ref().map(|caller| caller.abilities());
-    params::to_modern(&mut request, client, abilities.unwrap_or_default());
     let Some(caller) = request.caller.clone() else {
+        params::to_modern(&mut request, client, Abilities::default());
         let answer = once(request).await?;
-        return match input(&answer) {
-            Some(_) => Err(LinkError::Unanswered(NoAnswer::Nobody)),
-            None => Ok(answer),
+        return match asks(&answer)? {
+            true => Err(LinkError::Unanswered(NoAnswer::Nobody)),
+            false => Ok(answer),
         };
     };
-    // Kept for the next round: a copy shares its parameters.
-    let mut answer = once(request.clone()).await?;
+    let round = |front: &[u8], asked: Duration| {
+        // A copy shares the parameters.
+        let mut next = request.clone();
+        params::to_round(&mut next, client, caller.abilities(), front);
+        next.deadline += asked;
+        next
+    };
+    let mut answer = once(round(b"", Duration::ZERO)).await?;
     let mut asked = Duration::ZERO;
     let mut addresses = Vec::new();
     for _ in 0..ROUNDS_MAX {
-        let Some(input) = input(&answer) else {
+        if !asks(&answer)? {
             ask::completed(&caller, &addresses);
             return Ok(answer);
-        };
+        }
         let since = now();
         let patience = since + ASKED_MAX.saturating_sub(asked);
-        let responses =
-            timeout_at(patience, ask::all(server, &caller, &input, &mut addresses)).await;
-        let responses = responses.map_err(|_| LinkError::Timeout {
+        let asking = ask::all(server, &caller, answer.body_bytes(), &mut addresses);
+        let front = timeout_at(patience, asking).await;
+        let front = front.map_err(|_| LinkError::Timeout {
             sent: Sent::Perhaps,
         })??;
         asked += now().saturating_duration_since(since);
-        let mut next = request.clone();
-        next.deadline += asked;
-        params::answered(&mut next, responses.as_deref(), input.state);
-        answer = once(next).await.map_err(begun)?;
+        answer = once(round(&front, asked)).await.map_err(begun)?;
     }
-    match input(&answer) {
-        None => {
+    match asks(&answer)? {
+        true => Err(LinkError::Unanswered(NoAnswer::Rounds {
+            rounds_max: ROUNDS_MAX,
+        })),
+        false => {
             ask::completed(&caller, &addresses);
             Ok(answer)
         }
-        Some(_) => Err(LinkError::Unanswered(NoAnswer::Rounds {
-            rounds_max: ROUNDS_MAX,
-        })),
     }
 }
 
-/// Returns what an answer asks, where it does.
-fn input(answer: &Answer) -> Option<Input<'_>> {
-    match answer.body {
-        Body::Result => Input::read(answer.body_bytes()),
-        Body::Error => None,
+/// Whether an answer asks something; a kind of answer that nobody knows is none.
+fn asks(answer: &Answer) -> Result<bool, LinkError> {
+    if answer.body == Body::Error {
+        return Ok(false);
+    }
+    match result::kind(answer.body_bytes()) {
+        ResultKind::InputRequired => Ok(true),
+        ResultKind::Complete | ResultKind::Absent | ResultKind::Task => Ok(false),
+        ResultKind::Unknown => Err(LinkError::BadAnswer("its kind is not known".into())),
     }
 }
 

@@ -9,6 +9,7 @@ mod calls;
 mod changes;
 mod found;
 mod labels;
+mod rounds;
 
 /// A link with a server that answered `server/discover`.
 async fn scene() -> Scene {

@@ -132,8 +132,8 @@ async fn a_modern_server_is_met_by_one_question() {
         [concat!(
             r#"{"jsonrpc":"2.0","id":1,"method":"server/discover","params":{"_meta":{"#,
             r#""io.modelcontextprotocol/protocolVersion":"2026-07-28","#,
-            r#""io.modelcontextprotocol/clientInfo":{"name":"probe","version":"9"},"#,
-            r#""io.modelcontextprotocol/clientCapabilities":{}}}}"#
+            r#""io.modelcontextprotocol/clientCapabilities":{},"#,
+            r#""io.modelcontextprotocol/clientInfo":{"name":"probe","version":"9"}}}}"#
         )]
     );
     link.close().await;
@@ -244,8 +244,11 @@ async fn a_server_that_ends_at_the_question_is_started_once_more_without_it() {
         "{heard:?}"
     );
     link.close().await;
+}
 
-    let scene = super::modern::scene("*) exit 4 ;;");
+#[tokio::test]
+async fn a_server_that_always_ends_says_why_and_is_started_twice() {
+    let scene = scene("*) exit 4 ;;");
     let error = scene.connect().await.unwrap_err();
     assert!(
         error
@@ -285,8 +288,8 @@ async fn requests_of_the_other_era_say_what_a_handshake_says() {
         concat!(
             r#"{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"_meta":{"#,
             r#""io.modelcontextprotocol/protocolVersion":"2026-07-28","#,
+            r#""io.modelcontextprotocol/clientCapabilities":{"elicitation":{"form":{}},"roots":{}},"#,
             r#""io.modelcontextprotocol/clientInfo":{"name":"probe","version":"9"},"#,
-            r#""io.modelcontextprotocol/clientCapabilities":{"roots":{},"elicitation":{"form":{}}},"#,
             r#""io.modelcontextprotocol/logLevel":"warning"},"name":"t"}}"#
         )
     );
@@ -343,3 +346,6 @@ async fn requests_of_the_modern_era_are_written_for_a_legacy_server() {
     );
     link.close().await;
 }
+
+mod listening;
+mod rounds;

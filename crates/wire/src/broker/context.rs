@@ -33,8 +33,14 @@ pub struct Context {
     pub era: Era,
 }
 
+/// Returns the ability of a word, where it is one.
+pub(super) fn ability(said: &str) -> Option<Ability> {
+    let mut known = Ability::ALL.into_iter();
+    known.find(|ability| word(*ability) == said)
+}
+
 /// Returns the word for an ability.
-const fn word(ability: Ability) -> &'static str {
+pub(super) const fn word(ability: Ability) -> &'static str {
     match ability {
         Ability::Sampling => "sampling",
         Ability::SamplingTools => "sampling_tools",
@@ -80,9 +86,8 @@ impl Context {
         for item in object::items(&can) {
             // An ability that is not known here is one that nobody here asks for.
             let said = object::string(item.of(&can));
-            let known = Ability::ALL.into_iter();
-            let known = known.filter(|ability| said.as_deref() == Some(word(*ability)));
-            abilities = known.fold(abilities, Abilities::with);
+            let known = said.and_then(|said| ability(&said));
+            abilities = known.into_iter().fold(abilities, Abilities::with);
         }
         Ok(Self {
             session,

@@ -2,12 +2,13 @@
 
 use bytes::Bytes;
 
+use super::context::ability;
 use super::{Frame, FrameError, From, Hello, Letter, Refusal, Request, SessionEvent, Welcome};
 use crate::members::Members;
 use crate::object;
 
 /// How many those are.
-const MEMBERS: usize = 33;
+const MEMBERS: usize = 34;
 
 /// Every member of a frame that anybody reads.
 const NAMES: [&str; MEMBERS] = [
@@ -44,6 +45,7 @@ const NAMES: [&str; MEMBERS] = [
     "server",
     "session",
     "event",
+    "ability",
 ];
 
 /// Dead letters that are listed where nobody says how many.
@@ -162,6 +164,10 @@ fn said(kind: &str, members: &Members<'_, MEMBERS>) -> Result<Frame, FrameError>
         "withdraw" => Frame::Withdraw {
             id: members.text("id")?,
             number: number()?,
+        },
+        "lacks" => Frame::Lacks {
+            id: members.text("id")?,
+            ability: ability(&members.text("ability")?).ok_or(FrameError::Member("ability"))?,
         },
         "told" => Frame::Told {
             server: members.text("server")?,

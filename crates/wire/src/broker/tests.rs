@@ -150,7 +150,14 @@ fn said() -> Vec<Frame> {
             br#"{"jsonrpc":"2.0","id":1.0,"result":{}}"#,
         ))),
         answer(None),
-        Frame::Withdraw { id, number },
+        Frame::Withdraw {
+            id: Arc::clone(&id),
+            number,
+        },
+        Frame::Lacks {
+            id,
+            ability: Ability::SamplingTools,
+        },
         told(None),
         told(Some("a-1".into())),
         session(SessionEvent::Ended),

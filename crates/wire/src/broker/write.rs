@@ -1,5 +1,6 @@
 //! Writes frames.
 
+use super::context::word;
 use super::{FRAME_BYTES_MAX, Frame, From, Hello, Refusal, Request, Welcome};
 use crate::splice::write_string;
 use crate::writer::Object;
@@ -73,6 +74,7 @@ pub(super) fn frame(frame: &Frame, out: &mut Vec<u8>) {
         Frame::Question { .. }
         | Frame::Answer { .. }
         | Frame::Withdraw { .. }
+        | Frame::Lacks { .. }
         | Frame::Told { .. }
         | Frame::Session { .. } => said(frame, out),
         Frame::Other { kind } => Object::open(kind, out).end(),
@@ -106,6 +108,10 @@ fn said(frame: &Frame, out: &mut Vec<u8>) {
             let object = Object::open("withdraw", out).text("id", id);
             object.number("number", *number).end();
         }
+        Frame::Lacks { id, ability } => Object::open("lacks", out)
+            .text("id", id)
+            .text("ability", word(*ability))
+            .end(),
         Frame::Told {
             server,
             session,

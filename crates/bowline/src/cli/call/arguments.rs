@@ -1,5 +1,6 @@
 //! The arguments of a call: `key=value` by the tool's schema, `key:=JSON`, or one object.
 
+use bowline_host::tools::signature::types;
 use std::io::Read;
 
 use serde_json::Value;
@@ -7,7 +8,6 @@ use serde_json::value::RawValue;
 
 use crate::cli::args::{Call, Given, Pair};
 use crate::cli::failure::Failure;
-use crate::cli::signature::types;
 
 /// Longest arguments that are taken.
 const ARGUMENTS_BYTES_MAX: u64 = 8 * 1024 * 1024;

@@ -28,8 +28,8 @@ pub(super) const TOP: Keys = Keys {
     planned: &[],
 };
 pub(super) const GATEWAY: Keys = Keys {
-    built: &["listen", "names"],
-    planned: &["expose"],
+    built: &["listen", "names", "expose", "favourites"],
+    planned: &[],
 };
 pub(super) const LIMITS: Keys = Keys {
     built: &["principal_calls", "starts", "first_list_wait", "stop_wait"],

@@ -4,7 +4,7 @@ use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
 use bowline_core::budget::{Allowance, BudgetRule, RateRule};
-use bowline_core::policy::{Otherwise, Pattern};
+use bowline_core::policy::{Expose, Otherwise, Pattern};
 
 use super::broker;
 use super::executor;
@@ -127,6 +127,17 @@ impl Rules {
                 _ => {}
             }
         }
+    }
+
+    /// Reads how much of what may be used is listed.
+    pub(super) fn exposure(&mut self, reader: &mut Reader, entry: &Entry) {
+        if entry.key == "favourites" {
+            let rule = "gateway.favourites";
+            self.policy.exposure.favourites = self.patterns(reader, entry, rule);
+            return;
+        }
+        let choices = Expose::ALL.map(|expose| (expose.as_str(), expose));
+        self.policy.exposure.expose = choice(reader, entry, &choices).unwrap_or_default();
     }
 
     fn role(&mut self, reader: &mut Reader, named: &Entry, place: &str) {

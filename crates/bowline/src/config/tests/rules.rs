@@ -2,12 +2,15 @@
 
 use bowline_core::budget::{Allowance, BudgetRule, RateRule};
 use bowline_core::call::{Contexts, Kind, Principal, Role, Scope};
-use bowline_core::policy::{Otherwise, Pattern, Thing};
+use bowline_core::policy::{Expose, Exposure, Otherwise, Pattern, Thing};
 
 use super::*;
 use crate::conditions::Language;
 
 const TOML: &str = r#"
+[gateway]
+expose = "auto"
+favourites = ["files.read_*"]
 [policy]
 default = "allow"
 [roles.reviewer]
@@ -29,6 +32,7 @@ command = "a"
 "#;
 
 const JSON: &str = r#"{"x-bowline": {
+  "gateway": {"expose": "auto", "favourites": ["files.read_*"]},
   "policy": {"default": "allow"},
   "roles": {"reviewer": {"allow": ["files.read_*", "prompt:files.*"], "deny": ["files.read_key"],
       "when": [{"on": "files.read_*", "if": "args.path.startsWith('/srv/')"}],
@@ -88,6 +92,10 @@ fn who_may_do_what_is_read_from_both_syntaxes() {
         contexts: [("no-writes".into(), patterns(&["files.write_*"]))].into(),
         profiles: [("small".into(), small)].into(),
         allowlist: None,
+        exposure: Exposure {
+            expose: Expose::Auto,
+            favourites: patterns(&["files.read_*"]),
+        },
     };
     assert_eq!(config.policy, expected);
     assert_eq!(json(JSON).unwrap().policy, expected);

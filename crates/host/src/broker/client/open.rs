@@ -199,6 +199,7 @@ impl Shared {
             | Frame::Offer { .. }
             | Frame::Question { .. }
             | Frame::Withdraw { .. }
+            | Frame::Lacks { .. }
             | Frame::Told { .. }
             | Frame::Other { .. } => {}
         }

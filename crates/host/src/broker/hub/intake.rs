@@ -158,6 +158,7 @@ impl<'a> Intake<'a> {
                 number,
                 request,
             } => live::asked(self.shared, self.peer, (id, number), request),
+            Frame::Lacks { id, ability } => live::lacks(self.shared, self.peer, &id, ability),
             Frame::Withdraw { id, number } => self.peer.put.withdraw(&(id, number)),
             Frame::Told {
                 server,

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use bowline_core::caller::{CallerEnd, SessionKey};
+use bowline_core::caller::{Ability, CallerEnd, SessionKey};
 use bowline_core::error::{Class, Execution, Failure, Origin, Retry};
 use bowline_core::mailbox::{HUB, Mailbox, check_id};
 use bowline_core::sync::lock;
@@ -260,6 +260,13 @@ fn ear(shared: &Shared, peer: &Peer, id: &str) -> Option<Ear> {
 pub(super) fn heard(shared: &Shared, peer: &Peer, id: &str, notification: Bytes) {
     if let Some(sink) = ear(shared, peer, id).and_then(|ear| ear.sink) {
         sink.push(notification);
+    }
+}
+
+/// Passes on that a server of a peer wanted to ask what its caller cannot be asked.
+pub(super) fn lacks(shared: &Shared, peer: &Peer, id: &str, ability: Ability) {
+    if let Some(sink) = ear(shared, peer, id).and_then(|ear| ear.sink) {
+        sink.lacks(ability);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bowline_core::caller::{Abilities, CallerEnd, Question, QuestionId, SessionKey};
+use bowline_core::caller::{Abilities, Ability, CallerEnd, Question, QuestionId, SessionKey};
 use bowline_core::level::Level;
 use bowline_wire::mcp::method;
 use bowline_wire::object;
@@ -56,6 +56,10 @@ impl CallerEnd for Ear {
 
     fn ask(&self, question: Question) -> Option<QuestionId> {
         self.caller.ask(question)
+    }
+
+    fn lacks(&self, ability: Ability) {
+        self.caller.lacks(ability);
     }
 
     fn withdraw(&self, question: QuestionId) {

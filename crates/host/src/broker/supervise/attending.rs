@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use bowline_core::caller::{CallerEnd, Deaf, Question, QuestionId, SessionKey};
+use bowline_core::caller::{Ability, CallerEnd, Deaf, Question, QuestionId, SessionKey};
 use bowline_core::mailbox::HUB;
 use bowline_core::sync::lock;
 use bowline_core::time::Now;
@@ -351,6 +351,11 @@ impl CallerEnd for Words {
                 None
             }
         }
+    }
+
+    fn lacks(&self, ability: Ability) {
+        let id = Arc::clone(&self.id);
+        drop(self.line.try_send(&Frame::Lacks { id, ability }));
     }
 
     fn withdraw(&self, question: QuestionId) {

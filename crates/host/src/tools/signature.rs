@@ -7,7 +7,8 @@ use serde_json::{Map, Value};
 const PROPERTIES_MAX: usize = 12;
 
 /// The signature of a tool with this schema of its arguments.
-pub(crate) fn signature(tool: &str, schema: Option<&str>) -> String {
+#[must_use]
+pub fn signature(tool: &str, schema: Option<&str>) -> String {
     let schema: Value = schema.and_then(parse).unwrap_or_default();
     let empty = Map::new();
     let properties = schema
@@ -64,7 +65,8 @@ fn kind(schema: &Value) -> String {
 }
 
 /// Every type a schema allows, through alternatives; empty when it does not say.
-pub(crate) fn types(schema: &Value) -> Vec<&str> {
+#[must_use]
+pub fn types(schema: &Value) -> Vec<&str> {
     let mut found = Vec::new();
     match schema.get("type") {
         Some(Value::String(one)) => found.push(one.as_str()),

@@ -1,0 +1,32 @@
+//! How much the host takes on.
+
+use std::time::Duration;
+
+use bowline_core::cache::CacheLimits;
+
+/// How much the host takes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostLimits {
+    /// Calls one principal may have in flight.
+    pub principal_calls_max: u32,
+    /// Servers that may be started at the same time.
+    pub starts_max: usize,
+    /// How long the first list may wait for servers that are still starting.
+    pub first_list_wait: Duration,
+    /// How long a stop of all servers may take.
+    pub stop_wait: Duration,
+    /// How much is kept of what servers answered.
+    pub cache: CacheLimits,
+}
+
+impl Default for HostLimits {
+    fn default() -> Self {
+        Self {
+            principal_calls_max: 1_024,
+            starts_max: 16,
+            first_list_wait: Duration::from_millis(1_500),
+            stop_wait: Duration::from_secs(6),
+            cache: CacheLimits::default(),
+        }
+    }
+}
