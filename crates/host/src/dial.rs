@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bowline_core::caller::CallerEnd;
-use bowline_core::era::Speaks;
+use bowline_core::era::{Era, Speaks};
 use bowline_link::http::client::HttpClient;
 use bowline_link::http::{self, HttpLimits, HttpSpec};
 use bowline_link::stderr::StderrLog;
@@ -132,6 +132,11 @@ impl<S: Spawner> RealDial<S> {
         (owner, speaks): (Option<Arc<dyn CallerEnd>>, Speaks),
         deadline: Instant,
     ) -> Result<Dialled, ConnectError> {
+        // That it may speak the other way as well is found out as it goes.
+        let speaks = match speaks {
+            Speaks::Only(Era::Modern) => server.speaks,
+            Speaks::Auto | Speaks::Only(Era::Legacy) => speaks,
+        };
         let spec = HttpSpec {
             server: Arc::clone(&server.name),
             url: remote.url.clone(),

@@ -24,6 +24,7 @@ pub mod client;
 pub(crate) mod clock;
 pub mod credentials;
 mod discover;
+mod elder;
 pub mod endpoint;
 pub mod hyper_client;
 mod labels;
@@ -39,6 +40,7 @@ mod waiting;
 
 use client::HttpClient;
 use credentials::Credentials;
+use elder::{Elder, Making};
 use endpoint::Endpoint;
 pub use road::RedirectError;
 use stream::Stream;
@@ -155,7 +157,8 @@ struct Dialing<'a> {
 impl Dialing<'_> {
     /// Meets a server that keeps no sessions; nothing where it is one that does.
     async fn modern(&self) -> Result<Option<Connection>, Failure> {
-        let (talk, ends, heard) = self.talk((Form::Stateless, self.spec.url.clone()));
+        let (events, heard) = mpsc::channel(self.spec.limits.events_max.max(1));
+        let (talk, ends) = self.talk((Form::Stateless, self.spec.url.clone()), events.clone());
         let mut starting = Starting(Some(Arc::clone(&talk)));
         let info = match talk.discover(self.deadline).await.map_err(Failure::Link)? {
             Found::Modern(info) => info,
@@ -172,7 +175,8 @@ impl Dialing<'_> {
         let (ear, client) = (Arc::clone(&talk), self.info.clone());
         let listening = listen_to(ear, Arc::clone(&listener), client, declared);
         self.spawner.spawn("link.listener", Box::pin(listening));
-        let link = self.begin(talk, ends, info, Some(Arc::clone(&listener)));
+        let elder = self.elder(&talk, events);
+        let link = self.begin(talk, ends, info, (Some(Arc::clone(&listener)), elder));
         listener.begun(self.deadline).await;
         Ok(Some((link, heard)))
     }
@@ -211,7 +215,8 @@ impl Dialing<'_> {
     }
 
     async fn shake(&self, how: (Form, Endpoint), stream: Option<Stream>) -> Connected {
-        let (talk, ends, heard) = self.talk(how);
+        let (events, heard) = mpsc::channel(self.spec.limits.events_max.max(1));
+        let (talk, ends) = self.talk(how, events);
         // Dropped before the end, it stops what was started.
         let mut starting = Starting(Some(Arc::clone(&talk)));
         if let Some(stream) = stream {
@@ -224,14 +229,29 @@ impl Dialing<'_> {
             let listening = listen::listen(Arc::clone(&talk));
             self.spawner.spawn("link.stream", Box::pin(listening));
         }
-        Ok((self.begin(talk, ends, info, None), heard))
+        Ok((self.begin(talk, ends, info, (None, None)), heard))
     }
 
-    fn talk(&self, how: (Form, Endpoint)) -> (Arc<Talk>, Ends, mpsc::Receiver<LinkEvent>) {
-        let (events, heard) = mpsc::channel(self.spec.limits.events_max.max(1));
+    fn talk(&self, how: (Form, Endpoint), events: mpsc::Sender<LinkEvent>) -> (Arc<Talk>, Ends) {
         let (client, info) = (Arc::clone(&self.client), self.info.clone());
-        let (talk, ends) = Talk::new(self.spec, client, info, how, events);
-        (talk, ends, heard)
+        Talk::new(self.spec, client, info, how, events)
+    }
+
+    /// Has a session made with a server that keeps none, should one be needed.
+    fn elder(&self, talk: &Arc<Talk>, events: mpsc::Sender<LinkEvent>) -> Option<Arc<Elder>> {
+        if self.spec.speaks != Speaks::Auto {
+            return None;
+        }
+        let elder = Arc::new(Elder::default());
+        let making = Making {
+            spec: self.spec.clone(),
+            client: Arc::clone(&self.client),
+            info: self.info.clone(),
+            events,
+        };
+        let keeping = elder::keep(Arc::clone(&elder), Arc::clone(talk), making);
+        self.spawner.spawn("link.elder", Box::pin(keeping));
+        Some(elder)
     }
 
     /// Starts what goes on beside the requests of a conversation.
@@ -240,7 +260,7 @@ impl Dialing<'_> {
         talk: Arc<Talk>,
         ends: Ends,
         info: ServerInfo,
-        listener: Option<Arc<Listener>>,
+        (listener, elder): (Option<Arc<Listener>>, Option<Arc<Elder>>),
     ) -> Arc<dyn Link> {
         let spawn = |name, task| self.spawner.spawn(name, task);
         let post = tasks::post(Arc::clone(&talk), ends.outbox);
@@ -252,6 +272,7 @@ impl Dialing<'_> {
             talk,
             info,
             listener,
+            elder,
         })
     }
 
@@ -297,6 +318,17 @@ struct HttpLink {
     info: ServerInfo,
     /// Present where the server keeps no sessions.
     listener: Option<Arc<Listener>>,
+    /// Present where it may keep them nevertheless.
+    elder: Option<Arc<Elder>>,
+}
+
+impl HttpLink {
+    /// Carries a request of the legacy era to a server of the modern one.
+    async fn drive(&self, request: Request) -> Result<Answer, LinkError> {
+        let talk = &self.talk;
+        let once = |round| talk.stand_alone(round);
+        rounds::drive(&talk.spec.server, &talk.client, request, once).await
+    }
 }
 
 impl Link for HttpLink {
@@ -309,21 +341,24 @@ impl Link for HttpLink {
                 Box::pin(talk.request(request))
             }
             (Era::Modern, Era::Modern) => Box::pin(talk.stand_alone(request)),
-            (Era::Legacy, Era::Modern) => {
-                let once = |round| talk.stand_alone(round);
-                Box::pin(rounds::drive(
-                    &talk.spec.server,
-                    &talk.client,
-                    request,
-                    once,
-                ))
-            }
+            (Era::Legacy, Era::Modern) => match &self.elder {
+                Some(elder) if elder::is_for_session(&request) => Box::pin(async move {
+                    match elder.talk(request.deadline).await {
+                        Some(elder) => elder.request(request).await,
+                        None => self.drive(request).await,
+                    }
+                }),
+                Some(_) | None => Box::pin(self.drive(request)),
+            },
         }
     }
 
     fn notify(&self, method: &str, params: Option<&[u8]>) -> Result<(), LinkError> {
         let note = message(frame::notification(method, params));
-        self.talk.post_later(note)
+        match self.elder.as_ref().and_then(|elder| elder.open()) {
+            Some(elder) => elder.post_later(note),
+            None => self.talk.post_later(note),
+        }
     }
 
     fn is_open(&self) -> bool {
@@ -344,7 +379,8 @@ impl Link for HttpLink {
     }
 
     fn in_flight(&self) -> usize {
-        self.talk.in_flight()
+        let elder = self.elder.as_ref().and_then(|elder| elder.open());
+        self.talk.in_flight() + elder.map_or(0, |elder| elder.in_flight())
     }
 
     fn server(&self) -> &ServerInfo {

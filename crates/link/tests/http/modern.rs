@@ -8,6 +8,7 @@ use crate::server::{Seen, result};
 mod calls;
 mod changed;
 mod changes;
+mod elder;
 mod found;
 mod labels;
 mod rounds;

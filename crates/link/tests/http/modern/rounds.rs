@@ -13,6 +13,11 @@ fn asks(state: &str) -> String {
     )
 }
 
+/// A link with a server that is known to keep no sessions.
+async fn scene() -> Scene {
+    scene_with("{}", |spec| spec.speaks = Speaks::Only(Era::Modern)).await
+}
+
 /// A call of the old era whose caller can be asked.
 fn call() -> (Request, Ears) {
     let (end, ears) = caller();
@@ -125,7 +130,11 @@ async fn a_server_that_wants_only_to_be_called_again_is_given_up_too() {
 
 #[tokio::test]
 async fn a_state_that_cannot_be_given_back_ends_the_call_and_sends_nothing() {
-    let mut scene = scene_with("{}", |spec| spec.limits.body_bytes_max = 20_000).await;
+    let mut scene = scene_with("{}", |spec| {
+        spec.speaks = Speaks::Only(Era::Modern);
+        spec.limits.body_bytes_max = 20_000;
+    })
+    .await;
     let (call, mut ears) = call();
     let call = scene.begin(call);
     let seen = scene.server.post().await;
