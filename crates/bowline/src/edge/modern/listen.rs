@@ -13,6 +13,7 @@ use std::time::Duration;
 use bowline_core::call::{Principal, Scope};
 use bowline_core::caller::{CallerEnd, Deaf, SessionKey};
 use bowline_core::sync::lock;
+use bowline_wire::era::result::{Completing, to_modern};
 use bowline_wire::jsonrpc::{write_notification, write_result};
 use bowline_wire::mcp::{code, method};
 use bowline_wire::object;
@@ -22,7 +23,7 @@ use http::StatusCode;
 use self::filter::Filter;
 use self::tag::{mark, tagged};
 use super::read::Asked;
-use super::result::{complete, server_info};
+use super::result::server_info;
 use crate::edge::body::{self, Answer};
 use crate::edge::mcp::read::accepts;
 use crate::edge::mcp::{Caller, failure, outbox, too_many_streams};
@@ -211,7 +212,11 @@ impl Listener {
     /// Ends the stream in order: the request that opened it is answered.
     fn finish(&self) {
         let body = [b"{\"_meta\":{", &*mark(&self.id), b"}}"].concat();
-        let body = complete(&body, &self.info, None);
+        let known = Completing {
+            server_info: Some(&self.info),
+            hint: None,
+        };
+        let body = to_modern(&body, method::SUBSCRIPTIONS_LISTEN, &known);
         let mut text = Vec::new();
         write_result(&mut text, &self.id, &body);
         self.line.finish(text.into());
