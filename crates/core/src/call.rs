@@ -150,8 +150,10 @@ pub enum Subject {
 pub enum TaskVerb {
     /// How it stands.
     Get,
-    /// What came of it; waits for its end.
+    /// What came of it; waits for its end (legacy).
     Result,
+    /// That it hears answers to what it asks (modern).
+    Update,
     /// Its end.
     Cancel,
 }
@@ -181,6 +183,7 @@ impl Subject {
             Self::Task { verb, .. } => match verb {
                 TaskVerb::Get => "tasks/get",
                 TaskVerb::Result => "tasks/result",
+                TaskVerb::Update => "tasks/update",
                 TaskVerb::Cancel => "tasks/cancel",
             },
         }

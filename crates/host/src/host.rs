@@ -6,6 +6,7 @@ mod embed;
 mod expose;
 mod features;
 mod limits;
+mod made;
 mod measure;
 mod peers;
 mod pins;

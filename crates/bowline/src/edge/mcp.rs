@@ -42,7 +42,7 @@ pub(super) struct Caller<'a> {
 
 impl<'a> Caller<'a> {
     /// Returns the same caller as its session knows it: narrowed by what was set for the session.
-    const fn narrowed(self, asker: &'a Arc<Principal>) -> Self {
+    pub(super) const fn narrowed(self, asker: &'a Arc<Principal>) -> Self {
         Self {
             principal: asker,
             ..self

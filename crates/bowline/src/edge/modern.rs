@@ -12,7 +12,9 @@ mod read;
 mod result;
 mod state;
 mod status;
+mod tasks;
 
+use bowline_core::call::TaskVerb;
 use bowline_host::catalog::ListKind;
 use bowline_wire::jsonrpc::Refusal;
 use bowline_wire::mcp::{Revision, code, meta, method};
@@ -85,6 +87,9 @@ fn tells_version(message: &Message) -> bool {
 
 /// Answers a message of this era.
 pub(super) async fn answer(caller: Caller<'_>, message: &Message) -> Answer {
+    // What narrows every session narrows whoever has none.
+    let asker = caller.edge.sessions.narrowed(caller.principal);
+    let caller = caller.narrowed(&asker);
     match message.kind() {
         Kind::Request => request(caller, message).await,
         Kind::Notification => match headers::refuse_lies(&caller.parts.headers, message) {
@@ -113,6 +118,9 @@ async fn request(caller: Caller<'_>, message: &Message) -> Answer {
     if let Some(ask) = subject(asked.method) {
         return call::answer(asked, ask).await;
     }
+    if let Some(verb) = verb(asked.method) {
+        return Box::pin(tasks::answer(asked, verb)).await;
+    }
     match asked.method {
         method::DISCOVER => discover::answer(asked).await,
         method::SUBSCRIPTIONS_LISTEN => Box::pin(listen::open(asked)).await,
@@ -127,6 +135,16 @@ fn subject(method: &str) -> Option<Ask> {
         method::PROMPTS_GET => Some(Ask::Prompt),
         method::RESOURCES_READ => Some(Ask::Resource),
         method::COMPLETION_COMPLETE => Some(Ask::Complete),
+        _ => None,
+    }
+}
+
+/// Returns what a method wants of a task.
+fn verb(method: &str) -> Option<TaskVerb> {
+    match method {
+        method::TASKS_GET => Some(TaskVerb::Get),
+        method::TASKS_UPDATE => Some(TaskVerb::Update),
+        method::TASKS_CANCEL => Some(TaskVerb::Cancel),
         _ => None,
     }
 }

@@ -4,6 +4,8 @@ mod caller;
 mod lost;
 mod rounds;
 mod states;
+mod tasks;
+mod wrapped;
 
 use serde_json::{Value, json};
 

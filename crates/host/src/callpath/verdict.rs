@@ -14,9 +14,9 @@ const FORBIDDEN: u16 = 403;
 /// Whether a call may be sent a second time: it surely never left, or running it twice is like
 /// running it once. A task would be made twice, and what is cancelled twice may be another's.
 pub(super) fn may_repeat(error: &LinkError, call: &Call, route: &Route) -> bool {
-    let cancel = TaskVerb::Cancel;
+    let changes = |verb: TaskVerb| matches!(verb, TaskVerb::Cancel | TaskVerb::Update);
     let once =
-        call.makes_task || matches!(&call.subject, Subject::Task { verb, .. } if *verb == cancel);
+        call.makes_task || matches!(&call.subject, Subject::Task { verb, .. } if changes(*verb));
     match error {
         LinkError::Closed(_) => true,
         // It was ended for what it did, and would do it again.

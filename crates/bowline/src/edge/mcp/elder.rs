@@ -79,7 +79,9 @@ fn of_task(verb: TaskVerb, body: &[u8]) -> Said<'_> {
         return Said::Result(result::to_legacy(body, method::TASKS_GET));
     };
     match (verb, task.status) {
-        (TaskVerb::Get | TaskVerb::Cancel, _) => Said::Result(Cow::Owned(tasks::to_legacy(body))),
+        (TaskVerb::Get | TaskVerb::Cancel | TaskVerb::Update, _) => {
+            Said::Result(Cow::Owned(tasks::to_legacy(body)))
+        }
         (TaskVerb::Result, Status::Completed) => {
             let result = task.result.map_or(&b"{}"[..], |at| at.of(body));
             let result = result::to_legacy(result, method::TOOLS_CALL);

@@ -1,9 +1,9 @@
 //! Calls: from the caller's bytes to the host, and back as this era has them.
 
-mod asking;
+pub(super) mod asking;
 mod brought;
 mod drive;
-mod written;
+pub(super) mod written;
 
 use std::sync::{Arc, Mutex};
 
@@ -14,6 +14,7 @@ use bowline_core::error::{CallError, Execution};
 use bowline_core::level::Level;
 use bowline_core::sync::lock;
 use bowline_wire::Message;
+use bowline_wire::era::meta::takes_tasks;
 use bowline_wire::mcp::code;
 use bytes::Bytes;
 use http::StatusCode;
@@ -24,6 +25,7 @@ use super::end::{End, Outcome, Wants};
 use super::parked::Parked;
 use super::read::Asked;
 use super::state;
+use super::tasks::{self, Attended};
 use crate::edge::body::{self, Answer};
 use crate::edge::mcp::call::{Ask, Asked as Named, read_params};
 use crate::edge::mcp::{accepts, error, outbox};
@@ -38,8 +40,10 @@ pub(in crate::edge) struct Calls {
     pub(in crate::edge) clients: Clients,
     /// The calls that wait for their callers.
     parked: Mutex<Parked<Arc<End>>>,
+    /// What is attended to on behalf of callers that ask how their tasks stand.
+    pub(super) attended: Attended,
     /// Tells this process from those before it.
-    boot: u64,
+    pub(super) boot: u64,
 }
 
 impl Default for Calls {
@@ -50,6 +54,7 @@ impl Default for Calls {
         Self {
             clients: Clients::default(),
             parked: Mutex::default(),
+            attended: Attended::default(),
             boot: u64::from_ne_bytes(boot),
         }
     }
@@ -63,6 +68,7 @@ impl Calls {
         for end in late {
             end.cancel();
         }
+        self.attended.sweep(now);
         for client in self.clients.sweep(now) {
             edge.host.session_ended(client);
         }
@@ -82,21 +88,42 @@ impl Calls {
 
 /// What is needed to tell the caller of one request what came of it, after the request is gone.
 #[derive(Debug)]
-struct Told {
-    edge: Arc<Edge>,
-    principal: Arc<Principal>,
-    scope: Scope,
-    ask: Ask,
+pub(super) struct Told {
+    pub(super) edge: Arc<Edge>,
+    pub(super) principal: Arc<Principal>,
+    pub(super) scope: Scope,
+    pub(super) ask: Ask,
     /// What was asked for.
-    subject: Subject,
-    params: Bytes,
+    pub(super) subject: Subject,
+    pub(super) params: Bytes,
     /// The id of the request.
-    id: Bytes,
+    pub(super) id: Bytes,
     /// Whether its caller takes streams.
     streams: bool,
+    /// Whether its caller takes tasks for answers.
+    pub(super) tasks: bool,
+    /// Whether it asks a server of the other era for a task.
+    makes_task: bool,
 }
 
 impl Told {
+    /// Takes what is needed from a request.
+    pub(super) fn of(asked: &Asked<'_>, ask: Ask, subject: Subject, params: Bytes) -> Self {
+        let caller = asked.caller;
+        Self {
+            edge: Arc::clone(caller.edge),
+            principal: Arc::clone(caller.principal),
+            scope: caller.scope.clone(),
+            ask,
+            subject,
+            params,
+            id: Bytes::copy_from_slice(asked.id()),
+            streams: accepts(caller.parts, "text/event-stream"),
+            tasks: takes_tasks(asked.capabilities.of(asked.params())),
+            makes_task: false,
+        }
+    }
+
     /// Tells the request from others of the same caller.
     fn digest(&self) -> [u8; 32] {
         let arguments = bowline_wire::object::field(&self.params, "arguments");
@@ -115,25 +142,14 @@ impl Told {
 
 /// Answers a request that a server answers.
 pub(super) async fn answer(asked: Asked<'_>, ask: Ask) -> Answer {
-    let id = Bytes::copy_from_slice(asked.id());
     let params = asked.message.params_span().map_or_else(Bytes::new, |at| {
         asked.message.bytes().slice(at.start..at.end)
     });
     let Some(named) = read_params(&params, ask) else {
-        let refused = error(Some(&id), code::INVALID_PARAMS, ask.missing());
+        let refused = error(Some(asked.id()), code::INVALID_PARAMS, ask.missing());
         return body::json(StatusCode::OK, refused);
     };
-    let caller = asked.caller;
-    let mut told = Told {
-        edge: Arc::clone(caller.edge),
-        principal: Arc::clone(caller.principal),
-        scope: caller.scope.clone(),
-        ask,
-        subject: named.subject.clone(),
-        params,
-        id,
-        streams: accepts(caller.parts, "text/event-stream"),
-    };
+    let mut told = Told::of(&asked, ask, named.subject.clone(), params);
     let brought = match brought::read(&told) {
         Ok(brought) => brought,
         Err(failed) => return told.failed(&failed),
@@ -154,7 +170,16 @@ pub(super) async fn answer(asked: Asked<'_>, ask: Ask) -> Answer {
 }
 
 /// Gives a request to the host, and its answer to the caller.
-async fn begin(asked: Asked<'_>, told: Told, named: Named, retried: bool) -> Answer {
+async fn begin(asked: Asked<'_>, mut told: Told, mut named: Named, retried: bool) -> Answer {
+    // Only a server that is told by the tool's definition makes tasks of the other era.
+    if let Some(params) = tasks::wanted(&told, named.makes_task) {
+        told.params = params;
+        let Some(again) = read_params(&told.params, told.ask) else {
+            return told.invalid(told.ask.missing());
+        };
+        named = again;
+        told.makes_task = named.makes_task;
+    }
     let caller = asked.caller;
     let edge = caller.edge;
     let meta = named.meta.map(|at| at.of(&told.params));
@@ -194,7 +219,7 @@ async fn begin(asked: Asked<'_>, told: Told, named: Named, retried: bool) -> Ans
     drive::first(told, end, round, running).await
 }
 
-fn client_of(asked: &Asked<'_>, told: &Told) -> Arc<Client> {
+pub(super) fn client_of(asked: &Asked<'_>, told: &Told) -> Arc<Client> {
     let info = asked.client_info.map(|at| at.of(asked.params()));
     let edge = &told.edge;
     edge.calls.clients.enter(
@@ -206,7 +231,7 @@ fn client_of(asked: &Asked<'_>, told: &Told) -> Arc<Client> {
 }
 
 /// Returns what a request says about being told and asked.
-fn wants(asked: &Asked<'_>, params: &Bytes, named: &Named) -> Wants {
+pub(super) fn wants(asked: &Asked<'_>, params: &Bytes, named: &Named) -> Wants {
     Wants {
         abilities: asked.abilities,
         level: asked.level,
@@ -223,7 +248,11 @@ async fn levelled(edge: &Edge, scope: &Scope, client: &Client, level: Level) {
 }
 
 /// Runs a call to its one end.
-async fn carry(edge: Arc<Edge>, call: Call, mut cancelled: oneshot::Receiver<()>) -> Outcome {
+pub(super) async fn carry(
+    edge: Arc<Edge>,
+    call: Call,
+    mut cancelled: oneshot::Receiver<()>,
+) -> Outcome {
     if let Subject::Resource(uri) = &call.subject
         && outbox::is_ours(uri)
     {

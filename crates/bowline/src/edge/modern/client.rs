@@ -98,7 +98,7 @@ impl Clients {
             table.push_out();
         }
         let client = Arc::new(Client {
-            key: sessions.fresh_key(),
+            key: sessions.new_key(),
             credential: Arc::clone(&principal.credential),
             used_ms: AtomicU64::new(now.0),
             level: AtomicU8::new(0),

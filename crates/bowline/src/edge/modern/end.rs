@@ -119,6 +119,16 @@ impl End {
         (end, round, cancelled)
     }
 
+    /// Numbers its questions from here on: keys of a task are never given twice.
+    pub(crate) fn number_from(&self, last: u64) {
+        self.state().last = last;
+    }
+
+    /// Takes what came of the call, where it is over.
+    pub(crate) fn take_outcome(&self) -> Option<Outcome> {
+        self.state().outcome.take()
+    }
+
     /// Begins a round in which the caller brings answers.
     pub(crate) fn again(self: &Arc<Self>, wants: Wants) -> Arc<Round> {
         let round = Arc::new(Round::new(wants, false, Arc::downgrade(self)));

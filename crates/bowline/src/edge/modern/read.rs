@@ -15,7 +15,7 @@ use crate::edge::body::{self, Answer};
 use crate::edge::mcp::Caller;
 
 /// The methods of this era that are answered here.
-const METHODS: [&str; 10] = [
+const METHODS: [&str; 13] = [
     method::DISCOVER,
     method::TOOLS_LIST,
     method::TOOLS_CALL,
@@ -26,6 +26,9 @@ const METHODS: [&str; 10] = [
     method::RESOURCES_READ,
     method::COMPLETION_COMPLETE,
     method::SUBSCRIPTIONS_LISTEN,
+    method::TASKS_GET,
+    method::TASKS_UPDATE,
+    method::TASKS_CANCEL,
 ];
 
 /// A request that passed every check.

@@ -124,7 +124,7 @@ impl Sessions {
     }
 
     /// Returns a key that tells one more caller from every other of this process.
-    pub(in crate::edge) fn fresh_key(&self) -> SessionKey {
+    pub(in crate::edge) fn new_key(&self) -> SessionKey {
         SessionKey(self.next_key.fetch_add(1, Ordering::Relaxed))
     }
 
@@ -308,7 +308,7 @@ impl Sessions {
     }
 
     fn begin(&self, id: &Arc<str>, terms: Terms, issued_s: u64, clock: &dyn Clock) -> Arc<Session> {
-        let key = self.fresh_key();
+        let key = self.new_key();
         let at = Beginning {
             now: clock.now(),
             unix_ms: clock.unix_ms(),

@@ -9,7 +9,7 @@ use crate::harness::{Gateway, fixture};
 fn a_call_that_waited_in_a_killed_gateway_is_lost_and_never_run_again() {
     let dir = tempfile::tempdir().unwrap();
     let ledger = dir.path().join("ledger");
-    let args = ["--ledger", ledger.to_str().unwrap()];
+    let args = ["--era", "legacy", "--ledger", ledger.to_str().unwrap()];
     let mut gateway = Gateway::up(&fixture("one", &args));
     gateway.wait_for("one", "ready");
     let arguments = json!({"key": "once"});

@@ -110,19 +110,43 @@ fn several_rounds(caller: &Caller) {
 
 #[test]
 fn a_stdio_server_asks_a_caller_without_a_session() {
-    walk(&Gateway::up(&fixture("one", &[])));
+    walk(&Gateway::up(&fixture("one", &["--era", "legacy"])));
 }
 
 #[test]
 fn a_server_over_http_asks_a_caller_without_a_session() {
-    let served = Served::start(&[]);
+    let served = Served::start(&["--era", "legacy"]);
     let config = format!("[servers.one]\nurl = {}\n", json!(served.url));
     walk(&Gateway::up(&config));
 }
 
 #[test]
+fn what_a_server_asks_at_once_is_asked_at_once() {
+    let gateway = Gateway::up(&fixture("one", &["--era", "legacy"]));
+    gateway.wait_for("one", "ready");
+    let caller = Caller::of(&gateway, "/mcp");
+    let asked = caller.call("one__multi_input", &json!({}));
+    let questions = asked["result"]["inputRequests"].as_object().unwrap();
+    // Under the names that its server gave them.
+    let keys: Vec<_> = questions.keys().map(String::as_str).collect();
+    assert_eq!(keys, ["first", "second"], "{asked}");
+    // One of them is answered; the other is asked again.
+    let given = json!({"second": said("two")});
+    let again = caller.again("one__multi_input", &json!({}), given, &state_of(&asked));
+    let left = again["result"]["inputRequests"].as_object().unwrap();
+    assert_eq!(left.keys().collect::<Vec<_>>(), ["first"], "{again}");
+    let given = json!({"first": said("one"), "second": said("three")});
+    let done = caller.again("one__multi_input", &json!({}), given, &state_of(&again));
+    let heard = text(&done);
+    assert!(
+        heard.contains("one") && heard.contains("two") && !heard.contains("three"),
+        "{heard}"
+    );
+}
+
+#[test]
 fn what_was_not_answered_is_asked_again() {
-    let gateway = Gateway::up(&fixture("one", &[]));
+    let gateway = Gateway::up(&fixture("one", &["--era", "legacy"]));
     gateway.wait_for("one", "ready");
     let caller = Caller::of(&gateway, "/servers/one/mcp");
     let arguments = json!({"key": "again"});
@@ -142,7 +166,7 @@ fn what_was_not_answered_is_asked_again() {
 
 #[test]
 fn a_caller_that_cannot_be_asked_is_told_what_is_missing() {
-    let gateway = Gateway::up(&fixture("one", &[]));
+    let gateway = Gateway::up(&fixture("one", &["--era", "legacy"]));
     gateway.wait_for("one", "ready");
     let mut caller = Caller::of(&gateway, "/mcp");
     caller.capabilities = json!({"elicitation": {"form": {}}});
@@ -160,7 +184,7 @@ fn a_caller_that_cannot_be_asked_is_told_what_is_missing() {
 
 #[test]
 fn who_closes_the_stream_takes_the_call_back() {
-    let gateway = Gateway::up(&fixture("one", &[]));
+    let gateway = Gateway::up(&fixture("one", &["--era", "legacy"]));
     gateway.wait_for("one", "ready");
     let caller = Caller::of(&gateway, "/mcp");
     // In the first round, and in one that brings answers.

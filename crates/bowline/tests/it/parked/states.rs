@@ -14,7 +14,7 @@ fn refused(answer: &Value, execution: &str) {
 
 #[test]
 fn a_state_that_was_changed_stolen_or_used_runs_nothing() {
-    let config = fixture("one", &[])
+    let config = fixture("one", &["--era", "legacy"])
         + "[roles.all]\nallow = [\"one.*\"]\n[principals.bob]\nrole = \"all\"\n";
     let gateway = Gateway::up(&config);
     gateway.wait_for("one", "ready");
@@ -72,7 +72,7 @@ fn a_state_that_was_changed_stolen_or_used_runs_nothing() {
 
 #[test]
 fn a_revoked_token_takes_its_waiting_calls_with_it() {
-    let config = fixture("one", &[])
+    let config = fixture("one", &["--era", "legacy"])
         + "[roles.all]\nallow = [\"one.*\"]\n[principals.bob]\nrole = \"all\"\n";
     let gateway = Gateway::up(&config);
     gateway.wait_for("one", "ready");

@@ -48,21 +48,42 @@ pub(super) fn park(told: &Told, end: &Arc<End>) -> Option<Vec<u8>> {
 
 /// Writes what is open now; `None` where nothing is.
 fn write(end: &End, state: &str) -> Option<Vec<u8>> {
+    let open = open(end);
+    let asks: Vec<_> = open.iter().map(Open::ask).collect();
+    (!asks.is_empty()).then(|| input::required(&asks, Some(state)))
+}
+
+/// A question that waits for its answer, as this era asks it.
+#[derive(Debug)]
+pub(in crate::edge::modern) struct Open {
+    key: String,
+    method: String,
+    params: Option<Vec<u8>>,
+}
+
+impl Open {
+    /// Returns it as it is written.
+    pub(in crate::edge::modern) fn ask(&self) -> Ask<'_> {
+        Ask {
+            key: &self.key,
+            method: &self.method,
+            params: self.params.as_deref(),
+        }
+    }
+}
+
+/// Returns the questions that are open now.
+pub(in crate::edge::modern) fn open(end: &End) -> Vec<Open> {
     let mut open = Vec::new();
     end.each_open(|key, request| {
         let method = object::text(request, "method").unwrap_or_default();
         let params = object::field(request, "params").map(|at| at.of(request));
         let params = params.map(|params| input::question_to_modern(&method, params).into_owned());
-        open.push((key.to_owned(), method.into_owned(), params));
+        open.push(Open {
+            key: key.to_owned(),
+            method: method.into_owned(),
+            params,
+        });
     });
-    if open.is_empty() {
-        return None;
-    }
-    let asks = open.iter().map(|(key, method, params)| Ask {
-        key,
-        method,
-        params: params.as_deref(),
-    });
-    let asks: Vec<_> = asks.collect();
-    Some(input::required(&asks, Some(state)))
+    open
 }

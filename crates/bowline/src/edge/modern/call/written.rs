@@ -9,6 +9,7 @@ use bowline_core::error::CallError;
 use bowline_wire::era::error as era_error;
 use bowline_wire::era::input::{self, Ask, Required};
 use bowline_wire::era::result::{Completing, ResultKind, kind, to_modern};
+use bowline_wire::era::tasks::{Task, created_to_modern};
 use bowline_wire::jsonrpc::write_error;
 use bowline_wire::mcp::{code, method};
 use bowline_wire::object;
@@ -24,11 +25,12 @@ use crate::edge::mcp::{error, result};
 use crate::edge::modern::result::info_of;
 use crate::edge::modern::state::{self, State};
 use crate::edge::modern::status;
+use crate::edge::modern::tasks::{self, TASKS, id};
 
 /// An answer with what HTTP says beside it.
 #[derive(Debug)]
-pub(super) struct Written {
-    pub(super) answer: Bytes,
+pub(in crate::edge::modern) struct Written {
+    pub(in crate::edge::modern) answer: Bytes,
     status: StatusCode,
     /// Set where the call was one too many.
     too_much: Option<TooMuch>,
@@ -43,8 +45,14 @@ impl Written {
         }
     }
 
+    /// Says that parameters cannot be read.
+    pub(in crate::edge::modern) fn of_invalid(told: &Told, text: &str) -> Self {
+        let refused = error(Some(&told.id), code::INVALID_PARAMS, text);
+        Self::with(StatusCode::OK, refused)
+    }
+
     /// Answers a request with this and nothing before it.
-    pub(super) fn alone(self) -> Answer {
+    pub(in crate::edge::modern) fn alone(self) -> Answer {
         let mut answer = body::json(self.status, self.answer);
         let seconds = self.too_much.and_then(TooMuch::seconds);
         if let Some(seconds) = seconds {
@@ -57,23 +65,23 @@ impl Written {
 
 impl Told {
     /// Answers parameters that cannot be read.
-    pub(super) fn invalid(&self, text: &str) -> Answer {
+    pub(in crate::edge::modern) fn invalid(&self, text: &str) -> Answer {
         let refused = error(Some(&self.id), code::INVALID_PARAMS, text);
         body::json(StatusCode::OK, refused)
     }
 
     /// Answers that there is no answer.
-    pub(super) fn failed(&self, failed: &CallError) -> Answer {
+    pub(in crate::edge::modern) fn failed(&self, failed: &CallError) -> Answer {
         self.failure(failed).alone()
     }
 
     /// Writes a result of this era.
-    pub(super) fn result(&self, whole: &[u8]) -> Written {
+    pub(in crate::edge::modern) fn result(&self, whole: &[u8]) -> Written {
         Written::with(StatusCode::OK, result(&self.id, whole))
     }
 
     /// Writes what came of a call.
-    pub(super) fn outcome(&self, end: &End, outcome: Outcome) -> Written {
+    pub(in crate::edge::modern) fn outcome(&self, end: &End, outcome: Outcome) -> Written {
         // A server that had to ask and could not has not done what was wanted.
         if let Some(ability) = end.lacking()
             && outcome.as_ref().map_or(true, has_failed)
@@ -92,6 +100,11 @@ impl Told {
     fn answered(&self, end: &End, reply: Reply) -> Written {
         let inside = reply.answer.slice(reply.body_at.clone());
         if reply.era == Era::Legacy {
+            if self.makes_task
+                && let Some(made) = created_to_modern(&inside)
+            {
+                return self.made(end, &made);
+            }
             let info = info_of(&self.edge, &self.scope);
             let known = Completing {
                 server_info: Some(&info),
@@ -101,9 +114,10 @@ impl Told {
         }
         match kind(&inside) {
             ResultKind::InputRequired => self.carried(&inside),
+            ResultKind::Task => self.made(end, &inside),
             // What was answered under the id of an earlier request.
             _ if end.handle().is_some() => self.result(&inside),
-            ResultKind::Complete | ResultKind::Task | ResultKind::Unknown | ResultKind::Absent => {
+            ResultKind::Complete | ResultKind::Unknown | ResultKind::Absent => {
                 Written::with(StatusCode::OK, reply.answer)
             }
         }
@@ -130,8 +144,27 @@ impl Told {
         self.result(&replace(inside, at, &literal))
     }
 
+    /// Writes a result that names a new task, under an id that says whose it is.
+    fn made(&self, end: &End, result: &[u8]) -> Written {
+        let sealed = Task::read(result).and_then(|task| {
+            let (host, who) = (&self.edge.host, &self.principal.name);
+            let made = host.task_made(who, end.client().key, &task.id)?;
+            let seal = self.edge.sessions.sealing();
+            let sealed = id::seal(seal, who, self.edge.calls.boot, &made)?;
+            let mut literal = Vec::new();
+            write_string(&mut literal, &sealed);
+            Some(replace(result, task.id_at, &literal))
+        });
+        if let Some(whole) = sealed {
+            return self.result(&whole);
+        }
+        let text = "the server made a task that cannot be named";
+        let refused = error(Some(&self.id), code::INTERNAL, text);
+        Written::with(StatusCode::OK, refused)
+    }
+
     /// Writes an error of a server.
-    fn refused(&self, end: &End, reply: &Reply) -> Written {
+    pub(in crate::edge::modern) fn refused(&self, end: &End, reply: &Reply) -> Written {
         let inside = reply.answer.slice(reply.body_at.clone());
         if reply.era == Era::Modern {
             let status = era_error::code_of(&inside).map_or(StatusCode::OK, status::of);
@@ -141,6 +174,10 @@ impl Told {
             && self.can_be_asked()
         {
             return self.addresses(end, &addresses);
+        }
+        // A tool that only runs as a task is of no use to who takes none.
+        if !self.tasks && tasks::is_required(self) {
+            return self.lacks(TASKS);
         }
         let uri = (self.ask == Asks::Resource).then(|| self.subject.name().as_ref());
         let inside = era_error::to_modern(&inside, uri);
@@ -186,6 +223,11 @@ impl Told {
             Ability::ElicitationUrl => br#"{"elicitation":{"url":{}}}"#,
             Ability::Roots => br#"{"roots":{}}"#,
         };
+        self.lacks(wanted)
+    }
+
+    /// Refuses a request that needs these capabilities, which its client did not declare.
+    pub(in crate::edge::modern) fn lacks(&self, wanted: &[u8]) -> Written {
         let data = [b"{\"requiredCapabilities\":", wanted, b"}"].concat();
         let text = "the client did not declare a capability that this request needs";
         let mut out = Vec::new();
@@ -194,7 +236,7 @@ impl Told {
         Written::with(status::of(number), out.into())
     }
 
-    fn failure(&self, failed: &CallError) -> Written {
+    pub(in crate::edge::modern) fn failure(&self, failed: &CallError) -> Written {
         let answer = errors::answer(&self.id, failed);
         let too_much = TooMuch::of(failed);
         let plain = || {

@@ -1,0 +1,364 @@
+//! Tasks of callers without a session: how they stand, what they ask, and their end.
+
+pub(super) mod attended;
+pub(super) mod id;
+
+use std::sync::Arc;
+
+use bowline_core::call::{Body, Call, Reply, Subject, TaskVerb};
+use bowline_core::caller::CallerEnd;
+use bowline_core::era::{Era, Stateless};
+use bowline_core::error::CallError;
+use bowline_core::tasks::MadeBy;
+use bowline_host::catalog::Found;
+use bowline_wire::era::error as era_error;
+use bowline_wire::era::meta::takes_tasks;
+use bowline_wire::era::result::{Completing, to_modern};
+use bowline_wire::era::tasks::{self, Came, Status, Task};
+use bowline_wire::mcp::method;
+use bowline_wire::object;
+use bowline_wire::splice::{replace, write_string};
+use bytes::Bytes;
+
+use super::call::written::Written;
+use super::call::{Told, client_of, wants};
+use super::end::{End, Outcome};
+use super::read::Asked;
+use super::result::info_of;
+use crate::edge::body::Answer;
+use crate::edge::mcp::call::{Ask, Asked as Named, read_params};
+use id::TaskId;
+
+pub(super) use attended::Attended;
+
+/// The capability of clients that take tasks for answers.
+pub(super) const TASKS: &[u8] = br#"{"extensions":{"io.modelcontextprotocol/tasks":{}}}"#;
+
+/// What acknowledges a request and says nothing else.
+const ACKNOWLEDGED: &[u8] = br#"{"resultType":"complete"}"#;
+
+/// What a tool of a server of the other era says of running as a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Support {
+    Forbidden,
+    Optional,
+    Required,
+}
+
+/// Reads what is said of the tool that is called, where its server is of the other era.
+fn support(told: &Told) -> Option<Support> {
+    if told.ask != Ask::Tool {
+        return None;
+    }
+    let catalog = told.edge.host.catalog();
+    let Found::Route(route) = catalog.find(&told.scope, &told.subject) else {
+        return None;
+    };
+    let offer = catalog.offer(&route.server)?;
+    // A server of this era decides by itself.
+    if object::field(&offer.initialize, "supportedVersions").is_some() {
+        return None;
+    }
+    let item = offer
+        .tools
+        .items
+        .iter()
+        .find(|item| item.route.name == route.name)?;
+    let execution = object::field(&item.plain, "execution")?.of(&item.plain);
+    match object::text(execution, "taskSupport")?.as_ref() {
+        "required" => Some(Support::Required),
+        "optional" => Some(Support::Optional),
+        _ => Some(Support::Forbidden),
+    }
+}
+
+/// Whether the tool that is called runs as a task only.
+pub(super) fn is_required(told: &Told) -> bool {
+    support(told) == Some(Support::Required)
+}
+
+/// Returns the parameters with or without the wish for a task, where they must be others: in this
+/// era nobody says such a wish, and servers of the other one do nothing without.
+pub(super) fn wanted(told: &Told, says: bool) -> Option<Bytes> {
+    let wants = told.tasks && matches!(support(told), Some(Support::Optional | Support::Required));
+    if !wants && !says {
+        return None;
+    }
+    let mut out = Vec::with_capacity(told.params.len() + 16);
+    out.push(b'{');
+    if wants {
+        out.extend_from_slice(b"\"task\":{}");
+    }
+    for (key, at) in object::fields(&told.params) {
+        if key == "task" {
+            continue;
+        }
+        if out.len() > 1 {
+            out.push(b',');
+        }
+        write_string(&mut out, &key);
+        out.push(b':');
+        out.extend_from_slice(at.of(&told.params));
+    }
+    out.push(b'}');
+    Some(out.into())
+}
+
+/// One request about a task.
+struct Request<'a> {
+    asked: Asked<'a>,
+    told: Told,
+    /// The id as its caller has it.
+    sealed: String,
+    task: TaskId,
+    /// Stands for the caller while its server is asked.
+    end: Arc<End>,
+}
+
+/// Answers a request about a task.
+pub(super) async fn answer(asked: Asked<'_>, verb: TaskVerb) -> Answer {
+    let params = asked.message.params_span().map_or_else(Bytes::new, |at| {
+        asked.message.bytes().slice(at.start..at.end)
+    });
+    let ask = Ask::Task(verb);
+    let named = read_params(&params, ask);
+    let subject = match &named {
+        Some(named) => named.subject.clone(),
+        None => Subject::Task {
+            id: "".into(),
+            verb,
+        },
+    };
+    let caller = asked.caller;
+    let mut told = Told::of(&asked, ask, subject, params);
+    if !takes_tasks(asked.capabilities.of(asked.params())) {
+        return told.lacks(TASKS).alone();
+    }
+    let Some(named) = named else {
+        return told.invalid(ask.missing());
+    };
+    let sealed = named.subject.name().as_ref().to_owned();
+    let boot = caller.edge.calls.boot;
+    let seal = caller.edge.sessions.sealing();
+    let Some(task) = id::open(seal, &told.principal.name, boot, &sealed) else {
+        return told.failed(&unknown(&sealed));
+    };
+    let mut literal = Vec::new();
+    write_string(&mut literal, &task.inner);
+    let at = bowline_wire::Span {
+        start: named.name_at.start,
+        end: named.name_at.end,
+    };
+    told.params = replace(&told.params, at, &literal).into();
+    told.subject = Subject::Task {
+        id: Arc::clone(&task.inner),
+        verb,
+    };
+    let client = client_of(&asked, &told);
+    let by = MadeBy {
+        server: &task.server,
+        tool: &task.tool,
+        link: task.link,
+    };
+    let host = &caller.edge.host;
+    host.adopt_task(&told.principal.name, client.key, by, &task.inner);
+    let (end, _, _cancelled) = End::new(client, wants(&asked, &told.params, &named));
+    let request = Request {
+        asked,
+        told,
+        sealed,
+        task,
+        end,
+    };
+    let written = match verb {
+        TaskVerb::Get | TaskVerb::Result => request.get().await,
+        TaskVerb::Update => request.update().await,
+        TaskVerb::Cancel => request.cancel().await,
+    };
+    written.alone()
+}
+
+fn unknown(id: &str) -> CallError {
+    CallError::UnknownTask { task: id.into() }
+}
+
+impl Request<'_> {
+    /// Asks the server of the task.
+    async fn call(&self, verb: TaskVerb) -> Outcome {
+        match self.to_call(verb, &self.end) {
+            Some(call) => self.told.edge.host.call(&call).await,
+            None => Err(unknown(&self.sealed)),
+        }
+    }
+
+    fn to_call(&self, verb: TaskVerb, end: &Arc<End>) -> Option<Call> {
+        let told = &self.told;
+        let Named {
+            subject, name_at, ..
+        } = read_params(&told.params, Ask::Task(verb))?;
+        Some(Call {
+            principal: Arc::clone(&told.principal),
+            scope: told.scope.clone(),
+            subject,
+            params: told.params.clone(),
+            name_at,
+            makes_task: false,
+            progress_at: None,
+            id: told.id.clone(),
+            deadline: None,
+            caller: Some(Arc::clone(end) as Arc<dyn CallerEnd>),
+            trace: None,
+            run: None,
+            key: None,
+            stateless: Some(Box::new(Stateless {
+                claims: None,
+                retried: false,
+            })),
+        })
+    }
+
+    async fn get(&self) -> Written {
+        let reply = match self.call(TaskVerb::Get).await {
+            Ok(reply) => reply,
+            Err(failed) => return self.told.failure(&failed),
+        };
+        let inside = reply.answer.slice(reply.body_at.clone());
+        match (reply.body, reply.era) {
+            (Body::Error, _) => self.told.refused(&self.end, &reply),
+            (Body::Result, Era::Modern) => self.told.result(&self.named(&inside)),
+            (Body::Result, Era::Legacy) => self.stands(&inside).await,
+        }
+    }
+
+    /// Puts the caller's id of the task in the place of its server's.
+    fn named(&self, task: &[u8]) -> Vec<u8> {
+        let Some(read) = Task::read(task) else {
+            return task.to_vec();
+        };
+        let mut literal = Vec::new();
+        write_string(&mut literal, &self.sealed);
+        replace(task, read.id_at, &literal)
+    }
+
+    /// Says how a task of a server of the other era stands, with what it came to or asks.
+    async fn stands(&self, task: &[u8]) -> Written {
+        let Some(status) = Task::read(task).map(|task| task.status) else {
+            return self.told.result(&self.named(task));
+        };
+        let whole = match status {
+            Status::Completed | Status::Failed => {
+                let outcome = match self.attended_outcome() {
+                    Some(outcome) => outcome,
+                    None => self.call(TaskVerb::Result).await,
+                };
+                self.came(task, outcome)
+            }
+            Status::InputRequired => {
+                let requests = self.attend().await;
+                let came = match &requests {
+                    Some(requests) => Came::Questions(requests),
+                    None => Came::Nothing,
+                };
+                let task = tasks::to_modern(task, came);
+                // Nothing is asked that the caller could answer yet.
+                match requests {
+                    Some(_) => task,
+                    None => in_status(&task, Status::Working),
+                }
+            }
+            Status::Working | Status::Cancelled => tasks::to_modern(task, Came::Nothing),
+        };
+        self.told.result(&self.named(&whole))
+    }
+
+    /// Writes a task that is over with what it came to. A tool that says that it failed has
+    /// answered, which in the other era may count as a failure of the task.
+    fn came(&self, task: &[u8], outcome: Outcome) -> Vec<u8> {
+        match outcome {
+            Ok(Reply {
+                answer,
+                body_at,
+                body: Body::Result,
+                ..
+            }) => {
+                let info = info_of(&self.told.edge, &self.told.scope);
+                let known = Completing {
+                    server_info: Some(&info),
+                    hint: None,
+                };
+                let inside = answer.get(body_at).unwrap_or_default();
+                let result = to_modern(inside, method::TOOLS_CALL, &known);
+                in_status(
+                    &tasks::to_modern(task, Came::Result(&result)),
+                    Status::Completed,
+                )
+            }
+            Ok(reply) => {
+                let inside = reply.answer.get(reply.body_at).unwrap_or_default();
+                let error = era_error::to_modern(inside, None);
+                in_status(&tasks::to_modern(task, Came::Error(&error)), Status::Failed)
+            }
+            Err(failed) => {
+                let answer = self.told.failure(&failed).answer;
+                let at = object::field(&answer, "error");
+                let error = at.map_or(&b"{}"[..], |at| at.of(&answer));
+                in_status(&tasks::to_modern(task, Came::Error(error)), Status::Failed)
+            }
+        }
+    }
+
+    async fn update(&self) -> Written {
+        let answers = object::field(&self.told.params, "inputResponses");
+        let answers = answers.map(|at| at.of(&self.told.params));
+        let Some(answers) = answers.filter(|answers| answers.starts_with(b"{")) else {
+            return Written::of_invalid(&self.told, "tasks/update needs an object inputResponses");
+        };
+        if self.answered(answers) {
+            return self.told.result(ACKNOWLEDGED);
+        }
+        match self.call(TaskVerb::Update).await {
+            Ok(reply) if reply.era == Era::Modern => self.passed(&reply),
+            // Servers of the other era know no such request; but they know the task, or not.
+            Ok(_) => self.acknowledged(self.call(TaskVerb::Get).await),
+            Err(failed) => self.told.failure(&failed),
+        }
+    }
+
+    async fn cancel(&self) -> Written {
+        match self.call(TaskVerb::Cancel).await {
+            Ok(reply) if reply.era == Era::Modern => self.passed(&reply),
+            Ok(reply) if reply.body == Body::Result => self.told.result(ACKNOWLEDGED),
+            // One that is over already cannot be ended, which is nothing to complain of.
+            Ok(_) => self.acknowledged(self.call(TaskVerb::Get).await),
+            Err(failed) => self.told.failure(&failed),
+        }
+    }
+
+    /// Passes on what a server of this era answered.
+    fn passed(&self, reply: &Reply) -> Written {
+        match reply.body {
+            Body::Error => self.told.refused(&self.end, reply),
+            Body::Result => {
+                let inside = reply.answer.slice(reply.body_at.clone());
+                self.told.result(&self.named(&inside))
+            }
+        }
+    }
+
+    /// Acknowledges where the server knows the task.
+    fn acknowledged(&self, found: Outcome) -> Written {
+        match found {
+            Ok(reply) if reply.body == Body::Result => self.told.result(ACKNOWLEDGED),
+            Ok(reply) => self.told.refused(&self.end, &reply),
+            Err(failed) => self.told.failure(&failed),
+        }
+    }
+}
+
+/// Writes a task in another status.
+fn in_status(task: &[u8], status: Status) -> Vec<u8> {
+    let Some(at) = object::field(task, "status") else {
+        return task.to_vec();
+    };
+    replace(task, at, format!("\"{}\"", status.as_str()).as_bytes())
+}

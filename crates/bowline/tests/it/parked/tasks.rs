@@ -1,0 +1,181 @@
+//! Tasks of callers without a session, over servers of both eras.
+
+use serde_json::{Value, json};
+
+use super::{Caller, state_of};
+use crate::harness::served::Served;
+use crate::harness::{Gateway, fixture};
+
+/// A client that takes tasks for answers.
+fn taking(gateway: &Gateway) -> Caller {
+    let mut caller = Caller::of(gateway, "/mcp");
+    caller.capabilities["extensions"] = json!({"io.modelcontextprotocol/tasks": {}});
+    caller
+}
+
+/// Checks a result that names a task, and returns its id.
+fn id_of(answer: &Value) -> String {
+    let result = &answer["result"];
+    assert_eq!(result["resultType"], "task", "{answer}");
+    for key in ["status", "createdAt", "lastUpdatedAt"] {
+        assert!(result[key].is_string(), "{answer}");
+    }
+    assert!(result.get("ttlMs").is_some() && result.get("ttl").is_none());
+    result["taskId"].as_str().unwrap().to_owned()
+}
+
+fn get(caller: &Caller, id: &str) -> Value {
+    let answer = caller.request("tasks/get", json!({ "taskId": id }));
+    let result = &answer["result"];
+    assert_eq!(result["resultType"], "complete", "{answer}");
+    assert_eq!(result["taskId"], *id, "{answer}");
+    result.clone()
+}
+
+/// Asks until the task stands like this.
+fn until(caller: &Caller, id: &str, status: &str) -> Value {
+    let mut last = Value::Null;
+    crate::harness::eventually(&format!("it is {status}"), || {
+        last = get(caller, id);
+        last["status"] == status
+    });
+    last
+}
+
+fn code(answer: &Value) -> i64 {
+    answer["error"]["code"]
+        .as_i64()
+        .unwrap_or_else(|| panic!("{answer}"))
+}
+
+/// What holds over every server.
+fn walk(gateway: &Gateway) {
+    gateway.wait_for("one", "ready");
+    let caller = taking(gateway);
+    ends(&caller);
+    cancels(&caller);
+    strangers(gateway, &caller);
+}
+
+fn ends(caller: &Caller) {
+    let made = caller.call(
+        "one__test_task_required",
+        &json!({"ms": 20, "message": "done"}),
+    );
+    let id = id_of(&made);
+    let over = until(caller, &id, "completed");
+    assert_eq!(over["result"]["content"][0]["text"], "done", "{over}");
+    // A tool that says that it failed has answered; an error of the protocol has not.
+    let id = id_of(&caller.call("one__failing_job", &json!({})));
+    let over = until(caller, &id, "completed");
+    assert_eq!(over["result"]["isError"], true, "{over}");
+    let id = id_of(&caller.call("one__protocol_error_job", &json!({})));
+    let over = until(caller, &id, "failed");
+    assert_eq!(over["error"]["code"], -32603, "{over}");
+    assert!(over.get("result").is_none(), "{over}");
+}
+
+fn cancels(caller: &Caller) {
+    let made = caller.call("one__slow_compute", &json!({"seconds": 600}));
+    let id = id_of(&made);
+    assert_eq!(get(caller, &id)["status"], "working");
+    for _ in 0..2 {
+        let answer = caller.request("tasks/cancel", json!({ "taskId": id }));
+        assert_eq!(answer["result"]["resultType"], "complete", "{answer}");
+        assert!(answer["result"].get("taskId").is_none(), "{answer}");
+        until(caller, &id, "cancelled");
+    }
+    let nothing = json!({ "taskId": id, "inputResponses": {"nobody": {}} });
+    let answer = caller.request("tasks/update", nothing);
+    assert_eq!(answer["result"]["resultType"], "complete", "{answer}");
+}
+
+fn strangers(gateway: &Gateway, caller: &Caller) {
+    let id = id_of(&caller.call("one__slow_compute", &json!({"seconds": 600})));
+    let mut cannot = caller.clone();
+    cannot.capabilities = json!({});
+    let params = json!({ "taskId": id });
+    let refused = cannot.ask(&json!(1), "tasks/get", params.clone());
+    assert_eq!(refused.status, 400);
+    let error = &refused.json()["error"];
+    assert_eq!(error["code"], -32021, "{error}");
+    let needed = &error["data"]["requiredCapabilities"]["extensions"];
+    assert!(
+        needed["io.modelcontextprotocol/tasks"].is_object(),
+        "{error}"
+    );
+    let refused = cannot.call("one__test_task_required", &json!({}));
+    assert_eq!(code(&refused), -32021, "{refused}");
+    let made = gateway.cli(&[
+        "token",
+        "create",
+        "--principal",
+        "bob",
+        "--role",
+        "all",
+        "--json",
+    ]);
+    let made: Value = serde_json::from_slice(&made.stdout).unwrap();
+    let bob = caller.with_token(made["token"].as_str().unwrap());
+    let forged = json!({ "taskId": format!("{id}A") });
+    for method in ["tasks/get", "tasks/cancel"] {
+        assert_eq!(code(&bob.request(method, params.clone())), -32602);
+        assert_eq!(code(&caller.request(method, forged.clone())), -32602);
+    }
+    assert_eq!(get(caller, &id)["status"], "working");
+    for removed in ["tasks/result", "tasks/list"] {
+        let gone = caller.ask(&json!(1), removed, params.clone());
+        assert_eq!(gone.status, 404, "{removed}");
+    }
+}
+
+fn config(era: &str) -> String {
+    let role = "[roles.all]\nallow = [\"one.*\"]\n[principals.bob]\nrole = \"all\"\n";
+    fixture("one", &["--era", era]) + role
+}
+
+#[test]
+fn tasks_of_a_legacy_server_are_those_of_the_extension() {
+    walk(&Gateway::up(&config("legacy")));
+}
+
+#[test]
+fn tasks_of_a_modern_server_have_ids_of_their_caller() {
+    let gateway = Gateway::up(&config("modern"));
+    walk(&gateway);
+    let caller = taking(&gateway);
+    let made = caller.call("one__confirm_delete", &json!({"filename": "f"}));
+    let id = id_of(&made);
+    let asked = until(&caller, &id, "input_required");
+    let question = &asked["inputRequests"]["confirm"];
+    assert_eq!(question["method"], "elicitation/create", "{asked}");
+    let yes = json!({"action": "accept", "content": {"confirm": true}});
+    let update = json!({ "taskId": id, "inputResponses": {"confirm": yes} });
+    let answer = caller.request("tasks/update", update);
+    assert_eq!(answer["result"]["resultType"], "complete", "{answer}");
+    until(&caller, &id, "completed");
+    // A question before the task begins is one like any other.
+    let asked = caller.call("one__test_tool_with_task", &json!({}));
+    let name = json!({"user_name": {"action": "accept", "content": {"name": "x"}}});
+    let made = caller.again(
+        "one__test_tool_with_task",
+        &json!({}),
+        name,
+        &state_of(&asked),
+    );
+    until(&caller, &id_of(&made), "completed");
+}
+
+#[test]
+fn a_task_is_found_again_after_a_restart() {
+    let served = Served::start(&["--era", "modern"]);
+    let config = format!("[servers.one]\nurl = {}\n", json!(served.url));
+    let mut gateway = Gateway::up(&config);
+    gateway.wait_for("one", "ready");
+    let made = taking(&gateway).call("one__test_task_required", &json!({"ms": 20}));
+    let id = id_of(&made);
+    gateway.restart_after_kill();
+    gateway.wait_for("one", "ready");
+    let over = until(&taking(&gateway), &id, "completed");
+    assert_eq!(over["result"]["content"][0]["text"], "Task completed");
+}
