@@ -5,3 +5,4 @@ mod delivery;
 mod identity;
 mod rig;
 mod serving;
+mod whole;
