@@ -13,5 +13,6 @@ pub(crate) mod discover;
 pub(crate) mod listen;
 pub(crate) mod params;
 pub(crate) mod rounds;
+mod tasks;
 
 pub use listen::Filter;

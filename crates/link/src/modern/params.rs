@@ -8,7 +8,9 @@ use bowline_core::era::Era;
 use bowline_core::level::Level;
 use bowline_wire::Span;
 use bowline_wire::era::meta::{self, NO_PARAMS, Stamp, Tasks};
+use bowline_wire::era::tasks::is_wanted;
 use bowline_wire::era::{Change, applied};
+use bowline_wire::mcp::method;
 use bowline_wire::object::fields;
 use bowline_wire::splice::{replace, write_string};
 use bytes::Bytes;
@@ -39,7 +41,7 @@ pub(super) fn to_round(
     let params = request.params.take();
     let params = params.unwrap_or_else(|| Bytes::from_static(NO_PARAMS));
     let stamp = Stamp {
-        capabilities: &meta::capabilities(abilities, Tasks::NotTaken),
+        capabilities: &meta::capabilities(abilities, tasks(&request.method, &params)),
         client_info: &info(client),
         log_level: level,
         more: b"",
@@ -76,6 +78,18 @@ pub(crate) fn taken_out(text: &[u8], at: Span, key: &str) -> Bytes {
     }
     left.push(b'}');
     replace(text, at, &left).into()
+}
+
+/// Whether a task is taken for an answer: where the caller wants one, and where it asks of one.
+fn tasks(method: &str, params: &[u8]) -> Tasks {
+    let is_wanted = match method {
+        method::TOOLS_CALL => is_wanted(params),
+        method => method.starts_with("tasks/"),
+    };
+    match is_wanted {
+        true => Tasks::Taken,
+        false => Tasks::NotTaken,
+    }
 }
 
 /// Returns who the gateway is, as an object.

@@ -9,8 +9,10 @@ use bowline_core::caller::Abilities;
 use bowline_core::error::Execution;
 use bowline_core::pending::Sent;
 use bowline_wire::era::result::{self, ResultKind};
+use bowline_wire::mcp::method;
 use tokio::time::timeout_at;
 
+use super::tasks::{self, Asking};
 use super::{ask, params};
 use crate::desk::{ASKED_MAX, now};
 use crate::link::{Answer, LinkError, NoAnswer, Request};
@@ -32,6 +34,16 @@ where
     F: FnMut(Request) -> S + Send,
     S: Future<Output = Result<Answer, LinkError>> + Send,
 {
+    let of_task = Asking {
+        server,
+        client,
+        request: &request,
+    };
+    match &*request.method {
+        method::TASKS_RESULT => return tasks::result(of_task, &mut once).await,
+        method::TASKS_CANCEL => return tasks::cancel(of_task, &mut once).await,
+        _ => {}
+    }
     let Some(caller) = request.caller.clone() else {
         params::to_modern(&mut request, client, Abilities::default());
         let answer = once(request).await?;
@@ -89,7 +101,7 @@ fn asks(answer: &Answer) -> Result<bool, LinkError> {
 }
 
 /// What keeps a later round from being sent does not undo the rounds before it.
-fn begun(error: LinkError) -> LinkError {
+pub(super) fn begun(error: LinkError) -> LinkError {
     match error {
         LinkError::Closed(exit) => LinkError::Lost(exit),
         LinkError::Timeout { sent: Sent::No } => LinkError::Timeout {
