@@ -28,6 +28,7 @@ mod stdio;
 mod table;
 mod token;
 mod up;
+mod visit;
 mod worker;
 
 #[cfg(test)]
@@ -167,6 +168,7 @@ pub fn run(command: &Command, context: &mut Context) -> Result<Exit, Failure> {
         Command::Outbox { command } => outbox::run(command, context),
         Command::Worker { command } => worker::run(command, context),
         Command::Executor { command } => executor::run(command, context),
+        Command::Visit(asked) => visit::run(asked, context),
         Command::Version => version(context),
         // Both are run before anything is set up for a command.
         Command::Fixture(_) | Command::Reaper(_) => Err(Failure::usage("run it as a program")),

@@ -1,6 +1,7 @@
 //! What all servers offer: an immutable snapshot, built when a server's lists change and read on
 //! every call.
 
+mod definition;
 pub(crate) mod introduction;
 pub(crate) mod keep;
 mod kind;

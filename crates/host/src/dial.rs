@@ -129,7 +129,7 @@ impl<S: Spawner> RealDial<S> {
         &self,
         server: &ServerSpec,
         remote: &RemoteSpec,
-        (owner, _speaks): (Option<Arc<dyn CallerEnd>>, Speaks),
+        (owner, speaks): (Option<Arc<dyn CallerEnd>>, Speaks),
         deadline: Instant,
     ) -> Result<Dialled, ConnectError> {
         let spec = HttpSpec {
@@ -137,7 +137,7 @@ impl<S: Spawner> RealDial<S> {
             url: remote.url.clone(),
             transport: remote.transport,
             credentials: Arc::clone(&remote.credentials),
-            speaks: Speaks::Auto,
+            speaks,
             owner,
             limits: HttpLimits {
                 in_flight_max: in_flight_max(self.http_limits.in_flight_max, server),
@@ -187,17 +187,4 @@ impl<S: Spawner + std::fmt::Debug> Dial for RealDial<S> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_link_takes_more_requests_than_its_server_may_have_calls() {
-        for (limit, calls_max, expect) in [(256, 256, 320), (256, 1, 256), (1_024, 5_000, 5_064)] {
-            let spec = ServerSpec {
-                calls_max,
-                ..ServerSpec::new("s", "s")
-            };
-            assert_eq!(in_flight_max(limit, &spec), expect);
-        }
-    }
-}
+mod tests;

@@ -226,3 +226,22 @@ async fn sec_30_a_guard_keeps_a_result_from_its_caller_and_from_what_is_remember
         "{unknown}"
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_question_or_a_task_is_not_held_against_the_schema_of_its_tool() {
+    let (world, host) = host(spec("s"), server()).await;
+    let wrong = r#""structuredContent":{"count":"1"}"#;
+    for (kind, fine) in [
+        ("input_required", true),
+        ("task", true),
+        ("complete", false),
+    ] {
+        let result = format!(r#"{{"resultType":"{kind}","taskId":"t","content":[],{wrong}}}"#);
+        world
+            .link("s")
+            .unwrap()
+            .follow(says(server(), "bad", &result));
+        let outcome = host.call(call("s__bad", "{}")).await;
+        assert_eq!(outcome.is_ok(), fine, "{kind}");
+    }
+}

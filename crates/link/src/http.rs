@@ -160,7 +160,11 @@ impl Dialing<'_> {
         let info = match talk.discover(self.deadline).await.map_err(Failure::Link)? {
             Found::Modern(info) => info,
             Found::Refused { code, message } => return Err(Failure::Refused { code, message }),
-            Found::Legacy => return Ok(None),
+            Found::Legacy => {
+                let leaving = Arc::clone(&talk).leave();
+                self.spawner.spawn("link.leave", Box::pin(leaving));
+                return Ok(None);
+            }
         };
         starting.0 = None;
         let listener = Arc::new(Listener::default());

@@ -93,11 +93,16 @@ pub(crate) fn answer(request: &Request, body: Body, text: &str) -> Answer {
     let id = String::from_utf8_lossy(&request.reply_id);
     let start = format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"{key}\":");
     let body_at: Range<usize> = start.len()..start.len() + text.len();
+    // Only in one era do results say what they are.
+    let era = match body == Body::Result && text.contains("\"resultType\"") {
+        true => Era::Modern,
+        false => Era::Legacy,
+    };
     Answer {
         bytes: format!("{start}{text}}}").into(),
         body,
         body_at,
-        era: Era::Legacy,
+        era,
     }
 }
 

@@ -220,6 +220,9 @@ pub enum Command {
     },
     /// Be a test MCP server
     Fixture(crate::fixture::Args),
+    /// Walk through the MCP server at an address as a client would
+    #[command(name = "__visit", hide = true)]
+    Visit(Visit),
     /// Print the version
     Version,
     /// Reap the children of one server
@@ -297,6 +300,14 @@ pub struct Passed {
         value_name = "ARGS"
     )]
     pub args: Vec<OsString>,
+}
+
+/// Options of `__visit`.
+#[derive(Args, Clone, Debug)]
+pub struct Visit {
+    /// Where the server is
+    #[arg(value_name = "URL")]
+    pub address: String,
 }
 
 /// Options of `call`.

@@ -41,6 +41,7 @@ mod modern;
 mod old_sse;
 mod outbox;
 mod own_links;
+mod parked;
 mod peers;
 mod pins;
 mod props;

@@ -3,6 +3,7 @@
 mod again;
 mod leaving;
 mod offers;
+mod whole;
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;

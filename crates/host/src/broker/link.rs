@@ -7,6 +7,7 @@
 mod acquainted;
 mod ear;
 mod following;
+mod introduced;
 pub(super) mod menu;
 
 use std::collections::BTreeSet;
@@ -22,8 +23,7 @@ use bowline_core::pending::Sent;
 use bowline_core::sync::lock;
 use bowline_core::time::Now;
 use bowline_link::{
-    Answer, BoxFuture, ConnectError, Exit, Link, LinkError, LinkEvent, Request, Revision,
-    ServerInfo,
+    Answer, BoxFuture, ConnectError, Exit, Link, LinkError, LinkEvent, Request, ServerInfo,
 };
 use bowline_wire::broker::{self, Arguments, Ask, Context, From, SessionEvent, Told};
 use bowline_wire::mcp::{code, method};
@@ -36,8 +36,9 @@ use tokio::time::{Instant, timeout_at};
 
 use self::ear::Ear;
 use self::following::{Following, ware};
+use self::introduced::{introduced, of_tools};
 use self::menu::Menu;
-use crate::broker::{Errand, ErrandError, Hears, Remote, Ware};
+use crate::broker::{Errand, ErrandError, Hears, Remote};
 use crate::inprocess::{Waiting, error, result};
 use crate::ports::Clock;
 use crate::spec::{PeerSpec, Side};
@@ -45,14 +46,6 @@ use crate::supervisor::Dialled;
 use crate::tasks::Tasks;
 
 pub(crate) use acquainted::Acquainted;
-
-/// What a server of a peer says of itself that offers its tools alone.
-const INITIALIZE: &str = concat!(
-    r#"{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true}},"#,
-    r#""serverInfo":{"name":"peer","version":""#,
-    env!("CARGO_PKG_VERSION"),
-    r#""}}"#,
-);
 
 /// Events that may wait to be read. Changes of lists wait beside them, all others are dropped.
 const EVENTS_MAX: usize = 64;
@@ -314,30 +307,6 @@ impl PeerLink {
     }
 }
 
-/// Says what a server is of which the tools are all that is known.
-fn of_tools(server: &Arc<str>) -> ServerInfo {
-    ServerInfo {
-        revision: Revision::LATEST_LEGACY,
-        initialize: Bytes::from_static(INITIALIZE.as_bytes()),
-        name: Arc::clone(server),
-        version: Arc::default(),
-    }
-}
-
-/// Says what a server is that told of itself.
-fn introduced(ware: &Ware) -> ServerInfo {
-    let initialize = &ware.initialize;
-    let itself = object::field(initialize, "serverInfo").map(|at| at.of(initialize));
-    let itself = itself.unwrap_or_default();
-    let text = |key| object::text(itself, key).unwrap_or_default().into();
-    ServerInfo {
-        revision: ware.revision,
-        initialize: initialize.clone(),
-        name: text("name"),
-        version: text("version"),
-    }
-}
-
 /// Returns the parameters with the name that the peer's server knows.
 fn renamed(request: &Request) -> Option<Bytes> {
     let params = request.params.clone()?;
@@ -386,40 +355,6 @@ fn refused(request: &Request, error: &[u8]) -> Answer {
         body_at: start..end,
         bytes: bytes.into(),
         era: Era::Legacy,
-    }
-}
-
-impl Hears for PeerLink {
-    fn hear(&self, session: Option<&str>, notification: Bytes) {
-        let said = object::text(&notification, "method");
-        let named = |key| {
-            let params = object::field(&notification, "params")?.of(&notification);
-            Some(Arc::from(&*object::text(params, key)?))
-        };
-        let event = match said.as_deref() {
-            Some(method::RESOURCES_UPDATED) => named("uri").map(|uri| LinkEvent::ResourceUpdated {
-                uri,
-                notification: notification.clone(),
-            }),
-            Some(method::TASKS_STATUS | method::TASKS_NOTIFICATION) => {
-                named("taskId").map(|task| LinkEvent::TaskStatus {
-                    task,
-                    notification: notification.clone(),
-                })
-            }
-            Some(method::MESSAGE | method::ELICITATION_COMPLETE) => {
-                let session = session.and_then(|name| self.acquainted.session(name));
-                session.map(|session| LinkEvent::Told {
-                    session,
-                    notification: notification.clone(),
-                })
-            }
-            Some(_) | None => None,
-        };
-        if let Some(event) = event {
-            // What finds no room is left out, as between any server and those who listen to it.
-            let _full = self.events.try_send(event);
-        }
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use bowline_core::cache::Hint;
+use bowline_core::era::Era;
 use bowline_core::name;
 use bowline_wire::span::Span;
 use bowline_wire::{era, object};
@@ -27,6 +28,8 @@ pub struct Listing {
     pub fingerprint: [u8; 32],
     /// How long it may be kept and by whom, where every server that is part of it says so.
     pub hint: Option<Hint>,
+    /// The result for callers of the legacy era, where some definition must differ for them.
+    pub legacy: Option<Bytes>,
 }
 
 impl Listing {
@@ -41,9 +44,35 @@ impl Listing {
     pub(crate) fn with(&self, result: Bytes) -> Self {
         Self {
             fingerprint: Sha256::digest(&result).into(),
+            legacy: match self.legacy {
+                Some(_) => legacy(&result, ListKind::Tools),
+                None => None,
+            },
             result,
             hint: self.hint,
         }
+    }
+
+    /// Returns the same list for callers of the legacy era.
+    #[must_use]
+    pub fn for_legacy(mut self) -> Self {
+        if let Some(legacy) = self.legacy.take() {
+            self.result = legacy;
+        }
+        self
+    }
+
+    /// Writes what differs for callers of the legacy era, where any of `items` is of the other.
+    pub(super) fn translated<'a>(
+        mut self,
+        kind: ListKind,
+        items: impl IntoIterator<Item = &'a Item>,
+    ) -> Self {
+        let is_modern = |item: &Item| item.era == Era::Modern;
+        if kind == ListKind::Tools && items.into_iter().any(is_modern) {
+            self.legacy = legacy(&self.result, kind);
+        }
+        self
     }
 
     pub(super) fn of(result: Bytes, hint: Option<Hint>) -> Self {
@@ -52,6 +81,7 @@ impl Listing {
             result,
             fingerprint,
             hint: keep::told(hint),
+            legacy: None,
         }
     }
 }
@@ -111,6 +141,15 @@ pub(super) fn is_whole(kind: ListKind, page: &Bytes) -> bool {
     is_list && object::field(page, "nextCursor").is_none()
 }
 
+/// Returns the era that pages are written in: only in one do they say what they are.
+pub(super) fn era(pages: &[Bytes]) -> Era {
+    let is_modern = |page: &Bytes| object::field(page, "resultType").is_some();
+    match pages.iter().any(is_modern) {
+        true => Era::Modern,
+        false => Era::Legacy,
+    }
+}
+
 /// Returns a page without what it says of itself in one era: whom it is shown to may be of the
 /// other, and what is said to all is said of all servers.
 pub(crate) fn plain(kind: ListKind, page: &Bytes) -> Bytes {
@@ -124,16 +163,29 @@ pub(crate) fn plain(kind: ListKind, page: &Bytes) -> Bytes {
     }
 }
 
+/// Returns a list of tools with those definitions written anew that callers of the legacy era
+/// would refuse; nothing where there are none.
+fn legacy(list: &[u8], kind: ListKind) -> Option<Bytes> {
+    let at = object::field(list, kind.member())?;
+    let mut changes: Vec<era::Change> = Vec::new();
+    for item in object::items(at.of(list)) {
+        let item = item.shift(at.start);
+        let written = era::result::tool_to_legacy(item.of(list));
+        changes.extend(written.map(|text| (item, text)));
+    }
+    (!changes.is_empty()).then(|| era::applied(list, &mut changes).into())
+}
+
 /// Writes a list of `items`, each as `one` writes it.
 pub(super) fn write<'a>(
     kind: ListKind,
-    items: impl IntoIterator<Item = &'a Item>,
+    items: impl IntoIterator<Item = &'a Item> + Clone,
     one: impl Fn(&Item, &mut Vec<u8>),
     hint: Option<Hint>,
 ) -> Listing {
     let mut result = format!("{{\"{}\":[", kind.member()).into_bytes();
     let mut stale = Vec::new();
-    for (nth, item) in items.into_iter().enumerate() {
+    for (nth, item) in items.clone().into_iter().enumerate() {
         if nth > 0 {
             result.push(b',');
         }
@@ -141,7 +193,8 @@ pub(super) fn write<'a>(
         stale.push(item.age == Age::LastKnown);
     }
     result.extend_from_slice(b"]}");
-    Listing::of(result.into(), hint).marked(kind, &stale)
+    let list = Listing::of(result.into(), hint).marked(kind, &stale);
+    list.translated(kind, items)
 }
 
 /// Merges one list of all servers under the visible names.
@@ -233,6 +286,49 @@ fn resolve_uris(kind: ListKind, offers: &mut BTreeMap<Arc<str>, Arc<Offer>>) {
         }
         for item in &mut Arc::make_mut(offer).shelf_mut(kind).items {
             item.visible = visible(item);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Mirroring;
+    use super::*;
+
+    fn listing(page: &str) -> Listing {
+        let pages = crate::catalog::Pages::from(|kind| match kind {
+            ListKind::Tools => Some(vec![Bytes::copy_from_slice(page.as_bytes())]),
+            _ => None,
+        });
+        let rules = (&BTreeMap::new(), Mirroring::Idle);
+        let offer = Offer::new(&"s".into(), &Bytes::from_static(b"{}"), &pages, rules, None);
+        let offers = [Arc::new(offer)];
+        let all = merge(ListKind::Tools, offers.iter());
+        assert_eq!(
+            all.legacy.is_some(),
+            offers[0].tools.listing.legacy.is_some()
+        );
+        offers[0].tools.listing.clone()
+    }
+
+    #[test]
+    fn callers_of_the_older_era_are_shown_no_schema_that_they_refuse() {
+        let odd = r#"{"name":"a","inputSchema":{"type":"object"},"outputSchema":{"type":"array"}}"#;
+        let even = r#"{"name":"a","inputSchema":{"type":"object"}}"#;
+        let modern = format!(r#"{{"tools":[{odd}],"resultType":"complete"}}"#);
+        let list = listing(&modern);
+        assert_eq!(list.result, format!(r#"{{"tools":[{odd}]}}"#));
+        let legacy = list.for_legacy();
+        assert_eq!(legacy.result, format!(r#"{{"tools":[{even}]}}"#));
+        // Nothing to translate, or not ours to: a server of the same era.
+        for page in [
+            format!(r#"{{"tools":[{even}],"resultType":"complete"}}"#),
+            format!(r#"{{"tools":[{odd}]}}"#),
+        ] {
+            let list = listing(&page);
+            assert_eq!(list.legacy, None);
+            let result = list.result.clone();
+            assert_eq!(list.for_legacy().result, result);
         }
     }
 }

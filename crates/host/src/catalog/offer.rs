@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use bowline_core::cache::Hint;
 use bowline_core::call::{Effect, Route};
+use bowline_core::era::Era;
 use bowline_core::name;
 use bowline_core::template::Template;
-use bowline_wire::canonical::canonical;
 use bowline_wire::era::mirror::{self, BadMirror};
 use bowline_wire::object;
 use bowline_wire::scan::{self, Keys};
@@ -15,8 +15,8 @@ use bowline_wire::span::Span;
 use bowline_wire::splice::{Edit, Edited, write_string};
 use bytes::Bytes;
 use foldhash::fast::RandomState;
-use sha2::{Digest as _, Sha256};
 
+use super::definition::{digest, hinted};
 use super::listing::{self, Listing};
 use super::mark::{Marks, mark};
 use super::widened::widened;
@@ -114,6 +114,8 @@ pub struct Item {
     name_at: Span,
     /// Its place in the server's own order.
     nth: usize,
+    /// The era it is written in.
+    pub(super) era: Era,
     /// Whether its server serves.
     pub(super) age: Age,
 }
@@ -220,6 +222,7 @@ impl Shelf {
         let mut names = HashSet::new();
         let mut withheld = 0;
         let mut unusable = Vec::new();
+        let era = listing::era(pages);
         for definition in pages.iter().flat_map(|page| listing::read(kind, page)) {
             let read = Item::read(kind, server, definition, rules);
             let read = read.map(|item| item.mirrored(kind));
@@ -236,7 +239,7 @@ impl Shelf {
                         || matches!(kind, ListKind::Resources | ListKind::Templates) =>
                 {
                     let nth = items.len();
-                    let item = Item { nth, ..item };
+                    let item = Item { nth, era, ..item };
                     // Whoever judges tools puts their marks on; marks are nobody else's to write.
                     items.push(match kind {
                         ListKind::Tools => item,
@@ -272,7 +275,9 @@ impl Shelf {
         let listing = match &self.page {
             Some(page) if withdrawn.is_empty() && items.iter().all(is_as_written) => {
                 let stale = items.iter().map(|item| item.age == Age::LastKnown);
-                Listing::of(page.clone(), self.hint).marked(kind, &stale.collect::<Vec<_>>())
+                let list = Listing::of(page.clone(), self.hint);
+                let list = list.marked(kind, &stale.collect::<Vec<_>>());
+                list.translated(kind, &items)
             }
             _ => listing::write(kind, &items, Item::write_definition, self.hint),
         };
@@ -412,6 +417,7 @@ impl Item {
             definition,
             name_at,
             nth: 0,
+            era: Era::Legacy,
             age: Age::Live,
         })
     }
@@ -473,24 +479,5 @@ impl Item {
             }],
         }
         .write(out);
-    }
-}
-
-/// Hashes a definition so that the order of its members and the space between them do not count.
-fn digest(definition: &[u8]) -> [u8; 32] {
-    match canonical(definition) {
-        Ok(text) => Sha256::digest(&text).into(),
-        // A member that comes twice deeper inside: as it is written, then.
-        Err(_) => Sha256::digest(definition).into(),
-    }
-}
-
-/// What a server says of its tool. A hint: nothing unsafe may rest on it alone.
-fn hinted(definition: &[u8], key: &str) -> Option<bool> {
-    let annotations = object::field(definition, "annotations")?.of(definition);
-    match object::field(annotations, key)?.of(annotations) {
-        b"true" => Some(true),
-        b"false" => Some(false),
-        _ => None,
     }
 }

@@ -85,7 +85,9 @@ impl Key {
 impl View {
     fn bytes(&self) -> usize {
         match self {
-            Self::List(list) => list.result.len(),
+            Self::List(list) => {
+                list.result.len() + list.legacy.as_ref().map_or(0, bytes::Bytes::len)
+            }
             Self::Introduction(own) => {
                 own.capabilities.len() + own.instructions.as_ref().map_or(0, bytes::Bytes::len)
             }
@@ -156,6 +158,7 @@ mod tests {
             result: Bytes::from(vec![b' '; bytes]),
             fingerprint: [0; 32],
             hint: None,
+            legacy: None,
         })
     }
 

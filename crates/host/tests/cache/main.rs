@@ -9,6 +9,7 @@
 
 mod flights;
 mod kept;
+mod modern;
 mod stale;
 mod whose;
 

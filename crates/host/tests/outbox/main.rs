@@ -7,6 +7,7 @@
     reason = "tests"
 )]
 
+mod asking;
 mod broken;
 mod care;
 mod chaos;

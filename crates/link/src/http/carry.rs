@@ -9,6 +9,7 @@ use http::StatusCode;
 use tokio::time::{Instant, sleep};
 
 use super::client::{Response, Wait};
+use super::discover;
 use super::refusal::{self, Content};
 use super::road::{Parcel, Verb, trouble};
 use super::session::Held;
@@ -150,8 +151,16 @@ impl Talk {
                 Form::Streamable | Form::Sse => body,
                 Form::Stateless => addressed(status, body, id),
             };
-            if is_answer(&body, id) && self.take(body.clone(), Some(id)) {
-                return Ok(());
+            if is_answer(&body, id) {
+                let own = !self.has_caller(id);
+                if self.take(body.clone(), Some(id)) {
+                    // What we ask ourselves is written as was agreed on, so that the server is
+                    // another one by now. What callers write proves nothing.
+                    if own && self.form != Form::Stateless && discover::is_modern_error(&body) {
+                        self.lose();
+                    }
+                    return Ok(());
+                }
             }
             return Err(refusal::refusal_of(status, &response.headers, &body).into());
         }

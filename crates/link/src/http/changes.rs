@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bowline_core::call::Body;
 use bowline_core::era::Era;
+use bowline_core::error::Class;
 use bowline_core::pending::Sent;
 use bowline_wire::mcp::method;
 use bowline_wire::{Kind, Message, object};
@@ -12,9 +13,8 @@ use tokio::sync::oneshot;
 use tokio::time::timeout_at;
 
 use super::carry::{self, is_message};
-use super::client::{Response, Wait};
 use super::refusal::{self, Content};
-use super::road::{Parcel, trouble};
+use super::road::trouble;
 use super::stream::{Ended, Resume, Stream};
 use super::talk::Talk;
 use crate::desk::Events;
@@ -47,8 +47,13 @@ impl Ear for Talk {
             let ended = ended.unwrap_or(Err(LinkError::Timeout {
                 sent: Sent::Perhaps,
             }));
-            if let Err(LinkError::Unreachable(_)) = ended {
-                talk.lose();
+            match &ended {
+                Err(LinkError::Unreachable(_)) => talk.lose(),
+                // What carries requests is away, and the server with it.
+                Err(LinkError::Elsewhere(failure)) if failure.class == Class::Unavailable => {
+                    talk.lose();
+                }
+                Ok(_) | Err(_) => {}
             }
             ended
         });
@@ -113,20 +118,10 @@ impl Talk {
     }
 
     async fn open_changes(&self, id: u64, request: Request) -> Result<Opening, LinkError> {
+        let deadline = request.deadline;
         let verb = self.verb(id, request)?;
         let held = Arc::clone(&self.session.borrow());
-        let parcel = Parcel {
-            to: &self.endpoint,
-            verb: &verb,
-            held: &held,
-            last_event: None,
-        };
-        let wait = Wait {
-            connect: None,
-            first_byte: None,
-            leaving: &|| {},
-        };
-        let mut response: Response = self.road.send(parcel, wait).await?;
+        let mut response = self.send(&held, None, &verb, deadline).await?;
         let bytes_max = self.spec.limits.body_bytes_max;
         let status = response.status;
         match refusal::content(&response.headers) {

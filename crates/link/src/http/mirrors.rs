@@ -12,14 +12,25 @@ use bowline_wire::splice::write_string;
 use bytes::Bytes;
 use tokio::time::Instant;
 
+use super::discover::found;
 use super::labels;
 use super::talk::Talk;
 use crate::desk::Change;
 use crate::link::{Answer, LinkError, Request};
+use crate::modern::discover::Found;
 use crate::modern::params;
 
 /// Pages of the list of tools that are looked through for one.
 const PAGES_MAX: usize = 64;
+
+/// What is to be done with the answer to a request.
+enum Kind {
+    /// The headers may be refused, and the request is sent again.
+    Labelled(Box<Request>),
+    /// It says whether the server is still the one that was met.
+    Discover,
+    Other,
+}
 
 impl Talk {
     /// Sends a request of the modern era and waits for its answer. A server that says that the
@@ -29,14 +40,26 @@ impl Talk {
         self: &Arc<Self>,
         request: Request,
     ) -> impl Future<Output = Result<Answer, LinkError>> + Send {
-        let labelled = request.method == method::TOOLS_CALL;
-        let again = labelled.then(|| Box::new(request.clone()));
+        let kind = match &*request.method {
+            method::TOOLS_CALL => Kind::Labelled(Box::new(request.clone())),
+            method::DISCOVER => Kind::Discover,
+            _ => Kind::Other,
+        };
         let asking = Box::pin(self.request(request));
         async move {
-            let answer = asking.await?;
-            match again {
-                Some(again) if is_mismatch(&answer) => Box::pin(self.relabel(*again, answer)).await,
-                _ => Ok(answer),
+            let answer = asking.await;
+            match (kind, answer) {
+                (Kind::Labelled(again), Ok(answer)) if is_mismatch(&answer) => {
+                    Box::pin(self.relabel(*again, answer)).await
+                }
+                (Kind::Discover, answer) => {
+                    if matches!(found(&answer), Some(Found::Legacy)) {
+                        // It keeps sessions by now, and is to be met anew.
+                        self.lose();
+                    }
+                    answer
+                }
+                (Kind::Labelled(_) | Kind::Other, answer) => answer,
             }
         }
     }

@@ -83,7 +83,7 @@ impl Held {
         let _ = timeout_at(self.listened_until, heard).await;
     }
 
-    fn new(id: Option<HeaderValue>, revision: Revision) -> Self {
+    pub(super) fn new(id: Option<HeaderValue>, revision: Revision) -> Self {
         let mut common = Self::none().delete;
         // Not known to the first revision, and no harm there.
         let revision = HeaderValue::from_static(revision.as_str());

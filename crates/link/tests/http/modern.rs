@@ -6,6 +6,7 @@ use super::*;
 use crate::server::{Seen, result};
 
 mod calls;
+mod changed;
 mod changes;
 mod found;
 mod labels;

@@ -37,6 +37,7 @@ pub(super) async fn answer(
     let host = &caller.edge.host;
     host.shown_to(caller.principal, caller.scope).await;
     let list = caller.edge.host.view(caller.principal, caller.scope, kind);
+    let list = list.for_legacy();
     session.knows(kind, list.fingerprint);
     match page_of(&list, kind, cursor) {
         Some(page) => result(id, &page),
@@ -121,6 +122,7 @@ mod tests {
             ),
             fingerprint: [7; 32],
             hint: None,
+            legacy: None,
         }
     }
 

@@ -6,7 +6,8 @@ use super::Peers;
 use super::afar::{Codex, OFFICE, Office};
 use super::conformance::conforms;
 use crate::harness::served::Served;
-use crate::harness::{Gateway, fixture};
+use crate::harness::worker::Worker;
+use crate::harness::{Gateway, eventually, fixture};
 use proxy::Proxy;
 
 /// Where the suite meets the one server of the gateway, whose names stay as they are there.
@@ -22,6 +23,8 @@ enum Road {
     HttpThere,
     /// Codex does.
     Codex,
+    /// A worker has it.
+    Worker,
 }
 
 /// Who may call the gateway.
@@ -72,6 +75,12 @@ fn the_suite_passes_over_http_through_a_codex_exec_server() {
     through(test, &Road::Codex, &Auth::Token);
 }
 
+#[test]
+fn the_suite_passes_through_a_worker() {
+    let test = "the_suite_passes_through_a_worker";
+    through(test, &Road::Worker, &Auth::Token);
+}
+
 fn through(test: &str, road: &Road, auth: &Auth) {
     let needed: &[&str] = match road {
         Road::Codex => &["/conformance", "/agents/codex"],
@@ -81,13 +90,14 @@ fn through(test: &str, road: &Road, auth: &Auth) {
         return;
     };
     let served = match road {
-        Road::Stdio | Road::StdioThere => None,
+        Road::Stdio | Road::StdioThere | Road::Worker => None,
         Road::Http | Road::HttpThere | Road::Codex => Some(Served::start(&[])),
     };
     let codex = matches!(road, Road::Codex).then(|| Codex::start(&peers));
     let mut config = match (&served, road) {
         (Some(served), _) => format!("[servers.fixture]\nurl = {:?}\n", served.url),
         (None, Road::StdioThere) => "[servers.fixture]\n".to_owned(),
+        (None, Road::Worker) => "[principals.worker]\noffers = [\"fixture\"]\n".to_owned(),
         (None, _) => fixture("fixture", &[]),
     };
     match (&codex, road) {
@@ -110,8 +120,22 @@ fn through(test: &str, road: &Road, auth: &Auth) {
             let allow = served.iter().map(|served| served.address().to_string());
             Some(Office::join(&gateway, None, &allow.collect::<Vec<_>>(), ""))
         }
-        Road::Stdio | Road::Http | Road::Codex => None,
+        Road::Stdio | Road::Http | Road::Codex | Road::Worker => None,
     };
+    let _worker = matches!(road, Road::Worker).then(|| {
+        let token = gateway.token_for("worker", "nothing");
+        let worker = Worker::join(
+            &gateway,
+            &token,
+            &fixture("fixture", &[]),
+            &["--offer", "*"],
+        );
+        eventually("the server is in the hub", || {
+            let servers = gateway.api("/api/v1/servers");
+            servers["servers"] != serde_json::json!([])
+        });
+        worker
+    });
     gateway.wait_for("fixture", "ready");
     match auth {
         Auth::Nobody => conforms(&peers, &format!("http://{}{PATH}", gateway.address)),

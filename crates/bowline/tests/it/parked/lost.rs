@@ -1,0 +1,39 @@
+//! A gateway that dies between two rounds: the caller is told, and nothing runs twice.
+
+use serde_json::json;
+
+use super::{Caller, answers, said, state_of, text};
+use crate::harness::{Gateway, fixture};
+
+#[test]
+fn a_call_that_waited_in_a_killed_gateway_is_lost_and_never_run_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = dir.path().join("ledger");
+    let args = ["--ledger", ledger.to_str().unwrap()];
+    let mut gateway = Gateway::up(&fixture("one", &args));
+    gateway.wait_for("one", "ready");
+    let arguments = json!({"key": "once"});
+    let asked = Caller::of(&gateway, "/mcp").call("one__effect_asked", &arguments);
+    let state = state_of(&asked);
+    let given = answers(&asked["result"], |_, _| said("too late"));
+    gateway.restart_after_kill();
+    gateway.wait_for("one", "ready");
+    let caller = Caller::of(&gateway, "/mcp");
+    for _ in 0..3 {
+        let answer = caller.again("one__effect_asked", &arguments, given.clone(), &state);
+        let data = &answer["error"]["data"];
+        assert_eq!(data["code"], "input_lost", "{answer}");
+        assert_eq!(data["execution"], "unknown", "{answer}");
+        assert_eq!(data["retry"], "never", "{answer}");
+    }
+    let ran = std::fs::read_to_string(&ledger).unwrap();
+    let times = ran.lines().filter(|line| line.contains("once")).count();
+    assert_eq!(times, 1, "{ran}");
+    // Whoever wants it again says so, with a request of its own.
+    let asked = caller.call("one__effect_asked", &arguments);
+    let given = answers(&asked["result"], |_, _| said("in time"));
+    let done = caller.again("one__effect_asked", &arguments, given, &state_of(&asked));
+    assert!(text(&done).contains("in time"), "{done}");
+    let ran = std::fs::read_to_string(&ledger).unwrap();
+    assert_eq!(ran.lines().filter(|line| line.contains("once")).count(), 2);
+}

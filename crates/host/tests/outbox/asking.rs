@@ -1,0 +1,67 @@
+//! Writes whose servers ask for something first, or speak of work that goes on.
+
+use bowline_core::call::{Call, Origin};
+use bowline_core::era::{Era, Stateless};
+use bowline_link::Exit;
+use bowline_sim::{Act, Generation, Script, body, reaches};
+
+use crate::rig::{Rig, doing, is_queued, up, write};
+
+const ASKS: &str = r#"{"resultType":"input_required","requestState":"s"}"#;
+const TASK: &str = r#"{"resultType":"task","taskId":"t","status":"working"}"#;
+
+fn says(result: &str) -> Generation {
+    doing(Act::Says(result.to_owned()))
+}
+
+fn modern(call: Call) -> Call {
+    Call {
+        stateless: Some(Box::new(Stateless::default())),
+        ..call
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_that_is_answered_with_a_question_is_neither_done_nor_recorded() {
+    let rig = Rig::new(Script::always(says(ASKS))).await;
+    let asked = || modern(write("owner", "s__do", r#"{"n":1,"key":"k"}"#));
+    for _ in 0..2 {
+        let reply = rig.host.call(asked()).await.unwrap();
+        assert_eq!((reply.origin, reply.era), (Origin::Live, Era::Modern));
+        assert_eq!(body(&reply), ASKS);
+        assert!(rig.letters().await.is_empty());
+    }
+    // Its key is as free as before, and holds once the server has done it.
+    assert!(rig.world.change("s", up()));
+    let done = rig.host.call(asked()).await.unwrap();
+    assert_eq!(done.origin, Origin::Live);
+    let again = rig.host.call(asked()).await.unwrap();
+    assert_eq!(again.origin, Origin::Recorded);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_that_became_a_task_is_not_sent_again_under_its_key() {
+    let rig = Rig::new(Script::always(says(TASK))).await;
+    let asked = || modern(write("owner", "s__do", r#"{"n":1,"key":"k"}"#));
+    for origin in [Origin::Live, Origin::Recorded] {
+        let reply = rig.host.call(asked()).await.unwrap();
+        assert_eq!((reply.origin, reply.era), (origin, Era::Modern));
+        assert_eq!(body(&reply), TASK);
+    }
+    assert_eq!(rig.world.record().executions.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_queued_write_that_is_answered_with_a_question_is_a_dead_letter_that_says_so() {
+    let script = Script::always(up())
+        .then(Generation::fails("down"))
+        .then(says(ASKS));
+    let rig = Rig::new(script).await;
+    assert!(rig.world.kill("s", Exit::Signal(9)));
+    assert!(reaches(&rig.host, "s", "backoff").await);
+    is_queued(&rig.write_as("owner", r#"{"n":1,"key":"k"}"#).await.unwrap());
+    rig.drained().await;
+    let letters = rig.letters().await;
+    let said = format!("{letters:?}");
+    assert!(said.contains("nobody is there to answer"), "{said}");
+}
