@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: measures the gateway beside its floors, in one run, in interleaved pairs.
 
 mod broker;
+mod eras;
 mod executor;
 mod gates;
 mod goals;
@@ -30,9 +31,11 @@ const CALLERS_FLAT: usize = 16;
 const SESSIONS: usize = 1_000;
 /// The parts that need no other program.
 const GATES: &str = "gates";
+const ERAS: &str = "eras";
 const JOURNAL: &str = "journal";
 const PARTS: &[&str] = &[
     GATES,
+    ERAS,
     JOURNAL,
     "calls",
     "http",
@@ -80,11 +83,12 @@ pub(crate) fn run(root: &Path, rest: &[String]) -> Result<ExitCode> {
         .parts
         .iter()
         .map(String::as_str)
-        .partition(|part| [GATES, JOURNAL].contains(part));
+        .partition(|part| [GATES, ERAS, JOURNAL].contains(part));
     for part in alone {
         eprintln!("bench: {part}");
         let measured = match part {
             GATES => gates::measure(root, &mut report),
+            ERAS => eras::measure(root, &mut report),
             _ => journal::measure(root, &plan, &mut report),
         };
         if let Err(error) = measured {

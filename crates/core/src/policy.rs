@@ -239,13 +239,10 @@ impl Policy {
         all && principal.contexts.is_empty() && !profile && self.enabled.is_none()
     }
 
-    /// Whether everybody sees all there is, at every endpoint but that of a profile.
+    /// Whether it hides nothing from anybody who sees anything, but at the endpoint of a profile.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        self.otherwise == Otherwise::Allow
-            && self.roles.is_empty()
-            && self.contexts.is_empty()
-            && self.enabled.is_none()
+        self.roles.is_empty() && self.contexts.is_empty() && self.enabled.is_none()
     }
 
     /// Whether anything of a server may be seen, as far as can be said without knowing what it

@@ -14,15 +14,19 @@ use crate::process;
 /// Instructions are counted over the difference of so many calls, so that the start is left out.
 const CALLS: (u64, u64) = (1_000, 11_000);
 
-/// Builds and runs the example `gates` of the host; counts instructions where valgrind is there.
-pub(super) fn measure(root: &Path, report: &mut Report) -> Result<()> {
+/// Builds the example `gates` of the host.
+pub(super) fn build(root: &Path) -> Result<PathBuf> {
     let mut cargo = Command::new("cargo");
     cargo.args(["build", "--release", "--quiet", "--package", "bowline-host"]);
     process::show(cargo.args(["--example", "gates"]).current_dir(root))?;
     let targets =
         process::env("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-    let gates = targets.join("release/examples/gates");
+    Ok(targets.join("release/examples/gates"))
+}
 
+/// Builds and runs the example; counts instructions where valgrind is there.
+pub(super) fn measure(root: &Path, report: &mut Report) -> Result<()> {
+    let gates = build(root)?;
     let said = process::quiet(&mut Command::new(&gates))?;
     let said: Value = serde_json::from_str(said.trim()).context("what `gates` said")?;
     let nanos = |kind: &str| said.get(kind).and_then(Value::as_f64);
@@ -38,16 +42,18 @@ pub(super) fn measure(root: &Path, report: &mut Report) -> Result<()> {
         report.leave_out("gates, instructions", "valgrind is not installed");
         return Ok(());
     }
-    let per_call = |kind: &str| -> Result<f64> {
-        let (few, many) = CALLS;
-        let counted = instructions(&gates, kind, many)? - instructions(&gates, kind, few)?;
-        Ok(counted / (many - few) as f64)
-    };
-    let road = per_call("road")? - per_call("direct")?;
+    let road = per_call(&gates, "road")? - per_call(&gates, "direct")?;
     report.set("gates_instructions", Some(road));
-    let flat = per_call("many")? / per_call("ruled")?;
+    let flat = per_call(&gates, "many")? / per_call(&gates, "ruled")?;
     report.set("flat_rules_instructions", Some(flat));
     Ok(())
+}
+
+/// Counts the instructions of one call.
+pub(super) fn per_call(gates: &Path, kind: &str) -> Result<f64> {
+    let (few, many) = CALLS;
+    let counted = instructions(gates, kind, many)? - instructions(gates, kind, few)?;
+    Ok(counted / (many - few) as f64)
 }
 
 fn instructions(gates: &Path, kind: &str, calls: u64) -> Result<f64> {

@@ -54,6 +54,30 @@ pub(super) const GOALS: &[Goal] = &[
         "x",
     ),
     goal(
+        "to_modern_ratio",
+        "a session's call to a modern server against one to its like, in one process",
+        AtMost(2.0),
+        "x",
+    ),
+    goal(
+        "to_legacy_ratio",
+        "a modern call to a server with sessions against one to its like, in one process",
+        AtMost(2.0),
+        "x",
+    ),
+    goal(
+        "to_modern_instructions",
+        "the first of these in instructions",
+        AtMost(2.0),
+        "x",
+    ),
+    goal(
+        "to_legacy_instructions",
+        "the second of these in instructions",
+        AtMost(2.0),
+        "x",
+    ),
+    goal(
         "flat_rules",
         "a call with 10,000 tools and 1,000 roles against few",
         AtMost(1.1),

@@ -1,5 +1,8 @@
 //! Clients of the modern era: what is checked before a request counts, and what they are told.
 
+mod headers;
+mod hints;
+
 use serde_json::{Value, json};
 
 use crate::harness::modern::{MODERN, Modern};
@@ -12,7 +15,7 @@ fn gateway() -> Gateway {
 }
 
 /// The headers of a message, with one of them replaced, taken out or added.
-fn headers(client: &Modern<'_>, message: &Value, edit: Edit<'_>) -> Vec<(String, String)> {
+fn edited(client: &Modern<'_>, message: &Value, edit: Edit<'_>) -> Vec<(String, String)> {
     let mut headers = client.headers(message);
     let own = |name: &str| name.to_owned();
     match edit {
@@ -37,7 +40,7 @@ enum Edit<'a> {
 
 /// Sends a message with headers edited; returns the status and the code of the error, or 0.
 fn told(client: &Modern<'_>, message: &Value, edit: Edit<'_>) -> (u16, i64) {
-    let headers = headers(client, message, edit);
+    let headers = edited(client, message, edit);
     let headers: Vec<_> = headers.iter().map(|(k, v)| (&k[..], &v[..])).collect();
     let answer = client.send(message, &headers);
     if answer.body.is_empty() {
@@ -45,7 +48,7 @@ fn told(client: &Modern<'_>, message: &Value, edit: Edit<'_>) -> (u16, i64) {
     }
     let answered = answer.json();
     let error = &answered["error"];
-    if error.is_object() && message.get("id").is_some() && answer.status != 403 {
+    if error.is_object() && message.get("id").is_some() && ![401, 403].contains(&answer.status) {
         assert_eq!(answered["id"], message["id"], "{answered}");
     }
     (answer.status, error["code"].as_i64().unwrap_or_default())
@@ -156,7 +159,7 @@ fn faults_are_told_in_order_with_their_statuses_and_codes() {
         "server/discover",
         &json!({"_meta": {version: "v9"}}),
     );
-    let headers = headers(&client, &asked, strange);
+    let headers = edited(&client, &asked, strange);
     let headers: Vec<_> = headers.iter().map(|(k, v)| (&k[..], &v[..])).collect();
     let refused = client.send(&asked, &headers).json();
     let data = &refused["error"]["data"];
@@ -222,7 +225,7 @@ fn a_session_id_of_anybody_is_not_looked_at() {
     }
     let edit = Edit::Add("Last-Event-ID", "1-1");
     assert_eq!(told(&client, &list, edit), (200, 0));
-    let headers = headers(&client, &list, Edit::Add("Mcp-Session-Id", &other.id));
+    let headers = edited(&client, &list, Edit::Add("Mcp-Session-Id", &other.id));
     let headers: Vec<_> = headers.iter().map(|(k, v)| (&k[..], &v[..])).collect();
     assert_eq!(client.send(&list, &headers).header("mcp-session-id"), None);
 }

@@ -2,16 +2,22 @@
 
 use std::io::{self, BufRead as _, Write as _};
 
+use bowline_core::era::Era;
+use bowline_wire::mcp::meta;
 use serde_json::{Value, json};
 
-/// Serves until the input ends.
-pub(crate) fn serve() -> io::Result<()> {
+/// Serves one era until the input ends.
+pub(crate) fn serve(era: Era) -> io::Result<()> {
     let mut out = io::stdout().lock();
     for line in io::stdin().lock().lines() {
         let asked: Value = serde_json::from_str(&line?).unwrap_or_default();
         let Some(id) = asked.get("id") else { continue };
         let method = asked.get("method").and_then(Value::as_str);
-        let result = match method {
+        let mut result = match method {
+            Some("server/discover") => json!({
+                "supportedVersions": ["2026-07-28"],
+                "capabilities": {"tools": {}},
+            }),
             Some("initialize") => json!({
                 "protocolVersion": "2025-06-18",
                 "capabilities": {"tools": {}},
@@ -32,6 +38,10 @@ pub(crate) fn serve() -> io::Result<()> {
             }
             _ => json!({}),
         };
+        if era == Era::Modern {
+            result["resultType"] = json!("complete");
+            result["_meta"] = json!({meta::SERVER_INFO: {"name": "child", "version": "1"}});
+        }
         let answer = json!({"jsonrpc": "2.0", "id": id, "result": result});
         writeln!(out, "{answer}")?;
         out.flush()?;

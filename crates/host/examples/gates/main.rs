@@ -5,6 +5,7 @@
 //! number, does just that many of it, for those who count instructions.
 
 mod child;
+mod eras;
 mod null;
 
 use std::borrow::Cow;
@@ -15,6 +16,7 @@ use std::time::Duration;
 
 use bowline_core::budget::{Allowance, BudgetRule, RateRule};
 use bowline_core::call::{Call, Principal, Role, Scope, Subject};
+use bowline_core::era::{Era, Speaks};
 use bowline_core::policy::{Otherwise, Pattern, Policy, RoleRules};
 use bowline_host::audit::{self, Audit, Shows, Unaudited};
 use bowline_host::dial::{Eras, RealDial};
@@ -73,9 +75,15 @@ enum Kind {
     Live,
     /// As `Hit`, beside that child.
     LiveHit,
+    /// As `Live`, where caller and child are of the modern era.
+    Modern,
+    /// As `Live`, where only the child is.
+    ToModern,
+    /// As `Live`, where only the caller is.
+    ToLegacy,
 }
 
-const KINDS: [(&str, Kind); 11] = [
+const KINDS: [(&str, Kind); 14] = [
     ("direct", Kind::Direct),
     ("road", Kind::Road),
     ("audited", Kind::Audited),
@@ -87,6 +95,9 @@ const KINDS: [(&str, Kind); 11] = [
     ("many", Kind::Many),
     ("live", Kind::Live),
     ("live-hit", Kind::LiveHit),
+    ("modern", Kind::Modern),
+    ("to-modern", Kind::ToModern),
+    ("to-legacy", Kind::ToLegacy),
 ];
 
 impl Kind {
@@ -95,6 +106,17 @@ impl Kind {
             Self::Looked => "null__looked",
             Self::Kept | Self::Hit | Self::LiveHit => "null__kept",
             _ => "null__do",
+        }
+    }
+
+    /// Returns the eras of the caller and of the real child, where there is one.
+    fn eras(self) -> Option<(Era, Era)> {
+        match self {
+            Self::Live | Self::LiveHit => Some((Era::Legacy, Era::Legacy)),
+            Self::Modern => Some((Era::Modern, Era::Modern)),
+            Self::ToModern => Some((Era::Legacy, Era::Modern)),
+            Self::ToLegacy => Some((Era::Modern, Era::Legacy)),
+            _ => None,
         }
     }
 
@@ -122,14 +144,15 @@ impl Bench {
         let link = NullLink::offering(more);
         let (clock, tasks) = (SystemClock::start(), Tasks::default());
         let mut spec = ServerSpec::new("null", "null");
-        let dial: Arc<dyn Dial> = match kind {
-            Kind::Live | Kind::LiveHit => {
+        let dial: Arc<dyn Dial> = match kind.eras() {
+            Some((_, era)) => {
                 let mut child = ChildSpec::new(std::env::current_exe()?);
-                child.args = vec!["serve".into()];
+                child.args = vec!["serve".into(), era.as_str().into()];
                 spec.reach = Reach::Child(child);
+                spec.speaks = Speaks::Only(era);
                 real_dial(&tasks)?
             }
-            _ => Arc::new(NullDial(Arc::clone(&link))),
+            None => Arc::new(NullDial(Arc::clone(&link))),
         };
         let ports = Ports {
             dial,
@@ -166,7 +189,10 @@ impl Bench {
             host.set_policy(policy(roles));
         }
         let principal = Arc::new(Principal::new("caller", role));
-        let call = call(principal, kind.tool(), "{}");
+        let mut call = call(principal, kind.tool(), "{}");
+        if let Some((Era::Modern, _)) = kind.eras() {
+            eras::modernise(&mut call);
+        }
         // The first answer says that answers can be kept.
         let _first = host.call(&call).await;
         Ok(Self {
@@ -182,6 +208,7 @@ impl Bench {
     async fn run(&self, calls: u32) -> u32 {
         match self.kind {
             Kind::Direct => self.direct(calls).await,
+            Kind::ToModern | Kind::ToLegacy => self.translated(calls).await,
             kind if kind.is_fresh() => self.fresh(calls).await,
             _ => self.same(calls).await,
         }
@@ -192,6 +219,16 @@ impl Bench {
         for _ in 0..calls {
             let reply = self.host.call(black_box(&self.call)).await;
             answered += u32::from(black_box(reply).is_ok());
+        }
+        answered
+    }
+
+    async fn translated(&self, calls: u32) -> u32 {
+        let mut answered = 0;
+        for _ in 0..calls {
+            let reply = self.host.call(black_box(&self.call)).await;
+            let told = reply.map(|reply| eras::told(&self.call, &reply));
+            answered += u32::from(black_box(told).is_ok());
         }
         answered
     }
@@ -228,7 +265,7 @@ impl Bench {
                 trace: None,
                 key: None,
                 on_behalf: None,
-                era: bowline_core::era::Era::Legacy,
+                era: Era::Legacy,
                 mirrors: None,
             };
             let answer = self.link.request(request).await;
@@ -336,10 +373,10 @@ fn cpu_nanos() -> f64 {
     ran.tv_sec as f64 * 1e9 + ran.tv_nsec as f64
 }
 
-/// Measures all kinds in turn.
-async fn measure() -> std::io::Result<String> {
+/// Measures kinds in turn.
+async fn measure(kinds: &[(&'static str, Kind)]) -> std::io::Result<String> {
     let mut benches = Vec::new();
-    for (name, kind) in KINDS {
+    for (name, kind) in kinds.iter().copied() {
         benches.push((name, Bench::start(kind).await?, f64::INFINITY));
     }
     for _ in 0..ROUNDS {
@@ -354,11 +391,21 @@ async fn measure() -> std::io::Result<String> {
     Ok(format!("{{{}}}", all.join(",")))
 }
 
+/// Returns those kinds in which the eras of caller and server are looked at.
+fn eras() -> Vec<(&'static str, Kind)> {
+    let mut kinds = KINDS.to_vec();
+    kinds.retain(|(_, kind)| *kind != Kind::LiveHit && kind.eras().is_some());
+    kinds
+}
+
 fn main() -> std::io::Result<()> {
     let mut words = std::env::args().skip(1);
     let (kind, calls) = (words.next(), words.next());
     if kind.as_deref() == Some("serve") {
-        return child::serve();
+        return child::serve(match calls.as_deref() {
+            Some("modern") => Era::Modern,
+            _ => Era::Legacy,
+        });
     }
     let calls = calls.and_then(|calls| calls.parse().ok()).unwrap_or(CALLS);
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -371,7 +418,8 @@ fn main() -> std::io::Result<()> {
                 let bench = Bench::start(kind).await?;
                 Ok(bench.run(calls).await.to_string())
             }
-            None => measure().await,
+            None if kind == Some("eras") => measure(&eras()).await,
+            None => measure(&KINDS).await,
         }
     });
     writeln!(std::io::stdout(), "{}", said?)

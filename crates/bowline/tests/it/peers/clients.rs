@@ -60,7 +60,7 @@ fn an_auto_client_falls_back_after_discover_is_refused() {
         return;
     };
     let gateway = Gateway::up(&crate::harness::fixture("one", &[]));
-    refuses_discover(&gateway);
+    answers_discover(&gateway);
     let calls = json!([["one__echo", {"message": "hi"}]]);
     for client in [python_2(&peers, "auto"), typescript_2(&peers, "auto")] {
         let targets = [over_http(&gateway, "/mcp"), over_stdio(&gateway, None)];
@@ -100,8 +100,8 @@ fn a_client_with_a_wrong_token_ends_at_once_and_says_why() {
     }
 }
 
-/// The answer to a probe as it stands on the wire: no era is claimed and no session opened.
-fn refuses_discover(gateway: &Gateway) {
+/// The answer to a probe as it stands on the wire: both eras are offered and no session opened.
+fn answers_discover(gateway: &Gateway) {
     let probe = json!({
         "jsonrpc": "2.0", "id": "probe", "method": "server/discover",
         "params": {"_meta": {
@@ -119,7 +119,8 @@ fn refuses_discover(gateway: &Gateway) {
     assert_eq!(answer.status, 200, "{}", answer.text());
     assert_eq!(answer.header("mcp-session-id"), None);
     assert_eq!(answer.json()["id"], "probe");
-    assert_eq!(answer.json()["error"]["code"], -32601);
+    let supported = &answer.json()["result"]["supportedVersions"];
+    assert_eq!(supported[0], "2026-07-28", "{}", answer.text());
 }
 
 fn script(name: &str) -> PathBuf {

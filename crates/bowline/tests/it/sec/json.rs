@@ -232,12 +232,12 @@ fn sec_09_batches_unknown_revisions_and_lying_headers_are_refused() {
     unknown["params"]["protocolVersion"] = json!("1999-01-01");
     let answer = post(&gateway, "/mcp", &[], &unknown);
     assert_eq!(answer.json()["result"]["protocolVersion"], "2025-11-25");
-    // A modern client asks before it opens anything; the refusal makes it fall back.
+    // A modern request says so in its headers, or it is none.
     let discover = json!({"jsonrpc": "2.0", "id": "d", "method": "server/discover", "params": {}});
     for headers in [&[][..], &[("MCP-Protocol-Version", "2026-07-28")]] {
         let answer = post(&gateway, "/mcp", headers, &discover);
-        assert_eq!(answer.status, 200);
-        assert_eq!(answer.json()["error"]["code"], -32_601);
+        assert_eq!(answer.status, 400);
+        assert_eq!(answer.json()["error"]["code"], -32_020);
         assert_eq!(answer.json()["id"], "d");
     }
     let ran = session.call("one__executions", &json!({"key": "batch"}));
