@@ -80,7 +80,7 @@ pub(super) async fn open(asked: Asked<'_>) -> Answer {
     let declared = outbox::declare(edge, caller.scope, own.capabilities);
     let mut told = filter.offered(&declared);
     let listener = Arc::new(Listener {
-        key: edge.sessions.fresh_key(),
+        key: edge.sessions.new_key(),
         id: Bytes::copy_from_slice(asked.id()),
         info: server_info(&asked),
         principal: Arc::clone(caller.principal),
