@@ -1,7 +1,7 @@
 //! One JSON-RPC conversation over a pair of byte streams: who waits, and what is to be written.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use bowline_core::caller::CallerEnd;
@@ -40,6 +40,8 @@ pub(crate) struct Peer {
     work: Notify,
     /// Wakes requests that wait for room in the queue.
     room: Notify,
+    /// Whether the server was found to be of the modern era, which asks in its answers only.
+    modern: AtomicBool,
     /// Streams of changes among those who wait.
     listening: AtomicUsize,
     pub(crate) counts: Counts,
@@ -115,6 +117,7 @@ impl Peer {
             phase: watch::Sender::new(Phase::Open),
             work: Notify::new(),
             room: Notify::new(),
+            modern: AtomicBool::new(false),
             listening: AtomicUsize::new(0),
             counts: Counts::default(),
         })
@@ -212,6 +215,11 @@ impl Peer {
             Err(Refused::Closed(exit)) => Err(LinkError::Closed(exit)),
             Err(Refused::Full(_)) => Err(LinkError::NotSent(NotSent::QueueFull)),
         }
+    }
+
+    /// Takes no more requests of the server: it was found to be of the modern era.
+    pub(crate) fn take_no_requests(&self) {
+        self.modern.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn is_open(&self) -> bool {
@@ -373,6 +381,10 @@ impl Desk for Peer {
 
     fn server(&self) -> &str {
         &self.server
+    }
+
+    fn takes_requests(&self) -> bool {
+        !self.modern.load(Ordering::Relaxed)
     }
 }
 

@@ -13,13 +13,13 @@ use tokio::io::AsyncRead;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use crate::desk::{Desk, Events};
+use crate::desk::{Desk, Events, now};
 use crate::limits::ChildLimits;
 use crate::link::{
     Answer, BoxFuture, Exit, Link, LinkError, LinkEvent, Request, ServerInfo, Spawner,
 };
 use crate::modern::listen::{self, Ear, Filter, Listener, Opened};
-use crate::modern::{params, rounds};
+use crate::modern::{OF_BOTH, params, rounds};
 use crate::peer::{Peer, Stop, read_loop, write_loop};
 use crate::processes::Processes;
 use crate::stderr::{LAST_WORDS_LINES, StderrLog, drain, last_words};
@@ -230,9 +230,18 @@ pub async fn connect_over<S: Spawn + ?Sized>(
     spawner: &dyn Spawner,
 ) -> Result<(Arc<dyn Link>, mpsc::Receiver<LinkEvent>), ConnectError> {
     let mut seat = seat.clone();
+    let since = now();
     loop {
-        let stderr = Arc::clone(&stderr);
-        match start(spawn, &seat, stderr, &client, deadline, spawner).await {
+        let log = Arc::clone(&stderr);
+        match start(spawn, &seat, log, &client, deadline, spawner).await {
+            Ok(modern) if seat.speaks == Speaks::Auto && modern.0.era() != OF_BOTH => {
+                // A process that was asked so may take no handshake any more; another one does.
+                seat.speaks = Speaks::Only(OF_BOTH);
+                let patience = now() + (now() - since) + handshake::PROBE_WAIT;
+                let until = deadline.min(patience);
+                let other = start(spawn, &seat, stderr, &client, until, spawner).await;
+                return Ok(other.unwrap_or(modern));
+            }
             Ok(started) => return Ok(started),
             // It may be the question about its era that it did not survive.
             Err(Unstarted::Asked(_)) if seat.speaks == Speaks::Auto => {
@@ -333,6 +342,7 @@ fn listen(
     if info.revision.era() == Era::Legacy {
         return None;
     }
+    peer.take_no_requests();
     let listener = Arc::new(Listener::default());
     let ear = Arc::new(PipeEar {
         peer: Arc::clone(peer),

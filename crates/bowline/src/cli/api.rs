@@ -37,6 +37,7 @@ pub(crate) struct Server {
     pub(crate) name: String,
     pub(crate) state: String,
     pub(crate) lazy: bool,
+    pub(crate) era: String,
     pub(crate) command: String,
     pub(crate) generation: u64,
     pub(crate) pid: Option<u32>,

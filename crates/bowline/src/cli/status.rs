@@ -254,8 +254,19 @@ fn marked(server: &Server) -> String {
     format!("{mark} {}", server.state)
 }
 
+/// How it speaks, where that is known.
+fn era(server: &Server) -> Option<&'static str> {
+    match server.era.as_str() {
+        "modern" => Some("modern (2026-07-28, without sessions)"),
+        "legacy" => Some("legacy (with a handshake)"),
+        _ => None,
+    }
+}
+
 fn note(server: &Server) -> String {
     let mut notes = Vec::new();
+    // The others are as ever.
+    notes.extend((server.era == "modern").then(|| server.era.clone()));
     notes.extend(breaker(server));
     if server.state == "backoff"
         && let Some(wait) = server.retry_after_ms

@@ -223,10 +223,10 @@ fn a_start_that_failed_says_why_and_is_no_success() {
 fn status_fits_on_one_screen_and_names_problems() {
     let body = r#"{"v":1,"version":"0.1.0","pid":5,"uptime_ms":8040000,"insecure_no_auth":true,
         "url":"http://127.0.0.1:7331","config":"/c.toml","sessions":1,"streams":0,"servers":[
-        {"name":"a","state":"ready","tools":3,"calls":12,"errors":1,"in_flight":2,"queued":1,
+        {"name":"a","state":"ready","era":"modern","tools":3,"calls":12,"errors":1,"in_flight":2,"queued":1,
          "error_rate":0.083,"p50_us":340,"p99_us":12345,"memory_bytes":43000000,
          "circuit":"closed","own_links":2,"isolated_because":"it asked"},
-        {"name":"b","state":"ready","circuit":"open","consecutive_failures":5,
+        {"name":"b","state":"ready","era":"legacy","circuit":"open","consecutive_failures":5,
          "retry_after_ms":12000,"restart_count":2,
          "last_error":{"class":"lost","message":"exit 1\n\u001b","age_ms":3000}},
         {"name":"c","state":"ejected","ejected":true,"circuit":"closed",
@@ -242,7 +242,7 @@ bowline 0.1.0 · up 2 h 14 m · pid 5 · 1 session · http://127.0.0.1:7331 · 3
 config /c.toml
 NO AUTHENTICATION: any local process may call tools (--insecure-no-auth)
 SERVER  STATE      TOOLS  CALLS  ERR%  P50     P99    RESTARTS  MEM     NOTE
-a       ● ready    3      12     8.3   0.3 ms  12 ms  0         41 MiB  2 in flight · 1 waiting · \
+a       ● ready    3      12     8.3   0.3 ms  12 ms  0         41 MiB  modern · 2 in flight · 1 waiting · \
 2 own links · not shared: it asked
 b       ● ready    0      0      -     -       -      2         -       breaker: 5 failures, \
 probe in 12 s · lost: exit 1 \\x1b (3 s ago) · see: bowline logs b
@@ -257,7 +257,7 @@ e       ✗ broken   -      -      -     -       -      -         -       no $KE
 #[test]
 fn status_of_one_server_shows_what_it_is_held_to() {
     let body = r#"{"v":1,"server":{"name":"a","state":"backoff","command":"npx (2 arguments)",
-        "generation":3,"tools":4,"manifest":"last_known","calls":9,"errors":1,"error_rate":0.5,
+        "era":"legacy","generation":3,"tools":4,"manifest":"last_known","calls":9,"errors":1,"error_rate":0.5,
         "p50_us":340,"p99_us":12345,"processes":2,"memory_bytes":43000000,"circuit":"closed",
         "restart_count":1,"retry_after_ms":5000,"cache_entries":2,"cache_bytes":2048,
         "cache_hits":7,"cache_misses":3,"cache_evictions":1,
@@ -272,6 +272,7 @@ fn status_of_one_server_shows_what_it_is_held_to() {
         "\
 a · ✗ backoff · start 3
   reached by  npx (2 arguments)
+  speaks      legacy (with a handshake)
   tools       4 (as it offered them when it last served)
   calls       9 ended · 1 error · 50 % of late · p50 0.3 ms · p99 12 ms · 0 in flight · \
 0 waiting · 0 turned away

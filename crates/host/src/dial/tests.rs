@@ -106,7 +106,7 @@ async fn a_server_is_asked_once_how_it_speaks() {
         (
             server(MODERN, "no"),
             Era::Modern,
-            &["discover"][..],
+            &["discover", "initialize"][..],
             "discover",
         ),
         (
@@ -124,9 +124,9 @@ async fn a_server_is_asked_once_how_it_speaks() {
         ),
         (
             server(MODERN, LEGACY),
-            Era::Modern,
-            &["discover"],
-            "discover",
+            Era::Legacy,
+            &["discover", "initialize"],
+            "initialize",
         ),
     ] {
         let rig = Rig::new();
@@ -151,7 +151,11 @@ async fn a_server_replaced_by_one_of_the_other_era_is_found_again() {
     let (modern, legacy) = (server(MODERN, "no"), server("no", LEGACY));
     for (spec, era, asked) in [
         (&legacy, Era::Legacy, &["discover", "initialize"][..]),
-        (&modern, Era::Modern, &["initialize", "discover"]),
+        (
+            &modern,
+            Era::Modern,
+            &["initialize", "discover", "initialize"],
+        ),
         (&modern, Era::Modern, &["discover"]),
         // Refused, asked anew, and met.
         (
@@ -182,10 +186,13 @@ async fn a_server_that_ended_is_asked_anew_the_next_time() {
         met,
         Err(ConnectError::ExitedBeforeHandshake { .. })
     ));
-    let (met, asked) = rig.meet(&server(MODERN, "nothing")).await;
+    let (met, asked) = rig.meet(&server(MODERN, "no")).await;
     assert_eq!(
         (met.unwrap(), asked),
-        (Era::Modern, vec!["discover".to_owned()])
+        (
+            Era::Modern,
+            ["discover", "initialize"].map(str::to_owned).to_vec()
+        )
     );
 }
 

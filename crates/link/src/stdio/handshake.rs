@@ -17,6 +17,7 @@ use tokio::time::{Instant, timeout_at};
 use super::{ClientInfo, ConnectError};
 use crate::desk::now;
 use crate::link::{Answer, Exit, LinkError, Request, ServerInfo};
+use crate::modern::OF_BOTH;
 use crate::modern::discover::{self, Found};
 use crate::peer::Peer;
 
@@ -42,8 +43,7 @@ pub(crate) const PROBE_WAIT: Duration = Duration::from_secs(3);
 #[derive(Debug)]
 pub(crate) struct Met {
     pub(crate) info: ServerInfo,
-    /// The era in which it is best met the next time. One that was slow to say that it is of the
-    /// modern era was met as one of the other, which holds while its process lives.
+    /// The era in which it is best met the next time.
     pub(crate) best: Era,
 }
 
@@ -113,7 +113,7 @@ async fn both(
     match shaken {
         Ok(info) => {
             let best = match answered {
-                Some(Ok(Found::Modern(_))) => Era::Modern,
+                Some(Ok(Found::Modern(_))) => OF_BOTH,
                 Some(_) | None => Era::Legacy,
             };
             Ok(Met { info, best })

@@ -34,7 +34,15 @@ fn scene(cases: &str) -> Scene {
     scene
 }
 
-const MODERN: &str = r#"*'"server/discover"'*) discovered '"tools":{}' ;;"#;
+/// The same, known to be of the modern era.
+fn modern(cases: &str) -> Scene {
+    let mut scene = scene(cases);
+    scene.spec.speaks = Speaks::Only(Era::Modern);
+    scene
+}
+
+const MODERN: &str =
+    r#"*'"server/discover"'*) discovered '"tools":{}' ;; *'"initialize"'*) refuse -32601 ;;"#;
 
 #[derive(Debug)]
 struct Caller {
@@ -119,7 +127,7 @@ fn body(answer: &Answer) -> &str {
 
 #[tokio::test]
 async fn a_modern_server_is_met_by_one_question() {
-    let scene = scene(MODERN);
+    let scene = modern(MODERN);
     let link = scene.link().await;
     let info = link.server();
     assert_eq!(info.revision, Revision::V2026_07_28);
@@ -211,20 +219,16 @@ async fn a_slow_server_is_met_by_what_it_answers() {
         slow
     };
     for (cases, era, best) in [
-        (
-            format!("{MODERN} *'\"initialize\"'*) refuse -32601 ;;"),
-            Era::Modern,
-            Era::Modern,
-        ),
+        (MODERN.to_owned(), Era::Modern, Era::Modern),
         (
             "*server/discover*) refuse -32601 ;; *'\"initialize\"'*) hello ;;".to_owned(),
             Era::Legacy,
             Era::Legacy,
         ),
         (
-            format!("{MODERN} *'\"initialize\"'*) hello ;;"),
+            format!("*'\"initialize\"'*) hello ;; {MODERN}"),
             Era::Legacy,
-            Era::Modern,
+            Era::Legacy,
         ),
     ] {
         let link = slow(&cases).link().await;
@@ -259,6 +263,36 @@ async fn a_server_that_always_ends_says_why_and_is_started_twice() {
 }
 
 #[tokio::test]
+async fn a_server_of_both_eras_is_spoken_to_in_the_one_in_which_its_tools_can_ask() {
+    // A process takes only the era that it was opened in, as those of the Python SDK do.
+    let latched = r#"
+*'"server/discover"'*) [ -z "$era" ] && era=m; [ "$era" = m ] && discovered '"tools":{}' || refuse -32600 ;;
+*'"initialize"'*) [ -z "$era" ] && era=l; [ "$era" = l ] && hello || refuse -32022 ;;"#;
+    let scene = scene(latched);
+    let link = scene.link().await;
+    assert_eq!((link.era(), link.best_era()), (Era::Legacy, Era::Legacy));
+    let heard = scene.lines(3).await;
+    assert!(heard[0].contains("server/discover"), "{heard:?}");
+    assert!(
+        heard[1].contains(r#""id":1,"method":"initialize""#),
+        "{heard:?}"
+    );
+    link.close().await;
+}
+
+#[tokio::test]
+async fn a_modern_server_that_takes_no_handshake_is_kept_as_it_was_met() {
+    for refuses in ["refuse -32601", "exit 1", ":"] {
+        let cases = format!("*'\"initialize\"'*) {refuses} ;; {MODERN}");
+        let scene = scene(&cases);
+        let link = scene.link().await;
+        assert_eq!((link.era(), link.best_era()), (Era::Modern, Era::Modern));
+        assert!(link.is_open());
+        link.close().await;
+    }
+}
+
+#[tokio::test]
 async fn a_server_that_is_said_to_be_modern_is_not_met_otherwise() {
     let mut scene = scene("*server/discover*) refuse -32601 ;; *) hello ;;");
     scene.spec.speaks = Speaks::Only(Era::Modern);
@@ -271,7 +305,7 @@ async fn a_server_that_is_said_to_be_modern_is_not_met_otherwise() {
 
 #[tokio::test]
 async fn requests_of_the_other_era_say_what_a_handshake_says() {
-    let scene = scene(&format!(
+    let scene = modern(&format!(
         "{MODERN} *tools/call*) answer '\"content\":[]' ;;"
     ));
     let link = scene.link().await;
@@ -298,7 +332,7 @@ async fn requests_of_the_other_era_say_what_a_handshake_says() {
 
 #[tokio::test]
 async fn requests_of_its_own_era_pass_as_they_are() {
-    let scene = scene(&format!(
+    let scene = modern(&format!(
         "{MODERN} *tools/call*) ask '\"requestState\":\"s\"' ;;"
     ));
     let link = scene.link().await;
@@ -344,6 +378,57 @@ async fn requests_of_the_modern_era_are_written_for_a_legacy_server() {
             r#"{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"_meta":{"progressToken":2},"name":"t"}}"#
         ]
     );
+    link.close().await;
+}
+
+#[tokio::test]
+async fn what_a_server_of_the_modern_era_asks_by_itself_is_not_answered() {
+    let ask = r#"printf '%s\n' '{"jsonrpc":"2.0","id":"q","method":"ping"}'"#;
+    let cases = format!("{MODERN} *tools/call*) {ask}; answer '\"content\":[]' ;;");
+    let scene = modern(&cases);
+    let link = scene.link().await;
+    for _ in 0..2 {
+        call(&*link).await.unwrap();
+    }
+    let heard = scene.lines(3).await;
+    assert!(heard[1].contains("tools/call") && heard[2].contains("tools/call"));
+    link.close().await;
+}
+
+#[tokio::test]
+async fn progress_and_cancellation_are_as_in_the_other_era() {
+    let progress = r#"printf '%s\n' '{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":'"$id"',"progress":1}}'"#;
+    let log = r#"printf '%s\n' '{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"error","data":"d"}}'"#;
+    let scene = modern(&format!("{MODERN} *tools/call*) {progress}; {log} ;;"));
+    let link = scene.link().await;
+    let caller = Caller::new(&[], &[]);
+    let params = r#"{"_meta":{"progressToken":"mine"},"name":"t"}"#;
+    let at = params.find("\"mine\"").unwrap();
+    let request = Request {
+        progress_at: Some(at..at + 6),
+        ..call_of(&caller)
+    };
+    let request = Request {
+        params: Some(params.into()),
+        ..request
+    };
+    let heard = async {
+        while caller.pushed.lock().unwrap().len() < 2 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        _ = link.request(request) => panic!("it is not answered"),
+        () = heard => {}
+    }
+    let pushed = caller.pushed.lock().unwrap().clone();
+    assert!(
+        pushed[0].contains(r#""progressToken":"mine","progress":1"#),
+        "{pushed:?}"
+    );
+    assert!(pushed[1].contains(r#""level":"error""#));
+    let heard = scene.lines(3).await;
+    assert!(heard[2].contains(r#""notifications/cancelled","params":{"requestId":2"#));
     link.close().await;
 }
 

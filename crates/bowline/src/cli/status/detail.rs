@@ -7,7 +7,7 @@ use super::super::failure::{Exit, Failure};
 use super::super::out::{Format, Out};
 use super::super::power;
 use super::super::table::{count, duration, micros, percent, size};
-use super::{breaker, help, last_error, marked, pins};
+use super::{breaker, era, help, last_error, marked, pins};
 
 pub(super) fn run(client: &Client, server: &str, out: &mut Out) -> Result<Exit, Failure> {
     let path = format!("/api/v1/servers/{}", encode(server));
@@ -33,6 +33,9 @@ fn lines(server: &Server) -> Vec<String> {
     let mut lines = vec![head.join(" · ")];
     let mut say = |name: &str, text: String| lines.push(format!("  {name:<10}  {text}"));
     say("reached by", server.command.clone());
+    if let Some(era) = era(server) {
+        say("speaks", era.to_owned());
+    }
     say("tools", tools(server));
     if let Some(pins) = pins(server) {
         say("pins", pins);

@@ -1,6 +1,7 @@
 //! The keys that say how a server lives, what it may take, and what is told of it.
 
 use bowline_core::cache::CacheLimits;
+use bowline_core::era::Era;
 use bowline_core::policy::Pattern;
 
 use super::*;
@@ -22,6 +23,7 @@ install_timeout = "10m"
 drain_timeout = "1m"
 idle_stop = "15m"
 ping = "off"
+era = "modern"
 max_calls = 8
 queue = 0
 limits = { memory = "2GiB", processes = 256, file = "512MB", open_files = 1024 }
@@ -53,7 +55,7 @@ const JSON: &str = r#"{
   "audit": {"calls": false, "payload": true, "max_bytes": "2MiB", "keep": 7}
 },
 "mcpServers": {"a": {"command": "uvx", "args": ["tool==1.0"], "x-bowline": {
-  "install_timeout": "10m", "drain_timeout": "1m", "idle_stop": "15m", "ping": "off",
+  "install_timeout": "10m", "drain_timeout": "1m", "idle_stop": "15m", "ping": "off", "era": "modern",
   "max_calls": 8, "queue": 0, "pin": "block", "cache": false, "check_output": false,
   "limits": {"memory": "2GiB", "processes": 256, "file": "512MB", "open_files": 1024},
   "tools": {"t": {"effect": "write", "idempotent": true, "timeout": "5s",
@@ -106,6 +108,7 @@ fn how_a_server_lives_and_what_it_takes_is_read_from_both_syntaxes() {
         (server.ping, server.calls_max, server.queue_max),
         (None, 8, 0)
     );
+    assert_eq!(server.speaks, Speaks::Only(Era::Modern));
     let rule = ToolRule {
         effect: Some(Effect::Write),
         idempotent: Some(true),
@@ -194,6 +197,7 @@ fn a_value_out_of_bounds_is_refused_and_the_bounds_are_named() {
             "ping = \"never\"",
             "`ping` must be \"off\" or a duration such as \"30s\", \"5m\" or \"1h\"",
         ),
+        ("era = \"old\"", "`era` cannot be \"old\""),
         ("idle_stop = 5", "`idle_stop` must be \"off\" or a duration"),
         (
             "tools = { t = { timeout = \"0s\" } }",

@@ -13,7 +13,7 @@ const TELLING: &str = r#"
 "#;
 
 fn telling(more: &str, touch: &str) -> Scene {
-    let mut scene = scene(&format!("{TELLING}{more}"));
+    let mut scene = modern(&format!("{TELLING}{more}"));
     let script = scene.spec.args[1].to_string_lossy().into_owned();
     scene.spec.args[1] = format!("touch_all() {{ {touch}; }}\n{script}").into();
     scene
@@ -47,7 +47,7 @@ async fn changes_of_lists_are_heard_on_one_stream_that_is_nobodys_call() {
 
 #[tokio::test]
 async fn a_server_that_tells_of_nothing_is_not_listened_to() {
-    let scene = scene(&format!(
+    let scene = modern(&format!(
         "{MODERN} *tools/call*) answer '\"content\":[]' ;;"
     ));
     let link = scene.link().await;
@@ -90,7 +90,7 @@ async fn a_resource_that_is_refused_costs_nothing_else() {
         "*subscriptions/listen*)",
         "*subscriptions/listen*bad:*) refuse -32602 ;;\n*subscriptions/listen*)",
     );
-    let mut scene = scene(&refuses);
+    let mut scene = modern(&refuses);
     let script = scene.spec.args[1].to_string_lossy().into_owned();
     scene.spec.args[1] = format!("touch_all() {{ :; }}\n{script}").into();
     let link = scene.link().await;
@@ -123,7 +123,7 @@ async fn a_stream_that_ends_is_asked_for_again_and_everything_may_have_changed()
 #[tokio::test]
 async fn a_server_that_does_not_agree_holds_up_nothing() {
     let mute = TELLING.replace("touch_all", ":").replace("printf", ": #");
-    let scene = scene(&format!("{mute} *tools/call*) answer '\"content\":[]' ;;"));
+    let scene = modern(&format!("{mute} *tools/call*) answer '\"content\":[]' ;;"));
     let link = scene.link().await;
     call(&*link).await.unwrap();
     link.close().await;

@@ -6,7 +6,7 @@ const FORM: &str = r#"{"method":"elicitation/create","params":{"message":"who?",
 
 /// A server that asks `questions` until it hears of an answer.
 fn asking(questions: &str) -> Scene {
-    scene(&format!(
+    modern(&format!(
         "{MODERN} *inputResponses*) answer '\"content\":[]' ;; *tools/call*) ask '{questions}' ;;"
     ))
 }
@@ -70,7 +70,7 @@ async fn several_things_are_asked_at_once() {
 
 #[tokio::test]
 async fn a_server_that_only_wants_to_be_asked_again_is() {
-    let scene = scene(&format!(
+    let scene = modern(&format!(
         "{MODERN} *requestState*) answer '\"content\":[]' ;; \
          *tools/call*) ask '\"requestState\":\"s\"' ;;"
     ));
@@ -83,7 +83,7 @@ async fn a_server_that_only_wants_to_be_asked_again_is() {
 
 #[tokio::test]
 async fn a_server_may_ask_ten_times_and_no_more() {
-    let scene = scene(&format!(
+    let scene = modern(&format!(
         "{MODERN} *tools/call*) ask '\"requestState\":\"s\"' ;;"
     ));
     let link = scene.link().await;
@@ -198,7 +198,7 @@ async fn a_caller_that_leaves_takes_its_questions_with_it() {
 
 #[tokio::test]
 async fn the_time_of_asking_does_not_count_and_a_link_lost_later_leaves_doubt() {
-    let scene = scene(&format!(
+    let scene = modern(&format!(
         "{MODERN} *inputResponses*) exit 5 ;; *tools/call*) ask '\"inputRequests\":{{\"w\":{FORM}}}' ;;"
     ));
     let link = scene.link().await;
