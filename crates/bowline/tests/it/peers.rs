@@ -5,6 +5,7 @@ mod agents;
 mod changes;
 mod clients;
 mod conformance;
+mod conformance_client;
 mod conformance_gateway;
 mod equal;
 mod inspector;

@@ -89,8 +89,14 @@ async def work(client, target, changed):
             while await cancelled(client, target) == before:
                 await asyncio.sleep(0.02)
     if "change" in target:
-        await client.call_tool(target["change"], {})
-        await asyncio.wait_for(changed.wait(), 20)
+        if client.protocol_version >= "2026":
+            async with client.listen(tools_list_changed=True) as told:
+                assert told.honored.tools_list_changed, told.honored
+                await client.call_tool(target["change"], {})
+                await asyncio.wait_for(anext(aiter(told)), 20)
+        else:
+            await client.call_tool(target["change"], {})
+            await asyncio.wait_for(changed.wait(), 20)
         return [tool.name for tool in (await client.list_tools()).tools]
     return None
 
@@ -121,9 +127,11 @@ async def walk(target, probes):
             raw = seen.pop()
             assert len(result.content) == len(raw["content"])
             results.append(raw)
+        # A client that was told what is spoken has not asked who speaks.
+        info = client.server_info
         walked = {
             "revision": client.protocol_version,
-            "serverInfo": client.server_info.model_dump(by_alias=True, exclude_unset=True),
+            "serverInfo": info and info.model_dump(by_alias=True, exclude_unset=True),
             "probes": list(probes),
             "tools": tools,
             "results": results,

@@ -60,9 +60,13 @@ async function work({ client, beforeOptions }, target, changed) {
     }
   }
   if (target.change === undefined) return null;
+  // Without a session only those hear of changes who listen for them.
+  const modern = (client.getNegotiatedProtocolVersion?.() ?? '') >= '2026';
+  const listening = modern ? await client.listen({ toolsListChanged: true }) : null;
   await call(target.change, {});
   const late = setTimeout(20_000, 'late', { ref: false });
   if ((await Promise.race([changed, late])) === 'late') throw new Error('no word');
+  await listening?.close();
   return (await client.listTools()).tools.map((tool) => tool.name);
 }
 

@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use bowline_core::pending::Sent;
-use bowline_wire::mcp::Revision;
+use bowline_wire::mcp::{Revision, code};
 use bowline_wire::object;
 use http::HeaderValue;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -30,6 +30,7 @@ impl Talk {
 
     async fn try_to_discover(self: &Arc<Self>, deadline: Instant) -> Result<Found, LinkError> {
         let mut delays = TRIES_AFTER.iter();
+        let mut refused = false;
         loop {
             let mut session = None;
             let answer = self.ask(deadline, &mut session).await;
@@ -40,6 +41,11 @@ impl Talk {
                         self.session.send_replace(Arc::new(held));
                     }
                     return Ok(Found::Legacy);
+                }
+                // It names a revision that we ask in: perhaps it was not itself yet.
+                Some(Found::Refused { code, .. }) if is_revision(code) && !refused => {
+                    refused = true;
+                    continue;
                 }
                 Some(found) => return Ok(found),
                 None => answer.err().unwrap_or(crate::desk::GONE),
@@ -107,6 +113,11 @@ const fn is_unknown(error: &LinkError) -> bool {
         LinkError::ContentType { .. } | LinkError::BadAnswer(_) => true,
         _ => false,
     }
+}
+
+/// Whether a server of the modern era refuses for the sake of the revision.
+const fn is_revision(code: i64) -> bool {
+    code == code::UNSUPPORTED_VERSION
 }
 
 /// Whether a message is an error that only a server without sessions gives.

@@ -21,6 +21,7 @@ fn clients_call_at_once_give_up_and_hear_of_changes() {
     let clients = [
         python_1(&peers),
         python_2(&peers, "auto"),
+        python_2(&peers, "2026-07-28"),
         typescript_1(&peers),
         typescript_2(&peers, "auto"),
     ];
@@ -70,6 +71,7 @@ fn clients_behind_the_shim_outlive_the_gateway() {
     let clients = [
         python_1(&peers),
         python_2(&peers, "auto"),
+        python_2(&peers, "2026-07-28"),
         typescript_1(&peers),
         typescript_2(&peers, "auto"),
     ];

@@ -191,6 +191,10 @@ async fn a_server_that_refuses_in_the_words_of_the_new_era_is_not_greeted() {
             r#"{{"jsonrpc":"2.0","id":null,"error":{{"code":{code},"message":"no","data":{data}}}}}"#
         );
         seen.answer(400, JSON, &body).await;
+        if code == -32022 {
+            // It names what it was asked in, so it is asked once more.
+            server.post().await.answer(400, JSON, &body).await;
+        }
         let error = connecting.await.unwrap().unwrap_err();
         let ConnectError::HandshakeRefused { code: said, .. } = error else {
             panic!("{error:?}");
@@ -198,6 +202,19 @@ async fn a_server_that_refuses_in_the_words_of_the_new_era_is_not_greeted() {
         assert_eq!(said, code);
         assert!(server.is_quiet());
     }
+}
+
+#[tokio::test]
+async fn a_server_that_names_our_revision_in_its_refusal_is_asked_once_more() {
+    let mut server = Server::start().await;
+    let mut spec = spec(&server);
+    spec.speaks = Speaks::Auto;
+    let connecting = spawn(connect(spec));
+    let body = r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32022,"message":"no","data":{"supported":["2026-07-28"],"requested":"2026-07-28"}}}"#;
+    server.post().await.answer(400, JSON, body).await;
+    discovers(&mut server, "{}").await;
+    let (link, _) = connecting.await.unwrap().unwrap();
+    assert_eq!(link.server().revision, Revision::V2026_07_28);
 }
 
 #[tokio::test]
