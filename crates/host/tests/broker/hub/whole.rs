@@ -125,12 +125,15 @@ async fn joined(mcp: Option<&Value>) -> (Rig, Peer) {
     let adopted = rig.host.adopt(&remote, Side::Worker, &["far".into()]);
     assert_eq!(adopted.refused, []);
     if mcp.is_some() {
-        // All lists but that of the tools are asked for.
-        for _ in 0..3 {
+        for _ in 0..4 {
             let asked = peer.next_of("request").await;
             assert_eq!(asked["body"]["op"], "mcp");
             assert_eq!(asked["caller"], json!({"session_id": "hub"}));
-            answer(&peer, &asked, &json!({"output": {}})).await;
+            let list = match asked["body"]["method"].as_str().unwrap() {
+                "tools/list" => json!({"tools": offer(None)["servers"][0]["tools"]}),
+                _ => json!({}),
+            };
+            answer(&peer, &asked, &json!({"output": list})).await;
         }
     }
     assert!(reaches(&rig.host, "far", "ready").await);
@@ -261,7 +264,10 @@ async fn a_peer_that_offers_tools_alone_is_asked_for_nothing_else_and_told_nothi
     let (rig, mut peer) = joined(None).await;
     let link = rig.host.server("far").unwrap().introduction().unwrap();
     let said: Value = serde_json::from_slice(&link).unwrap();
-    assert_eq!(said["capabilities"], json!({"tools": {"listChanged": true}}));
+    assert_eq!(
+        said["capabilities"],
+        json!({"tools": {"listChanged": true}})
+    );
     let prompt = Call {
         scope: bowline_core::call::Scope::Server("far".into()),
         ..ask(Subject::Prompt("p".into()), "name")
