@@ -62,8 +62,6 @@ pub(crate) struct PeerLink {
     is_whole: bool,
     /// Of which resources of a server of the modern era the peer was told that news are wanted.
     listening: Mutex<BTreeSet<Arc<str>>>,
-    /// Whether the tools are to be asked for.
-    fetches_tools: bool,
     /// The sessions that the peer knows.
     acquainted: Arc<Acquainted>,
     events: mpsc::Sender<LinkEvent>,
@@ -111,7 +109,6 @@ impl PeerLink {
             menu: Menu::new(&spec.server, &manifest),
             is_whole: whole.is_some(),
             listening: Mutex::default(),
-            fetches_tools: whole.is_some_and(|ware| ware.lists.tools.is_some()),
             acquainted: Arc::clone(&spec.acquainted),
             events: events.clone(),
             in_flight: AtomicUsize::new(0),
@@ -134,7 +131,7 @@ impl PeerLink {
     async fn serve(&self, request: Request) -> Result<Answer, LinkError> {
         match request.method.as_ref() {
             method::PING => Ok(result(&request, b"{}")),
-            method::TOOLS_LIST if !self.fetches_tools => {
+            method::TOOLS_LIST if !self.is_whole => {
                 self.menu.refresh(&self.remote.manifest());
                 Ok(result(&request, &self.menu.page()))
             }

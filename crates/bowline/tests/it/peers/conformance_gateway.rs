@@ -13,6 +13,9 @@ use proxy::Proxy;
 /// Where the suite meets the one server of the gateway, whose names stay as they are there.
 const PATH: &str = "/servers/fixture/mcp";
 
+/// What lets a worker bring the fixture, and use nothing.
+const OFFERS: &str = "[roles.worker]\nallow = []\n[principals.worker]\noffers = [\"fixture\"]\n";
+
 /// How the gateway reaches the fixture.
 enum Road {
     Stdio,
@@ -97,7 +100,7 @@ fn through(test: &str, road: &Road, auth: &Auth) {
     let mut config = match (&served, road) {
         (Some(served), _) => format!("[servers.fixture]\nurl = {:?}\n", served.url),
         (None, Road::StdioThere) => "[servers.fixture]\n".to_owned(),
-        (None, Road::Worker) => "[principals.worker]\noffers = [\"fixture\"]\n".to_owned(),
+        (None, Road::Worker) => OFFERS.to_owned(),
         (None, _) => fixture("fixture", &[]),
     };
     match (&codex, road) {
@@ -123,13 +126,9 @@ fn through(test: &str, road: &Road, auth: &Auth) {
         Road::Stdio | Road::Http | Road::Codex | Road::Worker => None,
     };
     let _worker = matches!(road, Road::Worker).then(|| {
-        let token = gateway.token_for("worker", "nothing");
-        let worker = Worker::join(
-            &gateway,
-            &token,
-            &fixture("fixture", &[]),
-            &["--offer", "*"],
-        );
+        let token = gateway.token_for("worker", "worker");
+        let own = fixture("fixture", &["--era", "legacy"]);
+        let worker = Worker::join(&gateway, &token, &own, &["--offer", "*"]);
         eventually("the server is in the hub", || {
             let servers = gateway.api("/api/v1/servers");
             servers["servers"] != serde_json::json!([])

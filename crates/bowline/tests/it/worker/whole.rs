@@ -13,11 +13,14 @@ const PATH: &str = "/servers/build-a/mcp";
 
 const WATCHED: &str = "test://watched-resource";
 
+/// What a role has that may use all of it.
+const EVERYTHING: &str = "allow = [\"build-a.*\", \"prompt:build-a.*\", \"resource:build-a.*\"]\n";
+
 /// A hub with a server of a worker, and the worker.
-fn joined(config: &str, roles: &str) -> (Gateway, Worker) {
+fn joined(config: &str) -> (Gateway, Worker) {
     let hub = Gateway::up(&format!(
-        "[roles.all]\nallow = [\"*\"]\n[roles.few]\nallow = [\"*\"]\n\
-         [principals.w1]\noffers = [\"build-*\"]\n{roles}"
+        "[roles.all]\n{EVERYTHING}[roles.few]\n{EVERYTHING}\
+         [principals.w1]\noffers = [\"build-*\"]\n"
     ));
     let token = hub.token_for("w1", "all");
     let worker = Worker::join(&hub, &token, config, &["--offer", "build-*"]);
@@ -32,7 +35,7 @@ fn joined(config: &str, roles: &str) -> (Gateway, Worker) {
 }
 
 fn plain() -> (Gateway, Worker) {
-    joined(&fixture(SERVER, &[]), "")
+    joined(&fixture(SERVER, &[]))
 }
 
 /// A session that can be asked for everything.
@@ -249,9 +252,8 @@ fn a_task_is_made_followed_and_listed_through_a_worker() {
 
 #[test]
 fn the_worker_decides_by_role_about_every_kind() {
-    let roles = "[roles.all]\nallow = [\"*\"]\n\
-                 [roles.few]\nallow = [\"build-a.echo\"]\n";
-    let (hub, _worker) = joined(&(fixture(SERVER, &[]) + roles), "");
+    let roles = format!("[roles.all]\n{EVERYTHING}[roles.few]\nallow = [\"build-a.echo\"]\n");
+    let (hub, _worker) = joined(&(fixture(SERVER, &[]) + &roles));
     let mut all = hub.session_as(&hub.token_for("ann", "all"), PATH);
     let mut few = hub.session_as(&hub.token_for("bob", "few"), PATH);
     assert_eq!(few.text("echo", &json!({"message": "hi"})), "hi");
@@ -277,8 +279,8 @@ fn a_worker_that_dies_while_its_server_asks_ends_the_call_and_takes_the_question
     let (hub, mut worker) = plain();
     let session = able(&hub);
     let mut caller = session.twin();
-    let asks = json!({"message": "who?"});
-    let question = asked(&mut caller, 7, "build-a__test_elicitation", &asks);
+    let asks = json!({"key": "k"});
+    let question = asked(&mut caller, 7, "build-a__effect_asked", &asks);
     assert_eq!(question["method"], "elicitation/create");
     worker.gateway.kill();
     worker.restart();
@@ -293,7 +295,7 @@ fn a_worker_that_dies_while_its_server_asks_ends_the_call_and_takes_the_question
 #[test]
 fn sessions_of_a_hub_are_kept_apart_at_a_worker_and_leave_nothing_behind() {
     let config = format!("{}isolation = \"session\"\n", fixture(SERVER, &[]));
-    let (hub, worker) = joined(&config, "");
+    let (hub, worker) = joined(&config);
     let (mut a, mut b) = (able(&hub), able(&hub));
     for session in [&mut a, &mut b] {
         assert_eq!(

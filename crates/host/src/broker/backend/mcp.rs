@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use bowline_core::cache::Sharing;
 use bowline_core::call::{Principal, Role, Scope};
 use bowline_core::era::Era;
 use bowline_core::error::{CallError, Failure};
 use bowline_core::level::Level;
 use bowline_core::mailbox::HUB;
+use bowline_core::time::millis;
 use bowline_wire::broker::{Answer, From};
 use bowline_wire::mcp::{code, method};
 use bowline_wire::object;
@@ -90,6 +92,15 @@ impl HostBackend {
         if next < items.len() {
             page.extend_from_slice(b",\"nextCursor\":");
             write_string(&mut page, itoa::Buffer::new().format(next));
+        }
+        if let Some(hint) = offer.and_then(|offer| offer.shelf(kind).listing.hint) {
+            let scope = match hint.sharing {
+                Sharing::Public => "public",
+                Sharing::Private => "private",
+            };
+            let ttl_ms = millis(hint.ttl);
+            let hint = format!(",\"ttlMs\":{ttl_ms},\"cacheScope\":\"{scope}\"");
+            page.extend_from_slice(hint.as_bytes());
         }
         page.push(b'}');
         Ok(done(page.into()))

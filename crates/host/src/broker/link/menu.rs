@@ -24,7 +24,7 @@ const FETCHED_MAX: usize = 16_384;
 pub(super) struct Menu {
     server: Arc<str>,
     now: ArcSwap<Dishes>,
-    /// The same of tools that are not in the manifest, because they are too many.
+    /// The same of tools that were asked for, of which the manifest may have too many to say.
     fetched: Mutex<HashMap<Arc<str>, bool, RandomState>>,
 }
 

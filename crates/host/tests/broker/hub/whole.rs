@@ -125,12 +125,15 @@ async fn joined(mcp: Option<&Value>) -> (Rig, Peer) {
     let adopted = rig.host.adopt(&remote, Side::Worker, &["far".into()]);
     assert_eq!(adopted.refused, []);
     if mcp.is_some() {
-        // All lists but that of the tools are asked for.
-        for _ in 0..3 {
+        for _ in 0..4 {
             let asked = peer.next_of("request").await;
             assert_eq!(asked["body"]["op"], "mcp");
             assert_eq!(asked["caller"], json!({"session_id": "hub"}));
-            answer(&peer, &asked, &json!({"output": {}})).await;
+            let list = match asked["body"]["method"].as_str().unwrap() {
+                "tools/list" => json!({"tools": offer(None)["servers"][0]["tools"]}),
+                _ => json!({}),
+            };
+            answer(&peer, &asked, &json!({"output": list})).await;
         }
     }
     assert!(reaches(&rig.host, "far", "ready").await);
