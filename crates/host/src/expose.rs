@@ -32,10 +32,10 @@ const DEFINITIONS: &str = concat!(
     r#"{"name":"find_tools","title":"Find tools","description":"Finds tools by what they do. "#,
     r#"Most tools are not listed here: describe what you want to do in a few words, then call "#,
     r#"what fits with call_tool. Returns names, signatures and descriptions.","inputSchema":{"#,
-    r#""type":"object","properties":{"query":{"type":"string","description":"What the tool should "#,
-    r#"do, in a few words"},"limit":{"type":"integer","minimum":1,"maximum":50,"default":8,"#,
-    r#""description":"How many to return"},"server":{"type":"string","description":"Only tools of "#,
-    r#"this server"}},"required":["query"]},"annotations":{"readOnlyHint":true,"#,
+    r#""type":"object","properties":{"query":{"type":"string","description":"What the tool "#,
+    r#"should do, in a few words"},"limit":{"type":"integer","minimum":1,"maximum":50,"#,
+    r#""default":8,"description":"How many to return"},"server":{"type":"string","#,
+    r#""description":"Only tools of this server"}},"required":["query"]},"annotations":{"readOnlyHint":true,"#,
     r#""openWorldHint":false}},"#,
     r#"{"name":"describe_tool","title":"Describe a tool","description":"Returns the whole "#,
     r#"definition of one tool, with the schema of its arguments.","inputSchema":{"type":"object","#,
@@ -44,8 +44,8 @@ const DEFINITIONS: &str = concat!(
     r#""openWorldHint":false}},"#,
     r#"{"name":"call_tool","title":"Call a tool","description":"Calls a tool that is not listed "#,
     r#"here, by the name that find_tools returns.","inputSchema":{"type":"object","properties":{"#,
-    r#""name":{"type":"string","description":"The name of the tool"},"arguments":{"type":"object","#,
-    r#""description":"Its arguments, as its schema wants them"}},"required":["name"]}}"#,
+    r#""name":{"type":"string","description":"The name of the tool"},"arguments":{"type":"#,
+    r#""object","description":"Its arguments, as its schema wants them"}},"required":["name"]}}"#,
 );
 
 /// One of the three.

@@ -172,7 +172,7 @@ pub enum Frame {
         /// The question.
         number: u64,
     },
-    /// `lacks{id, ability}`: a server wanted to ask what the caller of this request cannot be asked.
+    /// `lacks{id, ability}`: a server wanted to ask what the caller of a request cannot be asked.
     Lacks {
         /// The request.
         id: Arc<str>,

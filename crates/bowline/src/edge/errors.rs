@@ -212,8 +212,8 @@ pub fn advice(error: &CallError) -> String {
         | CallError::InputLost
         | CallError::NoMessage { .. } => UNKNOWN.to_owned(),
         CallError::InputUnanswered { .. } => {
-            "The server asked for input in place of an answer and did not get it; use a client that \
-             can answer, or call without what needs it."
+            "The server asked for input in place of an answer and did not get it; use a client \
+             that can answer, or call without what needs it."
                 .to_owned()
         }
         CallError::Throttled {

@@ -1,4 +1,4 @@
-//! Text that only this gateway can make or read: ids of sessions, and what else callers keep for it.
+//! Text that only this gateway can make or read: ids of sessions, and what else callers keep.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;

@@ -87,17 +87,9 @@ pub(crate) fn explain(
             server,
             reason: Arc::clone(reason),
         },
-        LinkError::Unauthorized {
-            status: FORBIDDEN,
-            challenge,
-        } => CallError::ScopeRequired {
-            server,
-            challenge: challenge.clone(),
-        },
-        LinkError::Unauthorized { challenge, .. } => CallError::AuthRequired {
-            server,
-            challenge: challenge.clone(),
-        },
+        LinkError::Unauthorized { status, challenge } => {
+            unauthorized(server, *status, challenge.as_ref())
+        }
         LinkError::Throttled { status, after } => CallError::Throttled {
             server,
             status: *status,
@@ -137,6 +129,15 @@ pub(crate) fn explain(
                 reason: error.to_string().into(),
             }
         }
+    }
+}
+
+/// A server that knows who we are and wants more is another matter than one that does not.
+fn unauthorized(server: Arc<str>, status: u16, challenge: Option<&Arc<str>>) -> CallError {
+    let challenge = challenge.cloned();
+    match status {
+        FORBIDDEN => CallError::ScopeRequired { server, challenge },
+        _ => CallError::AuthRequired { server, challenge },
     }
 }
 
