@@ -11,8 +11,11 @@ use crate::process;
 
 /// Of each type, unless said otherwise. Tests send fewer.
 const INSTANCES: usize = 1000;
-/// The test that sends them.
-const TEST: &str = "roundtrip::generated_messages_of_every_legacy_schema_go_through_unchanged";
+/// The tests that send them: one for each era.
+const TESTS: [&str; 2] = [
+    "roundtrip::generated_messages_of_every_legacy_schema_go_through_unchanged",
+    "roundtrip::modern::generated_messages_of_the_modern_schema_go_through_unchanged",
+];
 
 pub(crate) fn run(root: &Path, rest: &[String]) -> Result<ExitCode> {
     let instances = match rest {
@@ -26,7 +29,8 @@ pub(crate) fn run(root: &Path, rest: &[String]) -> Result<ExitCode> {
     process::show(
         Command::new("cargo")
             .args(["test", "--quiet", "--package", "bowline", "--test", "it"])
-            .args(["--", "--nocapture", "--exact", TEST])
+            .args(["--", "--nocapture", "--test-threads=1", "--exact"])
+            .args(TESTS)
             .env("BOWLINE_ROUNDTRIP", instances.to_string())
             .current_dir(root),
     )?;

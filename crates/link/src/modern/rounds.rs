@@ -10,6 +10,8 @@ use bowline_core::error::Execution;
 use bowline_core::pending::Sent;
 use bowline_wire::era::result::{self, ResultKind};
 use bowline_wire::mcp::method;
+use bowline_wire::object;
+use bowline_wire::splice::replace;
 use tokio::time::timeout_at;
 
 use super::tasks::{self, Asking};
@@ -62,10 +64,10 @@ where
     let mut answer = once(round(b"", Duration::ZERO)).await?;
     let mut asked = Duration::ZERO;
     let mut addresses = Vec::new();
-    for _ in 0..ROUNDS_MAX {
+    for nth in 0..ROUNDS_MAX {
         if !asks(&answer)? {
             ask::completed(&caller, &addresses);
-            return Ok(answer);
+            return Ok(if nth > 0 { unkept(answer) } else { answer });
         }
         let since = now();
         let patience = since + ASKED_MAX.saturating_sub(asked);
@@ -83,8 +85,25 @@ where
         })),
         false => {
             ask::completed(&caller, &addresses);
-            Ok(answer)
+            Ok(unkept(answer))
         }
+    }
+}
+
+/// Says of a result that it is not to be kept: it rests on what its caller was asked, which no
+/// other caller says.
+fn unkept(answer: Answer) -> Answer {
+    let body = answer.body_bytes();
+    let is_whole = answer.body == Body::Result && result::kind(body).is_end();
+    let Some(ttl_ms) = object::field(body, "ttlMs").filter(|_| is_whole) else {
+        return answer;
+    };
+    let bytes = replace(&answer.bytes, ttl_ms.shift(answer.body_at.start), b"0");
+    let end = (answer.body_at.end + 1).saturating_sub(ttl_ms.len());
+    Answer {
+        bytes: bytes.into(),
+        body_at: answer.body_at.start..end,
+        ..answer
     }
 }
 
@@ -111,5 +130,42 @@ pub(super) fn begun(error: LinkError) -> LinkError {
             LinkError::Unanswered(NoAnswer::NotSent(error.to_string().into()))
         }
         error => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bowline_core::era::Era;
+
+    use super::*;
+
+    #[test]
+    fn what_rests_on_the_words_of_one_caller_is_kept_for_no_other() {
+        let head = r#"{"jsonrpc":"2.0","id":1,"result":"#;
+        for (result, want) in [
+            (
+                r#"{"ttlMs":60000,"cacheScope":"public"}"#,
+                r#"{"ttlMs":0,"cacheScope":"public"}"#,
+            ),
+            (
+                r#"{"ttlMs" : 5,"resultType":"complete"}"#,
+                r#"{"ttlMs" : 0,"resultType":"complete"}"#,
+            ),
+            (r#"{"content":[]}"#, r#"{"content":[]}"#),
+            (
+                r#"{"ttlMs":5,"resultType":"task"}"#,
+                r#"{"ttlMs":5,"resultType":"task"}"#,
+            ),
+        ] {
+            let answer = Answer {
+                bytes: format!("{head}{result}}}").into(),
+                body: Body::Result,
+                body_at: head.len()..head.len() + result.len(),
+                era: Era::Modern,
+            };
+            let answer = unkept(answer);
+            assert_eq!(answer.body_bytes(), want.as_bytes());
+            assert_eq!(answer.bytes, format!("{head}{want}}}"));
+        }
     }
 }

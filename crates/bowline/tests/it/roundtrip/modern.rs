@@ -4,6 +4,8 @@ mod client;
 mod peer;
 mod rounds;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use serde_json::{Value, json};
 
 use super::make::Maker;
@@ -53,57 +55,87 @@ fn generated_messages_of_the_modern_schema_go_through_unchanged() {
         )
     });
     let peers = Peers::up(&Value::Object(given.collect()));
-    let mut count = 0;
-    let mut tell = |what: &str, many: usize| {
-        eprintln!("{REVISION} {what}: {many}");
-        count += many;
-    };
+    let mut all = All::default();
     for (list, offered) in LISTS.iter().zip(&offers) {
-        tell(list.item, peers.lists(list, offered));
+        all.each(list.item, || peers.lists(list, offered));
     }
     for row in ROWS.iter().filter(|row| is_spoken(row, &schema)) {
         for road in roads(row) {
-            let trips: Vec<_> = (0..instances)
-                .map(|at| row.trip(&schema, &mut maker, at))
-                .collect();
-            peers.travel(*road, &trips);
-            tell(&format!("{} ({road:?})", row.name()), trips.len());
+            all.each(&format!("{} ({road:?})", row.name()), || {
+                let trip = |at| row.trip(&schema, &mut maker, at);
+                peers.travel(*road, &(0..instances).map(trip).collect::<Vec<_>>())
+            });
         }
     }
     for (name, code) in ERRORS {
         for road in [Road::Server, Road::Own] {
-            let trips: Vec<_> = (0..instances)
-                .map(|at| failing(&schema, &mut maker, (name, code), at))
-                .collect();
-            peers.travel(road, &trips);
-            tell(&format!("{name} ({road:?})"), trips.len());
+            all.each(&format!("{name} ({road:?})"), || {
+                let trip = |at| failing(&schema, &mut maker, (name, code), at);
+                peers.travel(road, &(0..instances).map(trip).collect::<Vec<_>>())
+            });
         }
     }
-    for (request, result) in [
-        ("DiscoverRequest", "DiscoverResult"),
-        ("ListToolsRequest", "ListToolsResult"),
-        ("ListPromptsRequest", "ListPromptsResult"),
-        ("ListResourcesRequest", "ListResourcesResult"),
-        (
-            "ListResourceTemplatesRequest",
-            "ListResourceTemplatesResult",
-        ),
-    ] {
-        let asked: Vec<_> = (0..instances)
-            .map(|_| trip::asked(&schema, &mut maker, request, "", &[("cursor", "")]))
-            .collect();
-        peers.own(&asked, |answer| {
-            schema.check(schema.get(result).unwrap(), answer)
+    for (request, result) in ANSWERED {
+        all.each(request, || {
+            let ask = |_| trip::asked(&schema, &mut maker, request, "", &[("cursor", "")]);
+            let asked: Vec<_> = (0..instances).map(ask).collect();
+            let part = schema.get(result).unwrap();
+            peers.own(&asked, |answer| schema.check(part, answer))
         });
-        tell(request, asked.len());
     }
-    let unheard = schema.get("CancelledNotification").unwrap();
-    let params = &unheard["properties"]["params"];
-    let said: Vec<_> = (0..instances).map(|_| maker.make(params, &[])).collect();
-    peers.unheard(&trip::method(unheard), &said);
-    tell("CancelledNotification", said.len());
-    rounds::go(&schema, &mut maker, &peers, instances, &mut tell);
-    eprintln!("{count} instances");
+    all.each("CancelledNotification", || {
+        let part = schema.get("CancelledNotification").unwrap();
+        let params = &part["properties"]["params"];
+        let said: Vec<_> = (0..instances).map(|_| maker.make(params, &[])).collect();
+        peers.unheard(&trip::method(part), &said)
+    });
+    for request in rounds::ASKED {
+        for road in [Road::Server, Road::Own] {
+            all.each(
+                &format!("InputRequiredResult of {request} ({road:?})"),
+                || rounds::go(&schema, &mut maker, &peers, (request, road), instances),
+            );
+        }
+    }
+    eprintln!("{} instances", all.count);
+    assert!(
+        all.failed.is_empty(),
+        "changed on the way: {:#?}",
+        all.failed
+    );
+}
+
+/// Requests that the gateway answers itself, and the types of their results.
+const ANSWERED: [(&str, &str); 5] = [
+    ("DiscoverRequest", "DiscoverResult"),
+    ("ListToolsRequest", "ListToolsResult"),
+    ("ListPromptsRequest", "ListPromptsResult"),
+    ("ListResourcesRequest", "ListResourcesResult"),
+    (
+        "ListResourceTemplatesRequest",
+        "ListResourceTemplatesResult",
+    ),
+];
+
+/// How many went through, and which types did not.
+#[derive(Debug, Default)]
+struct All {
+    count: usize,
+    failed: Vec<String>,
+}
+
+impl All {
+    /// Sends one type, and goes on with the next whatever became of it: one fault must not hide
+    /// the others.
+    fn each(&mut self, what: &str, send: impl FnOnce() -> usize) {
+        match catch_unwind(AssertUnwindSafe(send)) {
+            Ok(many) => {
+                eprintln!("{REVISION} {what}: {many}");
+                self.count += many;
+            }
+            Err(_) => self.failed.push(what.to_owned()),
+        }
+    }
 }
 
 /// Whether a row is of this era: what a server says or asks outside answers is another matter.

@@ -17,32 +17,23 @@ use super::peer::{Peers, lines};
 const STATE: &str = "\"st\\u0061te \\\"of\\\" 🧶 the server\"";
 
 /// Requests that may be answered with a question.
-const ASKED: [&str; 3] = ["CallToolRequest", "GetPromptRequest", "ReadResourceRequest"];
+pub(super) const ASKED: [&str; 3] = ["CallToolRequest", "GetPromptRequest", "ReadResourceRequest"];
 
+/// Sends requests of one type that are answered with questions, and goes on with each.
 pub(super) fn go(
     schema: &Schema,
     maker: &mut Maker<'_>,
     peers: &Peers,
+    (request, road): (&str, Road),
     instances: usize,
-    tell: &mut impl FnMut(&str, usize),
-) {
-    for request in ASKED {
-        let row = ROWS.iter().find(|row| row.request == request).unwrap();
-        for road in [Road::Server, Road::Own] {
-            let mut client = peers.client(road);
-            for at in 0..instances {
-                there_and_back(schema, maker, peers, &mut client, (row, at));
-            }
-            tell(
-                &format!("InputRequiredResult of {request} ({road:?})"),
-                instances,
-            );
-            tell(
-                &format!("InputResponses of {request} ({road:?})"),
-                instances,
-            );
-        }
+) -> usize {
+    let row = ROWS.iter().find(|row| row.request == request).unwrap();
+    let mut client = peers.client(road);
+    for at in 0..instances {
+        there_and_back(schema, maker, peers, &mut client, (row, at));
     }
+    // A question and an answer each.
+    instances * 2
 }
 
 /// Makes one request that is answered with a question, and goes on with it.
