@@ -261,7 +261,10 @@ async fn a_peer_that_offers_tools_alone_is_asked_for_nothing_else_and_told_nothi
     let (rig, mut peer) = joined(None).await;
     let link = rig.host.server("far").unwrap().introduction().unwrap();
     let said: Value = serde_json::from_slice(&link).unwrap();
-    assert_eq!(said["capabilities"], json!({"tools": {"listChanged": true}}));
+    assert_eq!(
+        said["capabilities"],
+        json!({"tools": {"listChanged": true}})
+    );
     let prompt = Call {
         scope: bowline_core::call::Scope::Server("far".into()),
         ..ask(Subject::Prompt("p".into()), "name")
