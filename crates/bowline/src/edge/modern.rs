@@ -123,7 +123,10 @@ async fn request(caller: Caller<'_>, message: &Message) -> Answer {
     }
     match asked.method {
         method::DISCOVER => discover::answer(asked).await,
-        method::SUBSCRIPTIONS_LISTEN => Box::pin(listen::open(asked)).await,
+        method::SUBSCRIPTIONS_LISTEN => match tasks::refuse_news(&asked) {
+            Some(refused) => refused,
+            None => Box::pin(listen::open(asked)).await,
+        },
         _ => read::Refused::Method.answer(message.id()),
     }
 }

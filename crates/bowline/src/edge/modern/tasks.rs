@@ -22,7 +22,8 @@ use bytes::Bytes;
 
 use super::call::written::Written;
 use super::call::{Told, client_of, wants};
-use super::end::{End, Outcome};
+use super::client::Client;
+use super::end::{End, Outcome, Wants};
 use super::read::Asked;
 use super::result::info_of;
 use crate::edge::body::Answer;
@@ -84,13 +85,17 @@ pub(super) fn wanted(told: &Told, says: bool) -> Option<Bytes> {
     if !wants && !says {
         return None;
     }
-    let mut out = Vec::with_capacity(told.params.len() + 16);
+    let first: &[u8] = if wants { b"\"task\":{}" } else { b"" };
+    Some(without(&told.params, "task", first).into())
+}
+
+/// Writes an object without one of its members, after what is to stand first.
+fn without(object: &[u8], member: &str, first: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(object.len() + first.len());
     out.push(b'{');
-    if wants {
-        out.extend_from_slice(b"\"task\":{}");
-    }
-    for (key, at) in object::fields(&told.params) {
-        if key == "task" {
+    out.extend_from_slice(first);
+    for (key, at) in object::fields(object) {
+        if key == member {
             continue;
         }
         if out.len() > 1 {
@@ -98,16 +103,26 @@ pub(super) fn wanted(told: &Told, says: bool) -> Option<Bytes> {
         }
         write_string(&mut out, &key);
         out.push(b':');
-        out.extend_from_slice(at.of(&told.params));
+        out.extend_from_slice(at.of(object));
     }
     out.push(b'}');
-    Some(out.into())
+    out
+}
+
+/// Writes a result of the other era without the name of its task: that is its server's.
+fn unrelated(result: &[u8]) -> Vec<u8> {
+    let Some(at) = object::field(result, "_meta") else {
+        return result.to_vec();
+    };
+    replace(result, at, &without(at.of(result), tasks::RELATED, b""))
 }
 
 /// One request about a task.
-struct Request<'a> {
-    asked: Asked<'a>,
+#[derive(Debug)]
+struct Request {
     told: Told,
+    client: Arc<Client>,
+    wants: Wants,
     /// The id as its caller has it.
     sealed: String,
     task: TaskId,
@@ -129,8 +144,7 @@ pub(super) async fn answer(asked: Asked<'_>, verb: TaskVerb) -> Answer {
             verb,
         },
     };
-    let caller = asked.caller;
-    let mut told = Told::of(&asked, ask, subject, params);
+    let told = Told::of(&asked, ask, subject, params);
     if !takes_tasks(asked.capabilities.of(asked.params())) {
         return told.lacks(TASKS).alone();
     }
@@ -138,37 +152,9 @@ pub(super) async fn answer(asked: Asked<'_>, verb: TaskVerb) -> Answer {
         return told.invalid(ask.missing());
     };
     let sealed = named.subject.name().as_ref().to_owned();
-    let boot = caller.edge.calls.boot;
-    let seal = caller.edge.sessions.sealing();
-    let Some(task) = id::open(seal, &told.principal.name, boot, &sealed) else {
-        return told.failed(&unknown(&sealed));
-    };
-    let mut literal = Vec::new();
-    write_string(&mut literal, &task.inner);
-    let at = bowline_wire::Span {
-        start: named.name_at.start,
-        end: named.name_at.end,
-    };
-    told.params = replace(&told.params, at, &literal).into();
-    told.subject = Subject::Task {
-        id: Arc::clone(&task.inner),
-        verb,
-    };
-    let client = client_of(&asked, &told);
-    let by = MadeBy {
-        server: &task.server,
-        tool: &task.tool,
-        link: task.link,
-    };
-    let host = &caller.edge.host;
-    host.adopt_task(&told.principal.name, client.key, by, &task.inner);
-    let (end, _, _cancelled) = End::new(client, wants(&asked, &told.params, &named));
-    let request = Request {
-        asked,
-        told,
-        sealed,
-        task,
-        end,
+    let Some(request) = Request::open(&asked, told, &named, verb) else {
+        let failed = Told::of(&asked, ask, named.subject.clone(), Bytes::new());
+        return failed.failed(&unknown(&sealed));
     };
     let written = match verb {
         TaskVerb::Get | TaskVerb::Result => request.get().await,
@@ -177,12 +163,60 @@ pub(super) async fn answer(asked: Asked<'_>, verb: TaskVerb) -> Answer {
     };
     written.alone()
 }
+/// Refuses to tell of tasks who does not take them.
+pub(super) fn refuse_news(asked: &Asked<'_>) -> Option<Answer> {
+    let params = asked.params();
+    let news = object::field(params, "notifications")?.of(params);
+    object::field(news, "taskIds")?;
+    if takes_tasks(asked.capabilities.of(params)) {
+        return None;
+    }
+    let nothing = Subject::Tool("".into());
+    let told = Told::of(asked, Ask::Tool, nothing, Bytes::new());
+    Some(told.lacks(TASKS).alone())
+}
 
 fn unknown(id: &str) -> CallError {
     CallError::UnknownTask { task: id.into() }
 }
 
-impl Request<'_> {
+impl Request {
+    /// Opens the id of a task; `None` where it is none of this caller's.
+    fn open(asked: &Asked<'_>, mut told: Told, named: &Named, verb: TaskVerb) -> Option<Self> {
+        let edge = Arc::clone(&told.edge);
+        let sealed = named.subject.name().as_ref().to_owned();
+        let (seal, who) = (edge.sessions.sealing(), Arc::clone(&told.principal.name));
+        let task = id::open(seal, &who, edge.calls.boot, &sealed)?;
+        let wants = wants(asked, &told.params, named);
+        let mut literal = Vec::new();
+        write_string(&mut literal, &task.inner);
+        let at = bowline_wire::Span {
+            start: named.name_at.start,
+            end: named.name_at.end,
+        };
+        told.params = replace(&told.params, at, &literal).into();
+        told.subject = Subject::Task {
+            id: Arc::clone(&task.inner),
+            verb,
+        };
+        let client = client_of(asked, &told);
+        let by = MadeBy {
+            server: &task.server,
+            tool: &task.tool,
+            link: task.link,
+        };
+        edge.host.adopt_task(&who, client.key, by, &task.inner);
+        let (end, _, _cancelled) = End::new(Arc::clone(&client), wants.clone());
+        Some(Self {
+            told,
+            client,
+            wants,
+            sealed,
+            task,
+            end,
+        })
+    }
+
     /// Asks the server of the task.
     async fn call(&self, verb: TaskVerb) -> Outcome {
         match self.to_call(verb, &self.end) {
@@ -286,8 +320,8 @@ impl Request<'_> {
                     server_info: Some(&info),
                     hint: None,
                 };
-                let inside = answer.get(body_at).unwrap_or_default();
-                let result = to_modern(inside, method::TOOLS_CALL, &known);
+                let inside = unrelated(answer.get(body_at).unwrap_or_default());
+                let result = to_modern(&inside, method::TOOLS_CALL, &known);
                 in_status(
                     &tasks::to_modern(task, Came::Result(&result)),
                     Status::Completed,

@@ -179,3 +179,14 @@ fn a_task_is_found_again_after_a_restart() {
     let over = until(&taking(&gateway), &id, "completed");
     assert_eq!(over["result"]["content"][0]["text"], "Task completed");
 }
+
+#[test]
+fn who_takes_no_tasks_is_told_of_none() {
+    let gateway = Gateway::up(&config("legacy"));
+    let mut caller = taking(&gateway);
+    caller.capabilities = json!({});
+    let params = json!({"notifications": {"taskIds": ["t"]}});
+    let refused = caller.ask(&json!(1), "subscriptions/listen", params);
+    assert_eq!(refused.status, 400, "{}", refused.text());
+    assert_eq!(code(&refused.json()), -32021);
+}

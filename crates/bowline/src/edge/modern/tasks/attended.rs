@@ -14,7 +14,7 @@ use bowline_wire::object;
 use foldhash::fast::RandomState;
 
 use super::Request;
-use crate::edge::modern::call::{asking, carry, client_of, wants};
+use crate::edge::modern::call::{asking, carry};
 use crate::edge::modern::end::{End, Outcome};
 use crate::edge::modern::state::STATE_TTL;
 
@@ -68,7 +68,7 @@ impl Attended {
     }
 }
 
-impl Request<'_> {
+impl Request {
     fn name(&self) -> Name {
         let who = Arc::clone(&self.told.principal.name);
         (
@@ -122,12 +122,7 @@ impl Request<'_> {
     fn begin(&self) -> Option<Arc<End>> {
         let edge = &self.told.edge;
         let attended = &edge.calls.attended;
-        let named = crate::edge::mcp::call::read_params(
-            &self.told.params,
-            crate::edge::mcp::call::Ask::Task(TaskVerb::Result),
-        )?;
-        let client = client_of(&self.asked, &self.told);
-        let (end, _, cancelled) = End::new(client, wants(&self.asked, &self.told.params, &named));
+        let (end, _, cancelled) = End::new(Arc::clone(&self.client), self.wants.clone());
         let nth = attended.count.fetch_add(1, Ordering::Relaxed);
         end.number_from(nth.saturating_mul(NUMBERS));
         let call = self.to_call(TaskVerb::Result, &end)?;
