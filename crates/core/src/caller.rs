@@ -113,6 +113,12 @@ pub trait CallerEnd: fmt::Debug + Send + Sync {
         let _ = ability;
     }
 
+    /// Whether what is asked is answered only in a later request, if ever, so that the call may
+    /// stay in flight for long.
+    fn answers_later(&self) -> bool {
+        false
+    }
+
     /// Takes a question back because its server did.
     fn withdraw(&self, question: QuestionId) {
         let _ = question;

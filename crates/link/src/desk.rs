@@ -360,6 +360,10 @@ impl<D: Desk> Incoming<'_, D> {
         }
         match self.desk.with(|waiters| waiters.whose(self.via)) {
             Whose::Of { caller, call } if caller.abilities().has(ability) => {
+                // The next question would meet this call, which waits, and be nobody's.
+                if self.via.is_none() && caller.answers_later() {
+                    self.events.changed(Change::Ambiguous);
+                }
                 self.ask(id, asked, ability, &caller, call);
             }
             Whose::Of { caller, .. } => {

@@ -7,6 +7,7 @@ mod clients;
 mod conformance;
 mod conformance_client;
 mod conformance_gateway;
+mod conformance_legs;
 mod equal;
 mod inspector;
 mod matrix;

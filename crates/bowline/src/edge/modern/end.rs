@@ -289,6 +289,10 @@ impl CallerEnd for End {
         Some(QuestionId(id))
     }
 
+    fn answers_later(&self) -> bool {
+        true
+    }
+
     fn lacks(&self, ability: Ability) {
         self.state().lacks = Some(ability);
     }

@@ -8,7 +8,7 @@ use super::conformance::conforms;
 use crate::harness::served::Served;
 use crate::harness::worker::Worker;
 use crate::harness::{Gateway, eventually, fixture};
-use proxy::Proxy;
+pub(super) use proxy::Proxy;
 
 /// Where the suite meets the one server of the gateway, whose names stay as they are there.
 const PATH: &str = "/servers/fixture/mcp";

@@ -18,8 +18,8 @@ use tokio::sync::Notify;
 type Answer = Response<BoxBody<Bytes, hyper::Error>>;
 
 /// A proxy that serves until it is dropped.
-pub(super) struct Proxy {
-    pub(super) address: SocketAddr,
+pub(in crate::peers) struct Proxy {
+    pub(in crate::peers) address: SocketAddr,
     stop: Arc<Notify>,
     serving: Option<JoinHandle<()>>,
 }
@@ -33,7 +33,7 @@ struct Target {
 }
 
 impl Proxy {
-    pub(super) fn start(gateway: SocketAddr, token: &str) -> Self {
+    pub(in crate::peers) fn start(gateway: SocketAddr, token: &str) -> Self {
         let authorization = HeaderValue::try_from(format!("Bearer {token}")).unwrap();
         let stop = Arc::new(Notify::new());
         let stopped = Arc::clone(&stop);
