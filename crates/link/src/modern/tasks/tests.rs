@@ -152,7 +152,7 @@ async fn what_a_task_asks_is_put_to_the_caller_once_and_answered_with_an_update(
         json!({"k": {"action": "accept"}})
     );
     assert_eq!(sent[1].1["taskId"], "t");
-    let asked = person.0.lock().unwrap();
+    let asked = person.0.lock().unwrap().clone();
     assert_eq!(asked.len(), 1, "{asked:?}");
     assert_eq!(asked[0]["method"], "elicitation/create");
     let (came, _) = go(method::TASKS_RESULT, None, vec![asks]).await;
