@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 /// The schema of one revision.
 pub(crate) struct Schema(Value);
 
+#[cfg(test)]
 impl Schema {
     /// Reads one that lies beside the workspace; says so where none does.
     pub(crate) fn load(revision: &str, test: &str) -> Option<Self> {

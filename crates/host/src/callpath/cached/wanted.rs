@@ -11,7 +11,8 @@ use super::Ask;
 use super::flight::{Keeping, Looked};
 
 /// Members of `_meta` that change nothing of an answer: they say where it is heard of, who asks
-/// in which words, and where it stands in a trace. Those of the gateway itself change nothing.
+/// in which words, and where it stands in a trace. Those of the gateway itself change nothing
+/// either.
 const META_NEUTRAL: [&str; 7] = [
     "progressToken",
     "traceparent",
