@@ -156,25 +156,16 @@ pub fn advice(error: &CallError) -> String {
     match error {
         CallError::UnknownServer { .. } => "`bowline ls` shows the servers.".to_owned(),
         CallError::UnknownTool { .. } => "List the tools again; names may have changed.".to_owned(),
-        CallError::UnknownPrompt { .. } => {
-            "List the prompts again; names may have changed.".to_owned()
-        }
-        CallError::UnknownResource { .. } => {
-            "List the resources again; they may have changed.".to_owned()
-        }
-        CallError::UnknownTask { .. } => {
-            "It is over and forgotten, or was never made; do not ask again.".to_owned()
-        }
+        CallError::UnknownPrompt { .. } => OTHER_PROMPTS.to_owned(),
+        CallError::UnknownResource { .. } => OTHER_RESOURCES.to_owned(),
+        CallError::UnknownTask { .. } => FORGOTTEN.to_owned(),
         CallError::AmbiguousTask { server, .. } => {
             format!("Ask for it at `/servers/{server}/mcp`, or at the other server's endpoint.")
         }
         CallError::TooManySubscriptions { .. } => {
             "End subscriptions that are no longer needed, then repeat it.".to_owned()
         }
-        CallError::HeaderMismatch { .. } => {
-            "The call did not run; list the tools again and repeat it with their headers."
-                .to_owned()
-        }
+        CallError::HeaderMismatch { .. } => OTHER_HEADERS.to_owned(),
         CallError::Refused { .. } => "The server said why; do not repeat it as it is.".to_owned(),
         CallError::Denied { .. } => "Do not try again; ask the owner of the gateway.".to_owned(),
         CallError::BudgetSpent { after, .. } => spent(*after),
@@ -211,11 +202,7 @@ pub fn advice(error: &CallError) -> String {
         | CallError::HttpStatus { .. }
         | CallError::InputLost
         | CallError::NoMessage { .. } => UNKNOWN.to_owned(),
-        CallError::InputUnanswered { .. } => {
-            "The server asked for input in place of an answer and did not get it; use a client \
-             that can answer, or call without what needs it."
-                .to_owned()
-        }
+        CallError::InputUnanswered { .. } => UNANSWERED.to_owned(),
         CallError::Throttled {
             execution: Execution::NotStarted,
             ..
@@ -262,6 +249,18 @@ fn unapproved(server: &str, tool: &str) -> String {
          {server}.{tool}` and accept it."
     )
 }
+
+const OTHER_PROMPTS: &str = "List the prompts again; names may have changed.";
+
+const OTHER_RESOURCES: &str = "List the resources again; they may have changed.";
+
+const FORGOTTEN: &str = "It is over and forgotten, or was never made; do not ask again.";
+
+const OTHER_HEADERS: &str =
+    "The call did not run; list the tools again and repeat it with their headers.";
+
+const UNANSWERED: &str = "The server asked for input in place of an answer and did not get it; \
+     use a client that can answer, or call without what needs it.";
 
 const OTHER_KEY: &str = "The call did not run; take another idempotency key for another call.";
 
