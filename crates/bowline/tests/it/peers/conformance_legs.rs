@@ -5,7 +5,7 @@ mod cannot;
 use super::Peers;
 use super::afar::{OFFICE, Office};
 use super::conformance::{Wire, passes};
-use super::conformance_gateway::Proxy;
+use super::conformance_gateway::{OFFERS, Proxy};
 use crate::harness::served::Served;
 use crate::harness::worker::Worker;
 use crate::harness::{Gateway, eventually, fixture};
@@ -95,7 +95,7 @@ fn walk(test: &str, leg: Leg, road: Road) {
     let mut config = match (&served, road) {
         (Some(served), _) => format!("[servers.fixture]\nurl = {:?}\n", served.url),
         (None, Road::StdioThere) => "[servers.fixture]\n".to_owned(),
-        (None, Road::Worker) => "[principals.worker]\noffers = [\"fixture\"]\n".to_owned(),
+        (None, Road::Worker) => OFFERS.to_owned(),
         (None, _) => started.clone(),
     };
     if matches!(road, Road::StdioThere | Road::HttpThere) {
@@ -111,7 +111,7 @@ fn walk(test: &str, leg: Leg, road: Road) {
         Road::Stdio | Road::Http | Road::Worker => None,
     };
     let _worker = (road == Road::Worker).then(|| {
-        let token = gateway.token_for("worker", "nothing");
+        let token = gateway.token_for("worker", "worker");
         let worker = Worker::join(&gateway, &token, &started, &["--offer", "*"]);
         eventually("the server is in the hub", || {
             let servers = gateway.api("/api/v1/servers");
