@@ -14,8 +14,11 @@ fn refused(answer: &Value, execution: &str) {
 
 #[test]
 fn a_state_that_was_changed_stolen_or_used_runs_nothing() {
-    let config = fixture("one", &["--era", "legacy"])
-        + "[roles.all]\nallow = [\"one.*\"]\n[principals.bob]\nrole = \"all\"\n";
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = dir.path().join("ledger");
+    let args = ["--era", "legacy", "--ledger", ledger.to_str().unwrap()];
+    let role = "[roles.all]\nallow = [\"one.*\"]\n[principals.bob]\nrole = \"all\"\n";
+    let config = fixture("one", &args) + role;
     let gateway = Gateway::up(&config);
     gateway.wait_for("one", "ready");
     let caller = Caller::of(&gateway, "/mcp");
@@ -63,11 +66,9 @@ fn a_state_that_was_changed_stolen_or_used_runs_nothing() {
     let done = again(&caller, &json!({ "key": "\u{6b}" }), &state);
     assert!(text(&done).contains("yes"), "{done}");
     refused(&again(&caller, &arguments, &state), "unknown");
-    let ran = caller.call("one__executions", &json!({"key": "k"}));
-    assert!(
-        text(&ran).contains('1') && !text(&ran).contains('2'),
-        "{ran}"
-    );
+    // Whichever process of the server it ran in.
+    let ran = std::fs::read_to_string(&ledger).unwrap();
+    assert_eq!(ran.lines().count(), 1, "{ran}");
 }
 
 #[test]
