@@ -95,17 +95,17 @@ impl Visit {
             }
             return;
         }
-        for tool in self.list(ListKind::Tools, "tools") {
+        for tool in &self.list(ListKind::Tools, "tools") {
             let arguments = sample::arguments(&tool["inputSchema"]);
             self.tool(&tool["name"], &arguments).await;
         }
-        for prompt in self.list(ListKind::Prompts, "prompts") {
+        for prompt in &self.list(ListKind::Prompts, "prompts") {
             let arguments = sample::prompt(&prompt["arguments"]);
             let name = prompt["name"].as_str().unwrap_or_default();
             let subject = Subject::Prompt(name.into());
             self.ask(subject, ("name", name), Some(&arguments)).await;
         }
-        for resource in self.list(ListKind::Resources, "resources") {
+        for resource in &self.list(ListKind::Resources, "resources") {
             let uri = resource["uri"].as_str().unwrap_or_default();
             let subject = Subject::Resource(uri.into());
             self.ask(subject, ("uri", uri), None).await;

@@ -1,6 +1,7 @@
 //! The machine by itself, and beside a naive one that only makes lists.
 
 use super::*;
+use crate::era::Era;
 
 mod model;
 
@@ -76,7 +77,7 @@ fn answer(nth: usize) -> Answer {
     let end = result.len() - 1;
     Answer {
         ttl_at: end - 1..end,
-        era: crate::era::Era::Legacy,
+        era: Era::Legacy,
         result: result.into(),
     }
 }

@@ -38,9 +38,12 @@ pub(crate) fn serve(era: Era) -> io::Result<()> {
             }
             _ => json!({}),
         };
-        if era == Era::Modern {
-            result["resultType"] = json!("complete");
-            result["_meta"] = json!({meta::SERVER_INFO: {"name": "child", "version": "1"}});
+        if era == Era::Modern
+            && let Some(result) = result.as_object_mut()
+        {
+            result.insert("resultType".to_owned(), json!("complete"));
+            let child = json!({meta::SERVER_INFO: {"name": "child", "version": "1"}});
+            result.insert("_meta".to_owned(), child);
         }
         let answer = json!({"jsonrpc": "2.0", "id": id, "result": result});
         writeln!(out, "{answer}")?;

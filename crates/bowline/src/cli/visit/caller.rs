@@ -58,6 +58,7 @@ impl CallerEnd for Answering {
 /// Answers a question as somebody would who agrees to everything and changes nothing.
 pub(super) fn answer(question: Question) {
     let request: Value = serde_json::from_slice(&question.request).unwrap_or_default();
+    let request = &request;
     let params = &request["params"];
     let result = match request["method"].as_str().unwrap_or_default() {
         "elicitation/create" if params["mode"] == "url" => json!({"action": "accept"}),

@@ -14,7 +14,8 @@ pub(super) use proxy::Proxy;
 const PATH: &str = "/servers/fixture/mcp";
 
 /// What lets a worker bring the fixture, and use nothing.
-pub(super) const OFFERS: &str = "[roles.worker]\nallow = []\n[principals.worker]\noffers = [\"fixture\"]\n";
+pub(super) const OFFERS: &str =
+    "[roles.worker]\nallow = []\n[principals.worker]\noffers = [\"fixture\"]\n";
 
 /// How the gateway reaches the fixture.
 enum Road {

@@ -105,7 +105,7 @@ fn landing(things: &[Calls], row: &Row, era: u64) -> Landing {
         answer: Answer {
             result: row.result.clone(),
             ttl_at: 0..0,
-            era: crate::era::Era::Legacy,
+            era: Era::Legacy,
         },
     }
 }
