@@ -15,12 +15,13 @@ use tracing::info;
 use super::carry::{TRIES_AFTER, Trouble};
 use super::client::Lines;
 use super::clock;
+use super::labels;
 use super::refusal;
 use super::road::Verb;
 use super::talk::{Form, Talk, message};
 use super::waiting::Waiting;
 use crate::desk::Change;
-use crate::link::{LinkError, ServerInfo};
+use crate::link::{LinkError, Request, ServerInfo};
 use crate::peer::frame;
 use crate::stdio::handshake::{self, Failure};
 
@@ -150,9 +151,10 @@ impl Talk {
         let mut waiting = Waiting::handshake(self, id);
         let body = message(frame::request(id, &request, frame::Place::Header));
         let none = Held::none();
+        // A server that speaks both ways may want to see from outside what a request is.
+        let verb = labels::labelled(&none, body, request).map_err(Failure::Link)?;
         let mut session = None;
         let carrying = async {
-            let verb = Verb::Post(body);
             let response = self.send(&none, Some(id), &verb, deadline).await?;
             let named = response.headers.get(&SESSION_ID);
             session = named.and_then(|id| HeaderValue::from_bytes(id).ok());
@@ -175,7 +177,8 @@ impl Talk {
     /// Tells the server that it may begin.
     async fn initialized(&self, held: &Held, deadline: Instant) -> Result<(), LinkError> {
         let note = message(frame::notification(method::INITIALIZED, None));
-        let verb = Verb::Post(note);
+        let said = Request::own(method::INITIALIZED, None, deadline);
+        let verb = labels::labelled(held, note, said)?;
         let mut delays = TRIES_AFTER.iter();
         loop {
             let error = match self.send(held, None, &verb, deadline).await {

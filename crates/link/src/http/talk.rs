@@ -175,10 +175,6 @@ impl Talk {
             return Err(LinkError::NotSent(NotSent::TooLarge { bytes_max }));
         }
         match self.form {
-            // Servers that speak both ways may want to see from outside what every request is.
-            Form::Streamable if request.method == method::INITIALIZE => {
-                labels::labelled(&self.session.borrow(), body, request)
-            }
             Form::Streamable | Form::Sse => Ok(Verb::call(body, request.trace, request.key)),
             Form::Stateless => labels::labelled(&self.session.borrow(), body, request),
         }

@@ -113,7 +113,7 @@ async fn a_server_that_does_not_know_the_question_is_greeted() {
 async fn a_server_of_the_first_revision_is_found_after_both() {
     let (mut server, greeting) = after_refusal(405, "", "").await;
     assert!(greeting.body.contains(r#""method":"initialize""#));
-    assert_eq!(greeting.header("mcp-method"), None);
+    assert_eq!(greeting.header("mcp-method"), Some("initialize"));
     greeting.status(405).await;
     let stream = server.get().await;
     assert_eq!(stream.header("accept"), Some("text/event-stream"));
