@@ -152,6 +152,14 @@ fn faults_are_told_in_order_with_their_statuses_and_codes() {
     }
     // With a header of the other era it is one of the other era, which needs a session.
     assert_eq!(told(&client, &list, old), (400, -32600));
+}
+
+#[test]
+fn a_revision_that_is_not_spoken_is_told_those_that_are() {
+    let gateway = gateway();
+    let client = gateway.modern("/mcp");
+    let version = "io.modelcontextprotocol/protocolVersion";
+    let strange = Edit::Set("MCP-Protocol-Version", "v9");
     let answer = client.ask("server/discover", &json!({"_meta": {version: "v9"}}));
     assert_eq!(answer.json()["error"]["code"], -32020);
     let asked = client.message(
@@ -166,6 +174,12 @@ fn faults_are_told_in_order_with_their_statuses_and_codes() {
     assert_eq!(data["requested"], "v9");
     let found = client.result("server/discover", &json!({}));
     assert_eq!(data["supported"], found["supportedVersions"]);
+}
+
+#[test]
+fn methods_that_this_era_has_not_are_not_found() {
+    let gateway = gateway();
+    let client = gateway.modern("/mcp");
     for removed in [
         "initialize",
         "ping",

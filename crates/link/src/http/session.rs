@@ -17,7 +17,6 @@ use super::client::Lines;
 use super::clock;
 use super::labels;
 use super::refusal;
-use super::road::Verb;
 use super::talk::{Form, Talk, message};
 use super::waiting::Waiting;
 use crate::desk::Change;

@@ -111,7 +111,7 @@ impl Caller {
         &self,
         tool: &str,
         arguments: &Value,
-        answers: Value,
+        answers: &Value,
         state: &str,
     ) -> Value {
         let params = json!({

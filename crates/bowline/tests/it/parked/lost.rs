@@ -20,7 +20,7 @@ fn a_call_that_waited_in_a_killed_gateway_is_lost_and_never_run_again() {
     gateway.wait_for("one", "ready");
     let caller = Caller::of(&gateway, "/mcp");
     for _ in 0..3 {
-        let answer = caller.again("one__effect_asked", &arguments, given.clone(), &state);
+        let answer = caller.again("one__effect_asked", &arguments, &given, &state);
         let data = &answer["error"]["data"];
         assert_eq!(data["code"], "input_lost", "{answer}");
         assert_eq!(data["execution"], "unknown", "{answer}");
@@ -32,7 +32,7 @@ fn a_call_that_waited_in_a_killed_gateway_is_lost_and_never_run_again() {
     // Whoever wants it again says so, with a request of its own.
     let asked = caller.call("one__effect_asked", &arguments);
     let given = answers(&asked["result"], |_, _| said("in time"));
-    let done = caller.again("one__effect_asked", &arguments, given, &state_of(&asked));
+    let done = caller.again("one__effect_asked", &arguments, &given, &state_of(&asked));
     assert!(text(&done).contains("in time"), "{done}");
     let ran = std::fs::read_to_string(&ledger).unwrap();
     assert_eq!(ran.lines().filter(|line| line.contains("once")).count(), 2);

@@ -32,7 +32,7 @@ fn forms(caller: &Caller) {
     let given = json!({
         key: {"action": "accept", "content": content}, "other": {"action": "cancel"},
     });
-    let done = caller.again("one__test_elicitation", &arguments, given, &state);
+    let done = caller.again("one__test_elicitation", &arguments, &given, &state);
     assert!(text(&done).contains("action=accept"), "{done}");
     assert!(text(&done).contains("\"u\""), "{done}");
     let info = &done["result"]["_meta"]["io.modelcontextprotocol/serverInfo"];
@@ -48,7 +48,7 @@ fn addresses(caller: &Caller) {
         assert!(question["params"].get("elicitationId").is_none());
         json!({"action": "accept"})
     });
-    let done = caller.again("one__test_elicitation_url", &json!({}), given, &state);
+    let done = caller.again("one__test_elicitation_url", &json!({}), &given, &state);
     assert!(text(&done).contains("accept"), "{done}");
     // An error that sends the user somewhere is a question as well, with nothing to go on from.
     let asked = caller.call("one__test_elicitation_url_required", &json!({}));
@@ -71,7 +71,7 @@ fn samples(caller: &Caller) {
             "content": {"type": "text", "text": "the model spoke"},
         })
     });
-    let done = caller.again("one__test_sampling", &arguments, given, &state);
+    let done = caller.again("one__test_sampling", &arguments, &given, &state);
     assert_eq!(text(&done), "LLM response: the model spoke");
     let asked = caller.call("one__test_roots", &json!({}));
     let state = state_of(&asked);
@@ -79,7 +79,7 @@ fn samples(caller: &Caller) {
         assert_eq!(question["method"], "roots/list");
         json!({"roots": [{"uri": "file:///the/root"}]})
     });
-    let done = caller.again("one__test_roots", &json!({}), given, &state);
+    let done = caller.again("one__test_roots", &json!({}), &given, &state);
     assert!(text(&done).contains("/the/root"), "{done}");
 }
 
@@ -96,7 +96,7 @@ fn several_rounds(caller: &Caller) {
             assert_eq!(question["params"]["message"], format!("Question {nth}"));
             said(&format!("answer {nth}"))
         });
-        asked = caller.again("one__effect_asked", &arguments, given, &state);
+        asked = caller.again("one__effect_asked", &arguments, &given, &state);
     }
     let heard: Vec<Value> = serde_json::from_str(text(&asked)).unwrap();
     let heard: Vec<_> = heard.iter().map(|one| &one["content"]["answer"]).collect();
@@ -132,11 +132,11 @@ fn what_a_server_asks_at_once_is_asked_at_once() {
     assert_eq!(keys, ["first", "second"], "{asked}");
     // One of them is answered; the other is asked again.
     let given = json!({"second": said("two")});
-    let again = caller.again("one__multi_input", &json!({}), given, &state_of(&asked));
+    let again = caller.again("one__multi_input", &json!({}), &given, &state_of(&asked));
     let left = again["result"]["inputRequests"].as_object().unwrap();
     assert_eq!(left.keys().collect::<Vec<_>>(), ["first"], "{again}");
     let given = json!({"first": said("one"), "second": said("three")});
-    let done = caller.again("one__multi_input", &json!({}), given, &state_of(&again));
+    let done = caller.again("one__multi_input", &json!({}), &given, &state_of(&again));
     let heard = text(&done);
     assert!(
         heard.contains("one") && heard.contains("two") && !heard.contains("three"),
@@ -152,7 +152,7 @@ fn what_was_not_answered_is_asked_again() {
     let arguments = json!({"key": "again"});
     let asked = caller.call("effect_asked", &arguments);
     let first = state_of(&asked);
-    let again = caller.again("effect_asked", &arguments, json!({"wrong": {}}), &first);
+    let again = caller.again("effect_asked", &arguments, &json!({"wrong": {}}), &first);
     let second = state_of(&again);
     assert_ne!(first, second, "a state is good for one round");
     assert_eq!(
@@ -160,7 +160,7 @@ fn what_was_not_answered_is_asked_again() {
         again["result"]["inputRequests"]
     );
     let given = answers(&again["result"], |_, _| said("at last"));
-    let done = caller.again("effect_asked", &arguments, given, &second);
+    let done = caller.again("effect_asked", &arguments, &given, &second);
     assert!(text(&done).contains("at last"), "{done}");
 }
 

@@ -27,7 +27,7 @@ fn a_state_that_was_changed_stolen_or_used_runs_nothing() {
     let state = state_of(&asked);
     let given = answers(&asked["result"], |_, _| said("yes"));
     let again = |caller: &Caller, arguments: &Value, state: &str| {
-        caller.again("one__effect_asked", arguments, given.clone(), state)
+        caller.again("one__effect_asked", arguments, &given, state)
     };
     // Changed.
     refused(
@@ -53,14 +53,14 @@ fn a_state_that_was_changed_stolen_or_used_runs_nothing() {
     let bob = caller.with_token(made["token"].as_str().unwrap());
     refused(&again(&bob, &arguments, &state), "not_started");
     let elsewhere = caller.at("/servers/one/mcp");
-    let answer = elsewhere.again("effect_asked", &arguments, given.clone(), &state);
+    let answer = elsewhere.again("effect_asked", &arguments, &given, &state);
     refused(&answer, "not_started");
     // For another request.
     refused(&again(&caller, &json!({"key": "l"}), &state), "not_started");
-    let answer = caller.again("one__effect", &arguments, given.clone(), &state);
+    let answer = caller.again("one__effect", &arguments, &given, &state);
     refused(&answer, "not_started");
     // Not an answer at all.
-    let answer = caller.again("one__effect_asked", &arguments, json!({"a": 1}), &state);
+    let answer = caller.again("one__effect_asked", &arguments, &json!({"a": 1}), &state);
     refused(&answer, "not_started");
     // None of these used it up; the first good answer does.
     let done = again(&caller, &json!({ "key": "\u{6b}" }), &state);

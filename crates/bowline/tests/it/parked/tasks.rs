@@ -160,7 +160,7 @@ fn tasks_of_a_modern_server_have_ids_of_their_caller() {
     let made = caller.again(
         "one__test_tool_with_task",
         &json!({}),
-        name,
+        &name,
         &state_of(&asked),
     );
     until(&caller, &id_of(&made), "completed");

@@ -18,7 +18,7 @@ fn the_state_of_a_modern_server_is_sealed_on_its_way() {
         &asked["result"],
         |_, _| json!({"action": "accept", "content": {"ok": true}}),
     );
-    let done = caller.again(tool, &json!({}), given.clone(), &state);
+    let done = caller.again(tool, &json!({}), &given, &state);
     assert!(!text(&done).is_empty(), "{done}");
     let made = gateway.cli(&[
         "token",
@@ -33,14 +33,9 @@ fn the_state_of_a_modern_server_is_sealed_on_its_way() {
     let bob = caller.with_token(made["token"].as_str().unwrap());
     let other = "one__test_input_required_result_elicitation";
     for refused in [
-        caller.again(
-            tool,
-            &json!({}),
-            given.clone(),
-            &format!("{state}-TAMPERED"),
-        ),
-        bob.again(tool, &json!({}), given.clone(), &state),
-        caller.again(other, &json!({}), given, &state),
+        caller.again(tool, &json!({}), &given, &format!("{state}-TAMPERED")),
+        bob.again(tool, &json!({}), &given, &state),
+        caller.again(other, &json!({}), &given, &state),
     ] {
         assert_eq!(refused["error"]["code"], -32602, "{refused}");
         assert_eq!(

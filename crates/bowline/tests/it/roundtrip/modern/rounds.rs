@@ -104,16 +104,20 @@ fn there_and_back(
         "{again}\n{}",
         text(&answer)
     );
+    came_back(peers, begun, (case_again, &responses, state));
+}
 
+/// Checks that the server got the answers and its own state, once.
+fn came_back(peers: &Peers, begun: usize, (case, responses, state): (&str, &String, &str)) {
     let record = peers.recorded();
     let lines = lines(&record[begun..]);
-    let came = &lines[case_again.as_str()];
-    assert_eq!(came.len(), 1, "sent more than once: {again}");
+    let came = &lines[case];
+    assert_eq!(came.len(), 1, "{case} was sent more than once");
     let message = came[0].message;
     let params = object::field(message, "params").unwrap().of(message);
     let round = Round::read(params);
     let came = round.answers_at.map(|at| text(at.of(params)));
-    assert_eq!(came.as_ref(), Some(&responses));
+    assert_eq!(came.as_ref(), Some(responses));
     let came = round.state.map(|at| text(at.of(params)));
     let is_same = match state {
         "" => came.is_none(),
