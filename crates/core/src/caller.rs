@@ -114,7 +114,8 @@ pub trait CallerEnd: fmt::Debug + Send + Sync {
     }
 
     /// Whether what is asked is answered only in a later request, if ever, so that the call may
-    /// stay in flight for long.
+    /// stay in flight for long. Such a caller keeps no session: two calls of one client may be of
+    /// two programs, and what is asked during one is not for the other.
     fn answers_later(&self) -> bool {
         false
     }

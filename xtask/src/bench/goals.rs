@@ -78,6 +78,12 @@ pub(super) const GOALS: &[Goal] = &[
         "x",
     ),
     goal(
+        "find_us",
+        "`find_tools` over 2,000 tools, under a role, in one process",
+        Below(2_000.0),
+        "us",
+    ),
+    goal(
         "flat_rules",
         "a call with 10,000 tools and 1,000 roles against few",
         AtMost(1.1),

@@ -1,13 +1,16 @@
 //! The numbers `docs/behaviours.md` must hold: what we promise, and faults we must not have.
 
-/// Promised behaviours: broker (B), supervised host (H), front door (R), executor (X), stdio (S).
+/// Promised behaviours: broker (B), supervised host (H), front door (R), executor (X), stdio
+/// (S), the two eras (E), finding tools (F).
 const PROMISED: &str = "
     B1 B2 B3 B4 B5 B6 B17 B18 B19 B20 B21 B22 B23 B24 B25 B27 B28 B29 B30 B31 B32 B33 B35 B36 B37
     B38
     H1 H2 H3 H4 H7 H8 H10 H11 H12 H13 H14 H15 H16 H17 H18 H19 H20 H21 H22 H23 H24
     R1 R2 R3 R4 R5 R6 R7 R8 R9 R10 R11 R12 R13 R14 R15 R16 R17 R18 R19 R20 R20a R21
     X0 X1 X2 X6 X7 X8 X9 X10 X11 X12 X13 X14 X15 X16
-    S1 S2 S3 S4 S5 S6 S7 S8 S9 S10 S11 S12 S13 S14 S15";
+    S1 S2 S3 S4 S5 S6 S7 S8 S9 S10 S11 S12 S13 S14 S15
+    E1 E2 E3 E4 E5 E6 E7 E8 E9 E10 E11 E12 E13 E14 E15 E16 E17 E18 E19 E20 E21 E22 E23 E24
+    F1 F2 F3 F4 F5";
 
 /// Faults known from elsewhere, each with the number of the last one: BW1 to BW17, and so on.
 const FAULTS: &[(&str, usize)] = &[("BW", 17), ("HW", 17), ("RW", 18), ("XW", 12), ("SW", 14)];
@@ -54,6 +57,6 @@ mod tests {
         let all = all();
         let unique: BTreeSet<&String> = all.iter().collect();
         assert_eq!(all.len(), unique.len());
-        assert_eq!(all.len(), 98 + 78 + 73 + 50);
+        assert_eq!(all.len(), 98 + 29 + 78 + 73 + 50);
     }
 }

@@ -1,5 +1,6 @@
 //! Callers without a session are asked by results: the call waits here until they come back.
 
+mod apart;
 mod caller;
 mod lost;
 mod rounds;

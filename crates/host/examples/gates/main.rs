@@ -6,6 +6,7 @@
 
 mod child;
 mod eras;
+mod finding;
 mod null;
 
 use std::borrow::Cow;
@@ -21,6 +22,7 @@ use bowline_core::policy::{Otherwise, Pattern, Policy, RoleRules};
 use bowline_host::audit::{self, Audit, Shows, Unaudited};
 use bowline_host::dial::{Eras, RealDial};
 use bowline_host::executor::{Executors, ExecutorsOptions};
+use bowline_host::expose::FIND_TOOLS;
 use bowline_host::manifest::Forgetful;
 use bowline_host::pins::Unkept;
 use bowline_host::ports::{Clock, Silent, SystemClock};
@@ -81,9 +83,11 @@ enum Kind {
     ToModern,
     /// As `Live`, where only the caller is.
     ToLegacy,
+    /// Finds tools among two thousand, under a role.
+    Find,
 }
 
-const KINDS: [(&str, Kind); 14] = [
+const KINDS: [(&str, Kind); 15] = [
     ("direct", Kind::Direct),
     ("road", Kind::Road),
     ("audited", Kind::Audited),
@@ -98,6 +102,7 @@ const KINDS: [(&str, Kind); 14] = [
     ("modern", Kind::Modern),
     ("to-modern", Kind::ToModern),
     ("to-legacy", Kind::ToLegacy),
+    ("find", Kind::Find),
 ];
 
 impl Kind {
@@ -105,7 +110,23 @@ impl Kind {
         match self {
             Self::Looked => "null__looked",
             Self::Kept | Self::Hit | Self::LiveHit => "null__kept",
+            Self::Find => FIND_TOOLS,
             _ => "null__do",
+        }
+    }
+
+    fn arguments(self) -> &'static str {
+        match self {
+            Self::Find => finding::ARGUMENTS,
+            _ => "{}",
+        }
+    }
+
+    /// So many make a round that takes about as long as those of other kinds.
+    fn calls(self) -> u32 {
+        match self {
+            Self::Find => CALLS / 100,
+            _ => CALLS,
         }
     }
 
@@ -139,6 +160,7 @@ impl Bench {
     async fn start(kind: Kind) -> std::io::Result<Self> {
         let (servers, more) = match kind {
             Kind::Many => (SERVERS_MANY, TOOLS_MANY / SERVERS_MANY),
+            Kind::Find => (finding::SERVERS, finding::TOOLS / finding::SERVERS),
             _ => (1, 0),
         };
         let link = NullLink::offering(more);
@@ -188,8 +210,11 @@ impl Bench {
             let roles = if kind == Kind::Many { ROLES_MANY } else { 1 };
             host.set_policy(policy(roles));
         }
+        if kind == Kind::Find {
+            host.set_policy(finding::policy());
+        }
         let principal = Arc::new(Principal::new("caller", role));
-        let mut call = call(principal, kind.tool(), "{}");
+        let mut call = call(principal, kind.tool(), kind.arguments());
         if let Some((Era::Modern, _)) = kind.eras() {
             eras::modernise(&mut call);
         }
@@ -381,7 +406,7 @@ async fn measure(kinds: &[(&'static str, Kind)]) -> std::io::Result<String> {
     }
     for _ in 0..ROUNDS {
         for (_, bench, best) in &mut benches {
-            *best = nanos(bench.run(CALLS)).await.min(*best);
+            *best = nanos(bench.run(bench.kind.calls())).await.min(*best);
         }
     }
     let all: Vec<_> = benches
@@ -419,6 +444,7 @@ fn main() -> std::io::Result<()> {
                 Ok(bench.run(calls).await.to_string())
             }
             None if kind == Some("eras") => measure(&eras()).await,
+            None if kind == Some("finding") => measure(&[("find", Kind::Find)]).await,
             None => measure(&KINDS).await,
         }
     });

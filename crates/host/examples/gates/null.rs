@@ -14,6 +14,8 @@ use bowline_link::{
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
+use crate::finding::definition;
+
 const START: &[u8] = br#"{"jsonrpc":"2.0","id":1,"result":"#;
 
 /// What `do` answers.
@@ -38,12 +40,10 @@ impl NullLink {
     pub(crate) fn offering(more: usize) -> Arc<Self> {
         let initialize = br#"{"protocolVersion":"2025-06-18","capabilities":{"tools":{}}}"#;
         let names = ["do", "kept", "looked"].map(str::to_owned);
-        let more = (0..more).map(|nth| format!("tool_{nth:05}"));
-        let tools: Vec<_> = names
+        let names = names
             .into_iter()
-            .chain(more)
-            .map(|name| format!(r#"{{"name":"{name}","inputSchema":{{"type":"object"}}}}"#))
-            .collect();
+            .map(|name| format!(r#"{{"name":"{name}","inputSchema":{{"type":"object"}}}}"#));
+        let tools: Vec<_> = names.chain((0..more).map(definition)).collect();
         Arc::new(Self {
             info: ServerInfo {
                 revision: Revision::V2025_06_18,

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use bowline_core::caller::{Abilities, Ability, CallerEnd, Question, QuestionId, SessionKey};
+use bowline_core::era::Era;
 use bowline_core::level::Level;
 use bowline_core::sync::lock;
 use bowline_core::time::Now;
@@ -220,6 +221,7 @@ impl Stay {
             key: self.key,
             abilities: context.abilities,
             level: context.level,
+            answers_later: context.era == Era::Modern,
         })
     }
 
@@ -231,6 +233,7 @@ impl Stay {
             key: self.key,
             abilities: Abilities::default(),
             level: None,
+            answers_later: false,
         })
     }
 }
@@ -255,6 +258,8 @@ struct Visitor {
     key: SessionKey,
     abilities: Abilities,
     level: Option<Level>,
+    /// Whether it answers questions in later requests.
+    answers_later: bool,
 }
 
 impl CallerEnd for Visitor {
@@ -287,6 +292,10 @@ impl CallerEnd for Visitor {
         }
     }
 
+    fn answers_later(&self) -> bool {
+        self.answers_later
+    }
+
     fn withdraw(&self, question: QuestionId) {
         if let Some(sink) = &self.sink {
             sink.withdraw(question);
@@ -300,6 +309,7 @@ impl CallerEnd for Visitor {
             key: self.key,
             abilities: self.abilities,
             level: self.level,
+            answers_later: false,
         })
     }
 }

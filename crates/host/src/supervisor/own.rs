@@ -4,7 +4,8 @@ mod which;
 
 use std::collections::HashMap;
 use std::future::pending;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -46,6 +47,19 @@ const GENERATION_BASE: u64 = 1 << 32;
 enum Key {
     Principal(Arc<str>),
     Session(SessionKey),
+    /// One of the links of a client without a session, by its number. Each carries one call at a
+    /// time, so that a question on it is of that call.
+    OneCall(SessionKey, usize),
+}
+
+impl Key {
+    /// Returns the session or client that it belongs to alone.
+    const fn session(&self) -> Option<SessionKey> {
+        match self {
+            Self::Session(session) | Self::OneCall(session, _) => Some(*session),
+            Self::Principal(_) => None,
+        }
+    }
 }
 
 /// The links of one server that are not shared by all.
@@ -62,6 +76,8 @@ pub(super) struct OwnLinks {
 #[derive(Debug, Default)]
 struct Slot {
     link: OnceCell<Arc<Ready>>,
+    /// Whether a call has it to itself.
+    taken: AtomicBool,
     used_ms: AtomicU64,
     /// The log level that the server was told.
     level: watch::Sender<Option<Level>>,
@@ -70,10 +86,53 @@ struct Slot {
 }
 
 impl Slot {
+    /// Whether its link carries nothing now.
     fn is_idle(&self) -> bool {
-        self.link
-            .get()
-            .is_some_and(|ready| ready.link.in_flight() == 0)
+        self.link.get().is_some() && self.is_free()
+    }
+
+    /// Whether a call may have it to itself, connected or not.
+    fn is_free(&self) -> bool {
+        let idle = |ready: &Arc<Ready>| ready.link.in_flight() == 0;
+        !self.taken.load(Ordering::Acquire) && self.link.get().is_none_or(idle)
+    }
+
+    fn is_open(&self) -> bool {
+        self.link.get().is_none_or(|ready| ready.link.is_open())
+    }
+}
+
+/// A link that carries a call, and its place there where no other call may have it meanwhile.
+#[derive(Debug)]
+pub struct Carrier {
+    ready: Arc<Ready>,
+    _place: Option<Place>,
+}
+
+impl From<Arc<Ready>> for Carrier {
+    fn from(ready: Arc<Ready>) -> Self {
+        Self {
+            ready,
+            _place: None,
+        }
+    }
+}
+
+impl Deref for Carrier {
+    type Target = Ready;
+
+    fn deref(&self) -> &Ready {
+        &self.ready
+    }
+}
+
+/// A slot that one call has to itself, until this is dropped.
+#[derive(Debug)]
+struct Place(Arc<Slot>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.taken.store(false, Ordering::Release);
     }
 }
 
@@ -123,8 +182,9 @@ impl OwnLinks {
 
     /// Closes the links of a session that is over.
     pub(super) fn forget(self: &Arc<Self>, session: SessionKey) {
-        let slot = lock(&self.slots).remove(&Key::Session(session));
-        if let Some(slot) = slot {
+        let own = |key: &Key, _: &mut Arc<Slot>| key.session() == Some(session);
+        let slots: Vec<_> = lock(&self.slots).extract_if(own).collect();
+        for (_, slot) in slots {
             self.close_later(slot);
         }
     }
@@ -155,29 +215,41 @@ impl OwnLinks {
         key: Key,
         caller: &Arc<dyn CallerEnd>,
         deadline: Now,
-    ) -> Result<Arc<Ready>, CallError> {
-        let slot = self.slot(shared, &key)?;
+    ) -> Result<Carrier, CallError> {
+        let (key, slot) = self.slot(shared, key)?;
+        let place = matches!(key, Key::OneCall(..)).then(|| Place(Arc::clone(&slot)));
         let connect = self.connect(shared, &key, &slot, caller, deadline);
         let ready = slot.link.get_or_try_init(|| connect).await.cloned();
         let now = shared.clock.now();
         slot.used_ms.store(now.0, Ordering::Relaxed);
-        ready.map_err(|cause| {
-            let refusal = cause.refusal(&shared.spec.name, RETRY_AFTER);
-            *lock(&self.failed) = Some((now, cause));
-            self.remove(&key, &slot);
-            refusal
-        })
+        match ready {
+            Ok(ready) => Ok(Carrier {
+                ready,
+                _place: place,
+            }),
+            Err(cause) => {
+                let refusal = cause.refusal(&shared.spec.name, RETRY_AFTER);
+                *lock(&self.failed) = Some((now, cause));
+                self.remove(&key, &slot);
+                Err(refusal)
+            }
+        }
     }
 
-    /// Returns the place for a key; a link in it that ended is left behind.
-    fn slot(self: &Arc<Self>, shared: &Shared, key: &Key) -> Result<Arc<Slot>, CallError> {
+    /// Returns the slot for a key; a link in it that ended is left behind. Where it is for one
+    /// call, it is taken from now on.
+    fn slot(self: &Arc<Self>, shared: &Shared, key: Key) -> Result<(Key, Arc<Slot>), CallError> {
         let mut slots = lock(&self.slots);
-        if let Some(slot) = slots.get(key)
-            && slot.link.get().is_none_or(|ready| ready.link.is_open())
-        {
-            return Ok(Arc::clone(slot));
+        let key = match key {
+            Key::OneCall(session, _) => free(&slots, session),
+            key @ (Key::Principal(_) | Key::Session(_)) => key,
+        };
+        let is_for_one = matches!(key, Key::OneCall(..));
+        if let Some(slot) = slots.get(&key).filter(|slot| slot.is_open()) {
+            slot.taken.store(is_for_one, Ordering::Release);
+            return Ok((key, Arc::clone(slot)));
         }
-        slots.remove(key);
+        slots.remove(&key);
         self.refuse_haste(shared)?;
         if slots.len() >= OWN_LINKS_MAX {
             let idle = slots.iter().filter(|(_, slot)| slot.is_idle());
@@ -196,8 +268,9 @@ impl OwnLinks {
             }
         }
         let slot = Arc::new(Slot::default());
+        slot.taken.store(is_for_one, Ordering::Release);
         slots.insert(key.clone(), Arc::clone(&slot));
-        Ok(slot)
+        Ok((key, slot))
     }
 
     /// A server that cannot be connected is not tried again by every call.
@@ -225,7 +298,7 @@ impl OwnLinks {
         let now = shared.clock.now();
         let until = now.plus(shared.spec.start_timeout).min(deadline);
         // Several sessions share the link of a principal, so it is nobody's own outside calls.
-        let owner = matches!(key, Key::Session(_)).then(|| caller.home());
+        let owner = key.session().map(|_| caller.home());
         let end = shared.clock.instant(until);
         let dial = &self.around.dial;
         let dialled = paced(&self.around.starts, || {
@@ -272,9 +345,9 @@ impl OwnLinks {
     fn level(&self, shared: &Shared, key: &Key) -> Option<Level> {
         let levels = lock(&self.around.memory.levels);
         let server = Scope::Server(Arc::clone(&shared.spec.name));
-        match key {
-            Key::Session(session) => levels.of_session(*session, &server),
-            Key::Principal(_) => levels.of(&server),
+        match key.session() {
+            Some(session) => levels.of_session(session, &server),
+            None => levels.of(&server),
         }
     }
 
@@ -352,10 +425,17 @@ impl OwnLinks {
         found.link.is_open().then(|| Arc::clone(found))
     }
 
-    fn of_session(&self, session: SessionKey) -> Option<(Arc<Slot>, Arc<Ready>)> {
+    /// Returns the links that a session or client has to itself.
+    fn of_session(&self, session: SessionKey) -> Vec<(Key, Arc<Slot>, Arc<Ready>)> {
         let slots = lock(&self.slots);
-        let slot = slots.get(&Key::Session(session))?;
-        Some((Arc::clone(slot), Arc::clone(slot.link.get()?)))
+        let own = slots
+            .iter()
+            .filter(|(key, _)| key.session() == Some(session));
+        let ready = own.filter_map(|(key, slot)| {
+            let ready = slot.link.get()?;
+            Some((key.clone(), Arc::clone(slot), Arc::clone(ready)))
+        });
+        ready.collect()
     }
 
     fn remove(&self, key: &Key, slot: &Arc<Slot>) {
@@ -372,5 +452,17 @@ impl OwnLinks {
             }
         };
         self.around.tasks.spawn("own link's end", closing);
+    }
+}
+
+/// Returns the first link of a client that carries no call, or the next that it may have.
+fn free(slots: &HashMap<Key, Arc<Slot>, RandomState>, client: SessionKey) -> Key {
+    let mut nth = 0;
+    loop {
+        let key = Key::OneCall(client, nth);
+        match slots.get(&key) {
+            Some(slot) if slot.is_open() && !slot.is_free() => nth += 1,
+            Some(_) | None => return key,
+        }
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use bowline_core::caller::{CallerEnd, QuestionId, SessionKey};
 use bowline_core::era::Era;
 use bowline_core::pending::{Pending, Sent};
+use bowline_wire::mcp::method;
 use bytes::Bytes;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -35,6 +36,8 @@ pub(crate) struct Waiter {
     /// The caller's progress token, as it wrote it.
     token: Option<Bytes>,
     asked: Asked,
+    /// Whether it is a request during which servers ask, as far as the protocol foresees.
+    may_ask: bool,
     /// Present where it is no call, but a stream of changes.
     stream: Option<Stream>,
 }
@@ -94,6 +97,7 @@ impl Waiter {
             caller: request.caller.clone(),
             token,
             asked: Asked::default(),
+            may_ask: may_ask(&request.method),
             stream: None,
         };
         (waiter, receiver)
@@ -126,7 +130,7 @@ pub(super) enum Whose {
         /// The call it came with.
         call: Option<u64>,
     },
-    /// Calls of several sessions are in flight.
+    /// Calls of several callers are in flight.
     Several,
     /// No call is in flight.
     Nobody,
@@ -154,18 +158,21 @@ impl Waiters {
                 None => self.owned(),
             };
         }
-        let mut newest: Option<(u64, &Arc<dyn CallerEnd>)> = None;
+        let mut candidates = Candidates::default();
         for (id, waiter) in self.pending.iter() {
-            let Some(caller) = &waiter.caller else {
-                continue;
-            };
-            match newest {
-                Some((_, seen)) if seen.session() != caller.session() => return Whose::Several,
-                Some((seen, _)) if seen > id => {}
-                _ => newest = Some((id, caller)),
+            if let Some(caller) = &waiter.caller
+                && !candidates.add(id, caller, waiter.may_ask)
+            {
+                return Whose::Several;
             }
         }
-        newest.map_or_else(|| self.owned(), |(id, caller)| of(id, caller))
+        match candidates.newest {
+            None => self.owned(),
+            // Calls without a session have nothing in common but what their clients call
+            // themselves.
+            Some((_, caller)) if candidates.count > 1 && caller.answers_later() => Whose::Several,
+            Some((id, caller)) => of(id, caller),
+        }
     }
 
     fn owned(&self) -> Whose {
@@ -258,6 +265,47 @@ impl Waiters {
     }
 }
 
+/// The calls of one session whose a word of the server can be: those during which servers ask,
+/// where there are any, and else all.
+#[derive(Default)]
+struct Candidates<'a> {
+    newest: Option<(u64, &'a Arc<dyn CallerEnd>)>,
+    count: usize,
+    may_ask: bool,
+}
+
+impl<'a> Candidates<'a> {
+    /// Takes a call in; `false` where it is of another session than those before it.
+    fn add(&mut self, id: u64, caller: &'a Arc<dyn CallerEnd>, may_ask: bool) -> bool {
+        match self.newest {
+            Some((_, seen)) if seen.session() != caller.session() => return false,
+            Some(_) if self.may_ask && !may_ask => {}
+            Some((seen, _)) if self.may_ask == may_ask => {
+                self.count += 1;
+                if id > seen {
+                    self.newest = Some((id, caller));
+                }
+            }
+            Some(_) | None => {
+                *self = Self {
+                    newest: Some((id, caller)),
+                    count: 1,
+                    may_ask,
+                };
+            }
+        }
+        true
+    }
+}
+
+/// Whether a server may ask during a request.
+fn may_ask(asked: &str) -> bool {
+    matches!(
+        asked,
+        method::TOOLS_CALL | method::PROMPTS_GET | method::RESOURCES_READ | method::TASKS_RESULT
+    )
+}
+
 /// A question whose call is over.
 #[derive(Debug)]
 pub(crate) struct Unasked(Open);
@@ -278,3 +326,6 @@ impl Unasked {
 pub(crate) fn now() -> Instant {
     Instant::now()
 }
+
+#[cfg(test)]
+mod tests;

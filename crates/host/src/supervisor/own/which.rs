@@ -9,26 +9,26 @@ use bowline_core::tasks::LinkKey;
 use bowline_core::time::Now;
 use bowline_wire::mcp::method;
 
-use super::Key;
+use super::{Carrier, Key};
 use crate::spec::Isolation;
 use crate::supervisor::{Ready, Supervisor};
 
 impl Supervisor {
     /// Returns the link that carries `call` where that is surely the shared one, and serves.
-    pub(crate) fn ready_for(&self, call: &Call) -> Option<Arc<Ready>> {
+    pub(crate) fn ready_for(&self, call: &Call) -> Option<Carrier> {
         let may_be_elsewhere = matches!(call.subject, Subject::Task { .. });
         if may_be_elsewhere || self.key_of(call).is_some() {
             return None;
         }
-        self.open_link()
+        self.open_link().map(Carrier::from)
     }
 
     /// Returns the link that carries `call`: the shared one, or one of its session or principal.
-    pub async fn link_for(&self, call: &Call, deadline: Now) -> Result<Arc<Ready>, CallError> {
+    pub async fn link_for(&self, call: &Call, deadline: Now) -> Result<Carrier, CallError> {
         // Also where the call has its own: a server that does not start is told of once.
         let common = self.link(deadline).await?;
         let Some((key, caller)) = self.key_of(call) else {
-            return Ok(common);
+            return Ok(common.into());
         };
         let own = &self.shared.own;
         own.link(&self.shared, key, caller, deadline).await
@@ -42,12 +42,12 @@ impl Supervisor {
         call: &Call,
         link: LinkKey,
         deadline: Now,
-    ) -> Result<Arc<Ready>, CallError> {
+    ) -> Result<Carrier, CallError> {
         if link == LinkKey::SHARED {
-            return self.link(deadline).await;
+            return self.link(deadline).await.map(Carrier::from);
         }
         match self.shared.own.by_key(link) {
-            Some(ready) => Ok(ready),
+            Some(ready) => Ok(ready.into()),
             None if self.key_of(call).is_some() => self.link_for(call, deadline).await,
             None => Err(CallError::UnknownTask {
                 task: Arc::clone(call.subject.name()),
@@ -89,7 +89,11 @@ impl Supervisor {
             Isolation::Session => session(),
             Isolation::Auto => {
                 let apart = self.shared.is_interactive() && caller.abilities().any();
-                apart.then(session).flatten()
+                let key = apart.then(session).flatten();
+                key.map(|key| match key {
+                    Key::Session(client) if caller.answers_later() => Key::OneCall(client, 0),
+                    key => key,
+                })
             }
         };
         key.map(|key| (key, caller))
@@ -100,8 +104,7 @@ impl Supervisor {
     pub(crate) async fn own_levelled(&self, session: SessionKey, deadline: Now) {
         let own = &self.shared.own;
         own.poke();
-        if let Some((slot, ready)) = own.of_session(session) {
-            let key = Key::Session(session);
+        for (key, slot, ready) in own.of_session(session) {
             own.levelled(&self.shared, &key, &slot, &ready, deadline)
                 .await;
         }
@@ -113,7 +116,7 @@ impl Supervisor {
         if let Some(ready) = self.open_link() {
             ready.link.roots_changed(session);
         }
-        if let Some((_, ready)) = self.shared.own.of_session(session) {
+        for (_, _, ready) in self.shared.own.of_session(session) {
             // A link that is gone, or so far behind, needs no such news.
             let _missed = ready.link.notify(method::ROOTS_LIST_CHANGED, None);
         }
