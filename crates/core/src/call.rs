@@ -347,6 +347,8 @@ pub struct Reply {
     pub origin: Origin,
     /// The era it is written in: whoever gives it to a caller of the other one translates it.
     pub era: Era,
+    /// The server that answered just now; absent where the gateway did, or the answer was kept.
+    pub server: Option<Arc<str>>,
 }
 
 /// Which of the two an answer holds.

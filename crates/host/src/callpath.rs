@@ -324,6 +324,7 @@ impl CallPath {
             body: answer.body,
             origin: Origin::Live,
             era: answer.era,
+            server: Some(Arc::clone(&way.route.server)),
         })
     }
 

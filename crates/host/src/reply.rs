@@ -36,6 +36,7 @@ pub(crate) fn whole(result: &[u8], id: &Bytes, origin: Origin) -> Reply {
         body: Body::Result,
         origin,
         era: Era::Legacy,
+        server: None,
     }
 }
 

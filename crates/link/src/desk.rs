@@ -3,6 +3,7 @@
 mod events;
 mod marks;
 mod questions;
+mod relayed;
 mod secrets;
 mod text;
 mod waiters;
@@ -25,6 +26,7 @@ use crate::modern::params;
 pub(crate) use events::{Change, Events};
 pub(crate) use marks::marked;
 pub use questions::ability;
+pub use relayed::{Unfit, relayed};
 pub(crate) use secrets::wanted as secret_wanted;
 pub(crate) use text::take;
 use waiters::Whose;

@@ -71,10 +71,10 @@ fn many_sessions_are_served_at_once() {
 
 #[test]
 fn arguments_that_make_no_sense_are_refused() {
-    let said = refused(&["--era", "modern"]);
+    let said = refused(&["--era", "bronze"]);
     let said = String::from_utf8(said.stderr).unwrap();
     assert!(
-        said.contains("no era is called `modern`; known: legacy"),
+        said.contains("no era is called `bronze`; known: legacy, modern, both"),
         "{said}"
     );
     refused(&["--http", "127.0.0.1:0", "--http-sse", "127.0.0.1:0"]);

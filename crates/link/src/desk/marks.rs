@@ -12,22 +12,22 @@ pub(crate) const SERVER_MARK: &str = "dev.bowline/server";
 /// Returns the question with the name of its server in `params._meta`, whatever the server itself
 /// wrote there, and where its id stands.
 pub(crate) fn marked(message: &Message, server: &str) -> (Bytes, Range<usize>) {
-    let mut name = Vec::new();
-    write_string(&mut name, server);
-    let bytes = edited(message, &name);
+    let whole = Span {
+        start: 0,
+        end: message.bytes().len(),
+    };
+    let bytes = named(message.bytes(), whole, message.params_span(), server);
     let id_at = object::field(&bytes, "id").unwrap_or(Span { start: 0, end: 0 });
     (bytes, id_at.start..id_at.end)
 }
 
-fn edited(message: &Message, name: &[u8]) -> Bytes {
-    let bytes = message.bytes();
-    let entry = [b"\"", SERVER_MARK.as_bytes(), b"\":", name].concat();
-    let Some(params_at) = message.params_span() else {
+/// Returns a text in which the question at `whole`, with these parameters, names its server.
+pub(super) fn named(bytes: &[u8], whole: Span, params_at: Option<Span>, server: &str) -> Bytes {
+    let mut name = Vec::new();
+    write_string(&mut name, server);
+    let entry = [b"\"", SERVER_MARK.as_bytes(), b"\":", &*name].concat();
+    let Some(params_at) = params_at else {
         let meta = [b"\"params\":{\"_meta\":{", &entry[..], b"}}"].concat();
-        let whole = Span {
-            start: 0,
-            end: bytes.len(),
-        };
         return entered(bytes, whole, &meta);
     };
     let params = params_at.of(bytes);
@@ -42,7 +42,7 @@ fn edited(message: &Message, name: &[u8]) -> Bytes {
         return replace(bytes, meta_at, &meta).into();
     }
     match object::field(meta, SERVER_MARK) {
-        Some(said) => replace(bytes, said.shift(meta_at.start), name).into(),
+        Some(said) => replace(bytes, said.shift(meta_at.start), &name).into(),
         None => entered(bytes, meta_at, &entry),
     }
 }

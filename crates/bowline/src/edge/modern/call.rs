@@ -8,7 +8,7 @@ pub(super) mod written;
 use std::sync::{Arc, Mutex};
 
 use bowline_core::call::{Call, Origin, Principal, Reply, Scope, Subject};
-use bowline_core::caller::CallerEnd;
+use bowline_core::caller::{Abilities, CallerEnd};
 use bowline_core::era::{Era, Stateless};
 use bowline_core::error::{CallError, Execution};
 use bowline_core::level::Level;
@@ -195,7 +195,12 @@ async fn begin(asked: Asked<'_>, mut told: Told, mut named: Named, retried: bool
     if let Some(level) = asked.level {
         Box::pin(levelled(edge, caller.scope, &client, level)).await;
     }
-    let (end, round, cancelled) = End::new(client, wants(&asked, &told.params, &named));
+    let mut wants = wants(&asked, &told.params, &named);
+    // What cannot be answered with a question is not asked one.
+    if !told.can_be_asked() {
+        wants.abilities = Abilities::default();
+    }
+    let (end, round, cancelled) = End::new(client, wants);
     let call = Call {
         principal: Arc::clone(&told.principal),
         scope: told.scope.clone(),
@@ -222,12 +227,16 @@ async fn begin(asked: Asked<'_>, mut told: Told, mut named: Named, retried: bool
 pub(super) fn client_of(asked: &Asked<'_>, told: &Told) -> Arc<Client> {
     let info = asked.client_info.map(|at| at.of(asked.params()));
     let edge = &told.edge;
-    edge.calls.clients.enter(
+    let (client, gone) = edge.calls.clients.enter(
         &edge.sessions,
         (&told.principal, &told.scope),
         (asked.abilities, info.unwrap_or_default()),
         edge.host.clock().now(),
-    )
+    );
+    for client in gone {
+        edge.host.session_ended(client);
+    }
+    client
 }
 
 /// Returns what a request says about being told and asked.
@@ -283,5 +292,6 @@ fn own(answer: Bytes) -> Outcome {
         body,
         origin: Origin::Live,
         era: Era::Legacy,
+        server: None,
     })
 }

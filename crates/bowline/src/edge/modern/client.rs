@@ -1,5 +1,6 @@
 //! Who asks without a session: what servers tell apart by sessions, they tell apart by clients.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::hash::BuildHasher as _;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -15,14 +16,14 @@ use foldhash::fast::RandomState;
 
 use crate::edge::session::Sessions;
 
-/// Clients held in memory; one more pushes out the one that was quiet longest.
+/// Clients held in memory; one more pushes out some that were quiet longest.
 pub(crate) const CLIENTS_MAX: usize = 65_536;
+
+/// So many are pushed out at once, so that not every new one looks at all.
+const PUSHED_OUT: usize = CLIENTS_MAX / 16;
 
 /// A client that was quiet this long is forgotten, and what servers hold for it is let go.
 pub(crate) const CLIENT_IDLE: Duration = Duration::from_secs(3_600);
-
-/// Clients that had to go and wait to be told to the host; it is told at every sweep.
-const GONE_MAX: usize = 4_096;
 
 /// Everything by which clients are told apart. None of it narrows or widens anything.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -69,19 +70,19 @@ pub(crate) struct Clients {
 #[derive(Debug, Default)]
 struct Table {
     live: HashMap<Name, Arc<Client>, RandomState>,
-    gone: Vec<SessionKey>,
 }
 
 impl Clients {
     /// Returns the client that asks: the same for the same credential, endpoint, abilities and
-    /// description of itself. It lasts while the answer is held.
+    /// description of itself. It lasts while the answer is held. Also returns those that had to
+    /// go for it.
     pub(crate) fn enter(
         &self,
         sessions: &Sessions,
         (principal, scope): (&Principal, &Scope),
         (abilities, info): (Abilities, &[u8]),
         now: Now,
-    ) -> Arc<Client> {
+    ) -> (Arc<Client>, Vec<SessionKey>) {
         let name = Name {
             principal: Arc::clone(&principal.name),
             credential: Arc::clone(&principal.credential),
@@ -92,11 +93,12 @@ impl Clients {
         let mut table = self.table();
         if let Some(client) = table.live.get(&name) {
             client.used_ms.store(now.0, Ordering::Relaxed);
-            return Arc::clone(client);
+            return (Arc::clone(client), Vec::new());
         }
-        if table.live.len() >= CLIENTS_MAX {
-            table.push_out();
-        }
+        let gone = match table.live.len() >= CLIENTS_MAX {
+            true => table.push_out(),
+            false => Vec::new(),
+        };
         let client = Arc::new(Client {
             key: sessions.new_key(),
             credential: Arc::clone(&principal.credential),
@@ -104,24 +106,20 @@ impl Clients {
             level: AtomicU8::new(0),
         });
         table.live.insert(name, Arc::clone(&client));
-        client
+        (client, gone)
     }
 
     /// Lets clients go that were quiet for long, and returns all that had to go.
     pub(crate) fn sweep(&self, now: Now) -> Vec<SessionKey> {
-        let mut table = self.table();
-        table.drop_where(|client| {
+        self.table().drop_where(|client| {
             let used = Now(client.used_ms.load(Ordering::Relaxed));
             now.millis_since(used) >= millis(CLIENT_IDLE) && !is_busy(client)
-        });
-        std::mem::take(&mut table.gone)
+        })
     }
 
     /// Lets the clients of a credential go, and returns all that had to go.
     pub(crate) fn dismiss(&self, credential: &str) -> Vec<SessionKey> {
-        let mut table = self.table();
-        table.drop_where(|client| client.is_of(credential));
-        std::mem::take(&mut table.gone)
+        self.table().drop_where(|client| client.is_of(credential))
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -130,21 +128,28 @@ impl Clients {
 }
 
 impl Table {
-    fn drop_where(&mut self, which: impl Fn(&Arc<Client>) -> bool) {
+    fn drop_where(&mut self, which: impl Fn(&Arc<Client>) -> bool) -> Vec<SessionKey> {
         let gone = self.live.extract_if(|_, client| which(client));
-        self.gone.extend(gone.map(|(_, client)| client.key));
+        gone.map(|(_, client)| client.key).collect()
     }
 
-    fn push_out(&mut self) {
-        let idle = self.live.iter().filter(|(_, client)| !is_busy(client));
-        let quietest = idle.min_by_key(|(_, client)| client.used_ms.load(Ordering::Relaxed));
-        let name = quietest.map(|(name, _)| name.clone());
-        let client = name.and_then(|name| self.live.remove(&name));
-        if let Some(client) = client
-            && self.gone.len() < GONE_MAX
-        {
-            self.gone.push(client.key);
+    /// Lets those go that were quiet longest.
+    fn push_out(&mut self) -> Vec<SessionKey> {
+        let used = |client: &Arc<Client>| client.used_ms.load(Ordering::Relaxed);
+        let idle = self.live.values().filter(|client| !is_busy(client));
+        let mut times: Vec<u64> = idle.map(used).collect();
+        if times.is_empty() {
+            return Vec::new();
         }
+        let nth = PUSHED_OUT.min(times.len() - 1);
+        let (_, last, _) = times.select_nth_unstable(nth);
+        let last = *last;
+        let left = Cell::new(PUSHED_OUT);
+        self.drop_where(|client| {
+            let goes = left.get() > 0 && !is_busy(client) && used(client) <= last;
+            left.set(left.get() - usize::from(goes));
+            goes
+        })
     }
 }
 
@@ -174,7 +179,7 @@ mod tests {
         let none = Abilities::default();
         let enter = |who: &Principal, scope: &Scope, abilities, info: &str| {
             let what = (abilities, info.as_bytes());
-            clients.enter(&sessions, (who, scope), what, Now(0)).key
+            clients.enter(&sessions, (who, scope), what, Now(0)).0.key
         };
         let all = Scope::All;
         let key = enter(&ann, &all, none, "i");
@@ -201,7 +206,9 @@ mod tests {
         let ann = principal("ann", "");
         let enter = |info: &'static str| {
             let what = (Abilities::default(), info.as_bytes());
-            clients.enter(&sessions, (&ann, &Scope::All), what, Now(0))
+            clients
+                .enter(&sessions, (&ann, &Scope::All), what, Now(0))
+                .0
         };
         let busy = enter("busy");
         let quiet = enter("quiet").key;
@@ -213,5 +220,27 @@ mod tests {
         assert_eq!(enter("busy").key, key);
         drop(busy);
         assert_eq!(clients.sweep(late).len(), 2);
+    }
+
+    #[test]
+    fn where_there_is_no_room_some_of_the_quietest_go_and_those_at_work_stay() {
+        let (clients, sessions) = (Clients::default(), Sessions::new(&[1; 32]));
+        let ann = principal("ann", "");
+        let enter = |nth: usize| {
+            let info = nth.to_string();
+            let what = (Abilities::default(), info.as_bytes());
+            let now = Now(nth as u64);
+            clients.enter(&sessions, (&ann, &Scope::All), what, now)
+        };
+        let (busy, _) = enter(0);
+        let quiet = enter(1).0.key;
+        for nth in 2..CLIENTS_MAX {
+            assert!(enter(nth).1.is_empty());
+        }
+        let (_, gone) = enter(CLIENTS_MAX);
+        assert_eq!(gone.len(), PUSHED_OUT);
+        assert!(gone.contains(&quiet) && !gone.contains(&busy.key));
+        let (_, gone) = enter(CLIENTS_MAX + 1);
+        assert!(gone.is_empty(), "there is room for a while");
     }
 }

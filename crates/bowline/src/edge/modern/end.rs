@@ -60,6 +60,8 @@ struct State {
     lacks: Option<Ability>,
     /// What it is called while it waits for its caller.
     handle: Option<u64>,
+    /// Whether its caller was asked and is not back: what is said meanwhile is heard by nobody.
+    away: bool,
     /// Takes the call back.
     cancel: Option<oneshot::Sender<()>>,
     waker: Option<Waker>,
@@ -110,6 +112,7 @@ impl End {
                     over: false,
                     lacks: None,
                     handle: None,
+                    away: false,
                     cancel: Some(cancel),
                     waker: None,
                 }),
@@ -132,7 +135,11 @@ impl End {
     /// Begins a round in which the caller brings answers.
     pub(crate) fn again(self: &Arc<Self>, wants: Wants) -> Arc<Round> {
         let round = Arc::new(Round::new(wants, false, Arc::downgrade(self)));
-        self.state().round = Arc::clone(&round);
+        let mut state = self.state();
+        state.round = Arc::clone(&round);
+        state.away = false;
+        // What was wanted in vain before counts no more: the caller went on.
+        state.lacks = None;
         round
     }
 
@@ -219,6 +226,11 @@ impl End {
         self.state().handle = Some(handle);
     }
 
+    /// Notes that the caller was given what it is asked, and that its request is over.
+    pub(crate) fn gone(&self) {
+        self.state().away = true;
+    }
+
     /// Ready when a server wants to know something.
     pub(crate) fn poll_asked(&self, cx: &Context<'_>) -> Poll<()> {
         let mut state = self.state();
@@ -261,7 +273,12 @@ impl CallerEnd for End {
     }
 
     fn push(&self, notification: Bytes) {
-        let round = Arc::clone(&self.state().round);
+        let state = self.state();
+        if state.away {
+            return;
+        }
+        let round = Arc::clone(&state.round);
+        drop(state);
         round.push(notification);
     }
 

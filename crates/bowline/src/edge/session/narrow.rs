@@ -147,6 +147,9 @@ impl Sessions {
         for (id, session) in &table.live {
             session.narrow(&table.contexts_of(id));
         }
+        drop(table);
+        // Streams without a session hear what those may hear who opened them.
+        self.listeners.renew();
     }
 }
 

@@ -16,7 +16,7 @@ fn dialled(mark: &str, deed: &str, more: &str) -> (Gateway, Executor) {
     let executor = Executor::listen(None, &config, &["--insecure-no-auth"]);
     let address = executor.address();
     let gateway = Gateway::up(&format!(
-        "[servers.wild]\nvia = \"executor:office\"\nrestart = {{ budget = 0 }}\n\
+        "[servers.wild]\nvia = \"executor:office\"\nera = \"legacy\"\nrestart = {{ budget = 0 }}\n\
          [executors.office]\nurl = \"ws://{address}\"\n{ROLE}"
     ));
     gateway.wait_for("wild", "ready");

@@ -110,6 +110,7 @@ pub(super) fn reply(hit: &Hit, id: &Bytes) -> Reply {
         body: Body::Result,
         origin: Origin::Cached,
         era: *era,
+        server: None,
     }
 }
 

@@ -15,7 +15,7 @@ const SAFE: Retry = Retry::Safe;
 const NEVER: Retry = Retry::Never;
 
 /// How many kinds of errors there are.
-const KINDS: usize = 33;
+const KINDS: usize = 37;
 
 fn check(error: &LinkError, class: Class, retry: Retry, health: Health) {
     let explained = explain(error, &"s".into(), Some(7), 100);
@@ -165,6 +165,14 @@ fn refusals() -> Vec<CallError> {
         E::UnknownResource { uri: s() },
         E::UnknownTask { task: s() },
         E::AmbiguousTask { task, server: s() },
+        E::HeaderMismatch {
+            server: s(),
+            tool: s(),
+        },
+        E::InputRefused {
+            reason: "forged",
+            execution: Execution::NotStarted,
+        },
         E::Denied {
             principal,
             server,
@@ -221,6 +229,7 @@ fn absences() -> Vec<CallError> {
         E::Cancelled {
             execution: Execution::Unknown,
         },
+        E::InputLost,
         E::ShuttingDown,
     ]
 }

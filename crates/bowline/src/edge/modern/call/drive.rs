@@ -172,6 +172,7 @@ async fn decided(told: Arc<Told>, end: Arc<End>) -> Written {
             continue;
         }
         if let Some(result) = asking::park(&told, &end) {
+            end.gone();
             return told.result(&result);
         }
         // It cannot wait here, so nobody can be asked.

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use bowline_core::call::{Body, Reply};
-use bowline_core::caller::Ability;
+use bowline_core::caller::{Ability, CallerEnd as _};
 use bowline_core::era::Era;
 use bowline_core::error::CallError;
+use bowline_link::{Unfit, relayed};
 use bowline_wire::era::error as era_error;
 use bowline_wire::era::input::{self, Ask, Required};
 use bowline_wire::era::result::{Completing, ResultKind, kind, to_modern};
@@ -82,9 +83,10 @@ impl Told {
 
     /// Writes what came of a call.
     pub(in crate::edge::modern) fn outcome(&self, end: &End, outcome: Outcome) -> Written {
-        // A server that had to ask and could not has not done what was wanted.
+        // A server that had to ask and could not has not done what was wanted. Where it did not
+        // answer, nobody knows what it did, and that is what its caller must hear.
         if let Some(ability) = end.lacking()
-            && outcome.as_ref().map_or(true, has_failed)
+            && outcome.as_ref().is_ok_and(has_failed)
         {
             return self.missing(ability);
         }
@@ -113,7 +115,7 @@ impl Told {
             return self.result(&to_modern(&inside, self.subject.method(), &known));
         }
         match kind(&inside) {
-            ResultKind::InputRequired => self.carried(&inside),
+            ResultKind::InputRequired => self.carried(end, &reply, &inside),
             ResultKind::Task => self.made(end, &inside),
             // What was answered under the id of an earlier request.
             _ if end.handle().is_some() => self.result(&inside),
@@ -123,13 +125,25 @@ impl Told {
         }
     }
 
-    /// Writes a result of a server of this era that asks: as it is, but for its state, which is
-    /// sealed so that nobody else can bring it back.
-    fn carried(&self, inside: &[u8]) -> Written {
-        let state = Required::read(inside).ok().and_then(|asks| asks.state);
-        let text = state.and_then(|at| object::string(at.of(inside)));
-        let (Some(at), Some(text)) = (state, text) else {
-            return self.result(inside);
+    /// Writes a result of a server of this era that asks: as it is, but for the name of the server
+    /// in each question, and for its state, which is sealed so that nobody else can bring it back.
+    fn carried(&self, end: &End, reply: &Reply, inside: &[u8]) -> Written {
+        let server = reply.server.clone().unwrap_or_default();
+        let marked = match object::field(inside, "inputRequests") {
+            Some(at) => relayed(&server, end.abilities(), inside, at),
+            None => Ok(inside.to_vec()),
+        };
+        let inside = match marked {
+            Ok(marked) => marked,
+            Err(unfit) => return self.unasked(server, &unfit),
+        };
+        let asks = match Required::read(&inside) {
+            Ok(asks) => asks,
+            Err(bad) => return self.unasked(server, &bad.into()),
+        };
+        let text = asks.state.and_then(|at| object::string(at.of(&inside)));
+        let (Some(at), Some(text)) = (asks.state, text) else {
+            return self.result(&inside);
         };
         let digest = self.digest();
         let inner = State::Carried(text.into_owned());
@@ -141,7 +155,20 @@ impl Told {
         };
         let mut literal = Vec::new();
         write_string(&mut literal, &sealed);
-        self.result(&replace(inside, at, &literal))
+        self.result(&replace(&inside, at, &literal))
+    }
+
+    /// Says that a server asks what must not reach the caller.
+    pub(in crate::edge::modern) fn unasked(&self, server: Arc<str>, unfit: &Unfit) -> Written {
+        let reason = unfit.to_string().into();
+        tracing::warn!(%server, %reason, "a question is not passed on");
+        match unfit {
+            Unfit::Undeclared(ability) => self.missing(*ability),
+            Unfit::Bad(_) => self.failure(&CallError::BadAnswer { server, reason }),
+            Unfit::Unknown(_) | Unfit::Secret(_) => {
+                self.failure(&CallError::InputUnanswered { server, reason })
+            }
+        }
     }
 
     /// Writes a result that names a new task, under an id that says whose it is.
@@ -191,14 +218,14 @@ impl Told {
         Written::with(status, out.into())
     }
 
-    const fn can_be_asked(&self) -> bool {
+    /// Whether servers may ask during such a request.
+    pub(super) const fn can_be_asked(&self) -> bool {
         matches!(self.ask, Asks::Tool | Asks::Prompt | Asks::Resource)
     }
 
     /// Asks the user to open addresses before the request is sent again. The server did nothing
     /// yet and keeps nothing, so no state comes with it.
     fn addresses(&self, end: &End, addresses: &[Vec<u8>]) -> Written {
-        use bowline_core::caller::CallerEnd as _;
         if !end.abilities().has(Ability::ElicitationUrl) {
             return self.missing(Ability::ElicitationUrl);
         }

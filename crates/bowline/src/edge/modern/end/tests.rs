@@ -23,7 +23,7 @@ fn begun() -> (Arc<End>, Arc<Round>, oneshot::Receiver<()>) {
     let ann = Principal::new("ann", Role::Owner);
     let (clients, sessions) = (Clients::default(), Sessions::new(&[1; 32]));
     let what = (Abilities::default(), &b""[..]);
-    let client = clients.enter(&sessions, (&ann, &Scope::All), what, Now(0));
+    let (client, _) = clients.enter(&sessions, (&ann, &Scope::All), what, Now(0));
     End::new(client, wants())
 }
 

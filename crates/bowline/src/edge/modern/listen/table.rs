@@ -59,6 +59,13 @@ impl Listeners {
         }
     }
 
+    /// Ends all, so that they come back as those who they are by now.
+    pub(in crate::edge) fn renew(&self) {
+        for listener in self.all() {
+            listener.finish();
+        }
+    }
+
     /// Ends all, because the gateway goes down.
     pub(in crate::edge) fn close(&self) {
         self.table().closed = true;

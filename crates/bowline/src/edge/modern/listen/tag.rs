@@ -27,6 +27,10 @@ fn edit(notification: &[u8], id: &[u8]) -> (Span, Vec<u8>) {
     };
     let held = held.shift(params.start);
     let own = held.of(notification);
+    // What is no object, such as null, says nothing.
+    if !own.starts_with(b"{") {
+        return (held, [b"{", &*mark(id), b"}"].concat());
+    }
     match object::field(own, meta::SUBSCRIPTION_ID) {
         Some(other) => (other.shift(held.start), id.to_vec()),
         None => inside(held, own, mark(id)),
@@ -67,6 +71,10 @@ mod tests {
             ),
             (
                 json!({"method": "m", "params": {"_meta": {}, "uri": "a"}}),
+                json!({"uri": "a"}),
+            ),
+            (
+                json!({"method": "m", "params": {"_meta": null, "uri": "a"}}),
                 json!({"uri": "a"}),
             ),
             (

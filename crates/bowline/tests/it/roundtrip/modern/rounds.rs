@@ -1,8 +1,10 @@
 //! Answers that ask, and requests that go on with the answer: nothing changes but the state, which
 //! is the gateway's on the client's side.
 
+use bowline_core::caller::{Abilities, Ability};
 use bowline_wire::era::input::{Required, Round};
 use bowline_wire::object;
+use bowline_wire::splice::replace;
 
 use super::super::client::text;
 use super::super::echo::with_case;
@@ -29,8 +31,12 @@ pub(super) fn go(
 ) -> usize {
     let row = ROWS.iter().find(|row| row.request == request).unwrap();
     let mut client = peers.client(road);
+    let server = match road {
+        Road::Own => "own",
+        Road::Server | Road::All => "echo",
+    };
     for at in 0..instances {
-        there_and_back(schema, maker, peers, &mut client, (row, at));
+        there_and_back(schema, maker, (peers, server), &mut client, (row, at));
     }
     // A question and an answer each.
     instances * 2
@@ -40,7 +46,7 @@ pub(super) fn go(
 fn there_and_back(
     schema: &Schema,
     maker: &mut Maker<'_>,
-    peers: &Peers,
+    (peers, server): (&Peers, &str),
     client: &mut Client,
     (row, at): (&Row, usize),
 ) {
@@ -72,7 +78,7 @@ fn there_and_back(
         panic!("two cases");
     };
     let begun = peers.recorded().len();
-    let sent = with_case(&first.sent(), case);
+    let sent = able(&with_case(&first.sent(), case));
     let answer = ask(client, &first.method, &sent);
     let result = object::field(&answer, "result").map(|at| text(at.of(&answer)));
     let result = result.unwrap_or_else(|| panic!("{}", text(&answer)));
@@ -83,7 +89,7 @@ fn there_and_back(
         || result.clone(),
         |sealed| result.replacen(sealed, state, 1),
     );
-    assert_eq!(came, first.answer, "{sent}");
+    assert_eq!(came, marked(&first.answer, server), "{sent}");
 
     let responses = maker.make(part("InputResponses"), &[]);
     let mut further = format!("\"inputResponses\":{responses},");
@@ -95,7 +101,7 @@ fn there_and_back(
         "{{{further}{}",
         second.sent().trim_start().strip_prefix('{').unwrap()
     );
-    let again = with_case(&again, case_again);
+    let again = able(&with_case(&again, case_again));
     let answer = ask(client, &second.method, &again);
     let result = object::field(&answer, "result").map(|at| text(at.of(&answer)));
     assert_eq!(
@@ -124,6 +130,28 @@ fn came_back(peers: &Peers, begun: usize, (case, responses, state): (&str, &Stri
         state => came.as_deref().map(meaning) == Some(meaning(state)),
     };
     assert!(is_same, "{state} came back as {came:?}");
+}
+
+/// Says of the client that it can be asked everything: what it cannot is not passed on.
+fn able(params: &str) -> String {
+    const ALL: &[u8] =
+        br#"{"sampling":{"tools":{}},"elicitation":{"form":{},"url":{}},"roots":{}}"#;
+    let params = params.as_bytes();
+    let meta = object::field(params, "_meta").unwrap();
+    let said = object::field(
+        meta.of(params),
+        "io.modelcontextprotocol/clientCapabilities",
+    );
+    text(&replace(params, said.unwrap().shift(meta.start), ALL))
+}
+
+/// The name of the server is all that questions gain on their way.
+fn marked(answer: &str, server: &str) -> String {
+    let answer = answer.as_bytes();
+    let at = object::field(answer, "inputRequests").unwrap();
+    let all = Ability::ALL.into_iter();
+    let all = all.fold(Abilities::default(), Abilities::with);
+    text(&bowline_link::relayed(server, all, answer, at).unwrap())
 }
 
 fn meaning(literal: &str) -> String {
