@@ -51,7 +51,7 @@ fn questions_of_calls_that_one_client_makes_at_once_are_not_mixed_up() {
         );
     }
     // One after the other they need no more than one process.
-    let links = |gateway: &Gateway| gateway.api("/api/v1/servers/one")["own_links"].clone();
+    let links = |gateway: &Gateway| gateway.status("one")["own_links"].clone();
     let before = links(&gateway);
     assert_eq!(before, json!(CALLS), "{before}");
     let asked = caller.call("one__effect_asked", &json!({"key": "later"}));
