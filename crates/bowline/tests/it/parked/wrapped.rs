@@ -14,10 +14,11 @@ fn the_state_of_a_modern_server_is_sealed_on_its_way() {
     let tool = "one__test_input_required_result_request_state";
     let asked = caller.call(tool, &json!({}));
     let state = state_of(&asked);
-    let given = answers(
-        &asked["result"],
-        |_, _| json!({"action": "accept", "content": {"ok": true}}),
-    );
+    let given = answers(&asked["result"], |_, question| {
+        // Like every other, it says who asks.
+        assert_eq!(question["params"]["_meta"]["dev.bowline/server"], "one");
+        json!({"action": "accept", "content": {"ok": true}})
+    });
     let done = caller.again(tool, &json!({}), &given, &state);
     assert!(!text(&done).is_empty(), "{done}");
     let made = gateway.cli(&[
