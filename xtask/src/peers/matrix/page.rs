@@ -20,7 +20,7 @@ test` walks each client and each server once.
 const MEANING: &str = "\
 A cell is green (✓) when all of these hold, each as far as both ends have it:
 
-- **connect**: the session opens;
+- **connect**: the session opens; of a client with \"2026-07-28 only\", in that revision;
 - **tools**: the list names the server's tools;
 - **call**: a call returns the right content;
 - **progress**: a call tells each step, in order, before it returns;
@@ -31,6 +31,15 @@ A cell is green (✓) when all of these hold, each as far as both ends have it:
 - **sampling**: the same with a message that the client makes.
 
 A red cell (✗) names what failed. A dash means that nothing was walked.
+
+## Two eras
+
+A column with \"2026-07-28 only\" is a client that is pinned to that revision, and a row with it a
+server that refuses the handshake of the older ones, with `era = \"modern\"` in its block of the
+gateway's configuration. Neither can fall back, so such a cell is green in the modern era or not
+at all. Of the other clients Python SDK 2.x and FastMCP find out the era, and the rest speak the
+older one. With the other servers the gateway finds out: those of Python SDK 2.x and FastMCP speak
+both eras, and the rest the older one. [eras.md](eras.md) says what becomes of what between them.
 
 ";
 
@@ -43,6 +52,10 @@ const NOTES: &str = "
   clients are in flight, nobody can say whose such a question is: Bowline refuses it, and from then
   on gives each client that can answer a connection of its own (`isolation = \"auto\"`;
   `\"session\"` does so from the start).
+- In the modern era a tool asks by its result: with `Resolve` (Python SDK 2.x), an
+  `InputRequiredResult` (FastMCP) or `inputRequired` (TypeScript v2). A FastMCP tool that calls
+  `ctx.elicit` can do so in the older era only, so the tools of the FastMCP rows do either, as the
+  request wants it.
 - So that a cell says how two get on, the cells of one server are walked one after the other. Two
   clients at once have a test: `a_server_that_asks_beside_its_calls_is_refused_at_most_once`.
 ";

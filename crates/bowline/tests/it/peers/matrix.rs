@@ -3,7 +3,7 @@
 
 mod run;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -27,6 +27,8 @@ struct Client {
     name: String,
     program: String,
     args: Vec<String>,
+    /// The one it speaks, if it does not find out.
+    era: Option<Era>,
     /// What it can check beyond connecting, listing and calling.
     has: Vec<String>,
 }
@@ -42,7 +44,27 @@ struct Server {
     url: Option<String>,
     /// Through what it is reached, if not by the gateway itself.
     via: Option<Via>,
+    /// The one the gateway is to speak with it, if it is not to find out.
+    era: Option<Era>,
     plan: String,
+}
+
+/// Of the protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Era {
+    Legacy,
+    Modern,
+}
+
+impl Era {
+    /// What the gateway calls it, in its configuration and in what it says of servers.
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Legacy => "legacy",
+            Self::Modern => "modern",
+        }
+    }
 }
 
 /// An executor.
@@ -87,7 +109,7 @@ impl Matrix {
         plan
     }
 
-    /// Every client and every server at least once.
+    /// Every client and every server at least once; which meet is the order in the file.
     fn diagonal(&self) -> Vec<(&Client, &Server)> {
         let clients = self.clients.iter().cycle();
         self.servers
@@ -144,9 +166,25 @@ fn each_client_and_each_server_works_through_the_gateway() {
     let cells = matrix.diagonal();
     assert!(cells.len() >= matrix.clients.len());
     let street = Street::open(&world, &cells);
+    each_era_meets_each(&matrix, &street, &cells);
     let walked = street.walk(&matrix, &cells);
     let red: Vec<_> = walked.iter().flat_map(faults).collect();
     assert!(red.is_empty(), "{}", red.join("\n"));
+}
+
+/// Among those that meet, and whose servers ask, is every pair of eras.
+fn each_era_meets_each(matrix: &Matrix, street: &Street<'_>, cells: &[(&Client, &Server)]) {
+    let asking = cells
+        .iter()
+        .filter(|(client, server)| matrix.plan(client, server).contains_key("elicitation"));
+    let met: BTreeSet<_> = asking
+        .filter_map(|(client, server)| Some((client.era?, street.era(server))))
+        .collect();
+    let eras = [Era::Legacy, Era::Modern];
+    let all = eras
+        .iter()
+        .flat_map(|client| eras.map(|server| (*client, server)));
+    assert_eq!(met, all.collect());
 }
 
 /// Its SDK asks on the stream that all calls of a session share, so that nobody can say which of

@@ -7,10 +7,12 @@ import { main, texts } from './walk.mjs';
 
 const program = process.argv[2];
 
-await main(async ({ url, token }) => {
+await main(async ({ url, token, revision }) => {
   async function ask(method, ...more) {
     const where = [url, '--transport', 'http', '--header', `Authorization: Bearer ${token}`];
-    const args = ['--cli', ...where, '--method', method, ...more, '--format', 'json'];
+    // Its modern era is one revision, without a way back.
+    const era = revision === undefined ? [] : ['--protocol-era', 'modern'];
+    const args = ['--cli', ...where, ...era, '--method', method, ...more, '--format', 'json'];
     // What it keeps between runs has no place in the home of whoever runs this.
     const env = { MCP_INSPECTOR_SECRET_STORE: 'memory', HOME: process.env.MATRIX_HOME ?? tmpdir() };
     return JSON.parse(await run(program, args, env)).result;
@@ -19,6 +21,7 @@ await main(async ({ url, token }) => {
     Object.entries(all).flatMap(([key, value]) => [flag, `${key}=${value}`]);
   const tools = await ask('tools/list');
   return {
+    revision: async () => (await ask('initialize')).protocolVersion,
     tools: async () => tools.tools.map((tool) => tool.name),
     async call(name, args) {
       const given = ['--tool-name', name, '--tool-args-json', JSON.stringify(args)];

@@ -1,12 +1,23 @@
-"""A server of the matrix with the Python SDK 2, over stdio or over HTTP at the port it is given."""
+"""A server of the matrix with the Python SDK 2, over stdio or over HTTP at the port it is given.
 
-import sys
+With the word `modern` it serves revision 2026-07-28 only.
+"""
+
+from typing import Annotated
 
 import mcp_types as types
-from mcp.server.mcpserver import Context, MCPServer
+import modern
+from mcp.server.mcpserver import Context, Elicit, ElicitationResult, MCPServer, Resolve, Sample
 from pydantic import BaseModel
 
-server = MCPServer("matrix-python-2")
+
+async def without_handshake(ctx, call_next):
+    if ctx.method == "initialize":
+        modern.refuse(ctx.params["protocolVersion"])
+    return await call_next(ctx)
+
+
+server = MCPServer("matrix-python-2", middleware=[without_handshake] if modern.ONLY else [])
 
 
 class Knot(BaseModel):
@@ -25,19 +36,24 @@ async def count(steps: int, ctx: Context) -> str:
     return f"counted to {steps}"
 
 
+# What is resolved is asked for in the way of the request's era: in the middle of the call, or by
+# a result that says what is missing.
+def which_knot() -> Elicit[Knot]:
+    return Elicit("Which knot?", Knot)
+
+
 @server.tool()
-async def ask(ctx: Context) -> str:
-    answer = await ctx.elicit("Which knot?", Knot)
+async def ask(answer: Annotated[ElicitationResult[Knot], Resolve(which_knot)]) -> str:
     return f"{answer.action}: {answer.data.knot if answer.action == 'accept' else ''}"
 
 
-@server.tool()
-async def think(about: str, ctx: Context) -> str:
+def thought(about: str) -> Sample:
     content = types.TextContent(type="text", text=about)
-    messages = [types.SamplingMessage(role="user", content=content)]
-    answer = await ctx.session.create_message(
-        messages, max_tokens=100, related_request_id=ctx.request_id
-    )
+    return Sample([types.SamplingMessage(role="user", content=content)], max_tokens=100)
+
+
+@server.tool()
+async def think(about: str, answer: Annotated[types.CreateMessageResult, Resolve(thought)]) -> str:
     return f"thought: {answer.content.text}"
 
 
@@ -51,7 +67,7 @@ def tie(knot: str) -> str:
     return f"Tie a {knot}."
 
 
-if len(sys.argv) > 1:
-    server.run("streamable-http", host="127.0.0.1", port=int(sys.argv[1]))
+if port := modern.port():
+    server.run("streamable-http", host="127.0.0.1", port=port)
 else:
     server.run("stdio")

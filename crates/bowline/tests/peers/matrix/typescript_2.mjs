@@ -7,10 +7,13 @@ const { Client, StreamableHTTPClientTransport } = await import(`${folder}/dist/i
 
 await main(async (given) => {
   const who = { name: 'matrix-2', version: '2' };
-  const client = new Client(who, { capabilities: CAPABILITIES });
+  const { revision } = given;
+  const pinned = revision === undefined ? {} : { versionNegotiation: { mode: { pin: revision } } };
+  const client = new Client(who, { capabilities: CAPABILITIES, ...pinned });
   const { elicit, sample } = answers(given);
   client.setRequestHandler('elicitation/create', elicit);
   client.setRequestHandler('sampling/createMessage', sample);
   await client.connect(new StreamableHTTPClientTransport(...http(given)));
-  return open(client, []);
+  const session = open(client, []);
+  return { ...session, revision: async () => client.getNegotiatedProtocolVersion() };
 });

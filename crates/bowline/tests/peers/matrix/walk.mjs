@@ -1,5 +1,6 @@
 // What the node clients of the matrix share: walks one server and prints a line for each check.
-// The options, the plan and the lines are those of walk.py.
+// The options, the plan and the lines are those of walk.py; where the SDK or the program is comes
+// before the revision.
 
 import { setTimeout } from 'node:timers/promises';
 import { parseArgs } from 'node:util';
@@ -65,12 +66,16 @@ async function within(promise) {
 export async function main(connect) {
   const text = { type: 'string' };
   const options = { url: text, token: text, plan: text };
-  const { url, token, plan } = parseArgs({ options, allowPositionals: true }).values;
+  const { values, positionals } = parseArgs({ options, allowPositionals: true });
+  const { url, token, plan } = values;
+  const [, revision] = positionals;
   const wanted = JSON.parse(plan);
   const answers = { elicited: wanted.elicitation?.answer, sampled: wanted.sampling?.answer };
   let session;
   try {
-    session = await connect({ url, token, ...answers });
+    session = await connect({ url, token, revision, ...answers });
+    // Whoever is given a revision and speaks another has not connected.
+    if (revision !== undefined) holds([await session.revision()], revision);
     say('connect');
   } catch (error) {
     say('connect', words(error));

@@ -1,7 +1,8 @@
 """What the Python clients of the matrix share: walks one server and prints a line for each check.
 
-    CLIENT --url URL --token TOKEN --plan JSON
+    CLIENT [REVISION] --url URL --token TOKEN --plan JSON
 
+A client that is given a revision speaks that one and no other, or it does not connect.
 The plan says what the server has: {"tools": [names], "call": {"name", "arguments", "contains"},
 "progress": {"name", "arguments", "steps"}, "resource": {"uri", "contains"}, "prompt": {"name",
 "arguments", "contains"}, "elicitation": {"name", "arguments", "answer", "contains"}, "sampling":
@@ -129,14 +130,16 @@ class Walk:
 
 async def walk(connect):
     options = argparse.ArgumentParser()
+    options.add_argument("revision", nargs="?")
     for name in ("--url", "--token", "--plan"):
         options.add_argument(name, required=True)
     given = options.parse_args()
     plan = json.loads(given.plan)
     answers = [plan.get(name, {}).get("answer") for name in ("elicitation", "sampling")]
+    pinned = [] if given.revision is None else [given.revision]
     connected = False
     try:
-        async with connect(given.url, given.token, *answers) as session:
+        async with connect(given.url, given.token, *answers, *pinned) as session:
             connected = True
             say("connect")
             await Walk(session, plan).all()

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::afar::{Codex, OFFICE, Office, Walls, there};
 use super::super::world::World;
-use super::{Cell, Check, Client, Matrix, Server, Via, scripts};
+use super::{Cell, Check, Client, Era, Matrix, Server, Via, scripts};
 use crate::harness::{Gateway, bowline, eventually};
 
 /// Longest one client may walk one server.
@@ -117,6 +117,14 @@ impl<'a> Street<'a> {
             _codex: codex,
             _houses: houses,
         }
+    }
+
+    /// The era that the gateway speaks with a server.
+    pub(super) fn era(&self, server: &Server) -> Era {
+        let status = self.gateway.wait_for(&server.name, "ready");
+        let eras = [Era::Legacy, Era::Modern];
+        let era = eras.into_iter().find(|era| status["era"] == era.as_str());
+        era.unwrap_or_else(|| panic!("{status}"))
     }
 
     /// Walks all cells, a few at a time, and says how each went.
@@ -292,6 +300,9 @@ fn block(world: &World, server: &Server, port: Option<u16>) -> String {
         Some(Via::Executor) => block += &format!("via = \"executor:{OFFICE}\"\n"),
         Some(Via::Codex) => block += "via = \"executor:codex\"\n",
         None => {}
+    }
+    if let Some(era) = server.era {
+        block += &format!("era = \"{}\"\n", era.as_str());
     }
     block
 }
