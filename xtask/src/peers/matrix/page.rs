@@ -53,9 +53,10 @@ const NOTES: &str = "
   on gives each client that can answer a connection of its own (`isolation = \"auto\"`;
   `\"session\"` does so from the start).
 - In the modern era a tool asks by its result: with `Resolve` (Python SDK 2.x), an
-  `InputRequiredResult` (FastMCP) or `inputRequired` (TypeScript v2). A FastMCP tool that calls
-  `ctx.elicit` can do so in the older era only, so the tools of the FastMCP rows do either, as the
-  request wants it.
+  `InputRequiredResult` (FastMCP) or `inputRequired` (TypeScript v2). A tool that asks in the middle
+  of the call, with `ctx.elicit`, can do so in the older era only. A server of both eras is spoken
+  to in that one for callers that can be asked, so the tools of the row \"FastMCP server\", which
+  ask so, reach clients that are pinned to the modern era too.
 - So that a cell says how two get on, the cells of one server are walked one after the other. Two
   clients at once have a test: `a_server_that_asks_beside_its_calls_is_refused_at_most_once`.
 ";

@@ -1,6 +1,7 @@
 """A server of the matrix with FastMCP, over stdio or over HTTP at the port it is given.
 
-With the word `modern` it serves revision 2026-07-28 only.
+With the word `modern` it serves revision 2026-07-28 only, and its tools ask by their results. Else
+it serves both eras, and its tools ask as most do: in the middle of the call.
 """
 
 import mcp_types as types
@@ -20,11 +21,6 @@ server = FastMCP("matrix-fastmcp", middleware=[WithoutHandshake()] if modern.ONL
 
 class Knot(BaseModel):
     knot: str
-
-
-def is_modern(ctx):
-    """Says whether a tool has to ask by its result, and not in the middle of the call."""
-    return ctx.request_context.protocol_version == modern.REVISION
 
 
 def answered(ctx, request):
@@ -50,7 +46,7 @@ async def count(steps: int, ctx: Context) -> str:
 @server.tool
 async def ask(ctx: Context) -> str | types.InputRequiredResult:
     message = "Which knot?"
-    if not is_modern(ctx):
+    if not modern.ONLY:
         answer = await ctx.elicit(message, Knot)
         return f"{answer.action}: {answer.data.knot if answer.action == 'accept' else ''}"
     schema = Knot.model_json_schema()
@@ -65,7 +61,7 @@ async def ask(ctx: Context) -> str | types.InputRequiredResult:
 async def think(about: str, ctx: Context) -> str | types.InputRequiredResult:
     content = types.TextContent(type="text", text=about)
     messages = [types.SamplingMessage(role="user", content=content)]
-    if is_modern(ctx):
+    if modern.ONLY:
         params = types.CreateMessageRequestParams(messages=messages, max_tokens=100)
         answer = answered(ctx, types.CreateMessageRequest(params=params))
     else:
