@@ -213,6 +213,7 @@ async fn begin(asked: Asked<'_>, mut told: Told, mut named: Named, retried: bool
         stateless: Some(Box::new(Stateless {
             claims: asked.claims,
             retried,
+            task: None,
         })),
     };
     let running: Running = Box::pin(carry(Arc::clone(edge), call, cancelled));

@@ -9,6 +9,7 @@ use bowline_core::caller::{Abilities, Ability, CallerEnd, Question, QuestionId, 
 use bowline_core::error::CallError;
 use bowline_core::level::Level;
 use bowline_core::sync::lock;
+use bowline_core::tasks::Made;
 use bowline_wire::jsonrpc::write_result;
 use bowline_wire::mcp::method;
 use bowline_wire::object;
@@ -58,6 +59,8 @@ struct State {
     over: bool,
     /// What a server wanted to ask that the caller cannot be asked.
     lacks: Option<Ability>,
+    /// The task that its server made of it.
+    task: Option<Made>,
     /// What it is called while it waits for its caller.
     handle: Option<u64>,
     /// Takes the call back.
@@ -109,6 +112,7 @@ impl End {
                     outcome: None,
                     over: false,
                     lacks: None,
+                    task: None,
                     handle: None,
                     cancel: Some(cancel),
                     waker: None,
@@ -209,6 +213,11 @@ impl End {
         self.state().lacks
     }
 
+    /// Returns the task that its server made of the call.
+    pub(crate) fn task(&self) -> Option<Made> {
+        self.state().task.clone()
+    }
+
     /// Returns what the call is called while it waits for its caller; absent where it never did.
     pub(crate) fn handle(&self) -> Option<u64> {
         self.state().handle
@@ -295,6 +304,10 @@ impl CallerEnd for End {
 
     fn lacks(&self, ability: Ability) {
         self.state().lacks = Some(ability);
+    }
+
+    fn task_made(&self, task: &Made) {
+        self.state().task = Some(task.clone());
     }
 
     fn withdraw(&self, question: QuestionId) {

@@ -9,7 +9,7 @@ use bowline_core::call::{Body, Call, Reply, Subject, TaskVerb};
 use bowline_core::caller::CallerEnd;
 use bowline_core::era::{Era, Stateless};
 use bowline_core::error::CallError;
-use bowline_core::tasks::MadeBy;
+use bowline_core::tasks::MadeIn;
 use bowline_host::catalog::Found;
 use bowline_wire::era::error as era_error;
 use bowline_wire::era::meta::takes_tasks;
@@ -185,8 +185,8 @@ impl Request {
     fn open(asked: &Asked<'_>, mut told: Told, named: &Named, verb: TaskVerb) -> Option<Self> {
         let edge = Arc::clone(&told.edge);
         let sealed = named.subject.name().as_ref().to_owned();
-        let (seal, who) = (edge.sessions.sealing(), Arc::clone(&told.principal.name));
-        let task = id::open(seal, &who, edge.calls.boot, &sealed)?;
+        let (seal, who) = (edge.sessions.sealing(), &told.principal.name);
+        let task = id::open(seal, (who, edge.calls.boot), &sealed)?;
         let wants = wants(asked, &told.params, named);
         let mut literal = Vec::new();
         write_string(&mut literal, &task.inner);
@@ -200,12 +200,6 @@ impl Request {
             verb,
         };
         let client = client_of(asked, &told);
-        let by = MadeBy {
-            server: &task.server,
-            tool: &task.tool,
-            link: task.link,
-        };
-        edge.host.adopt_task(&who, client.key, by, &task.inner);
         let (end, _, _cancelled) = End::new(Arc::clone(&client), wants.clone());
         Some(Self {
             told,
@@ -222,6 +216,32 @@ impl Request {
         match self.to_call(verb, &self.end) {
             Some(call) => self.told.edge.host.call(&call).await,
             None => Err(unknown(&self.sealed)),
+        }
+    }
+
+    /// Asks the server how the task stands. What one process after the one that made it finds
+    /// under its id may be another's, where a server gives out its ids again.
+    async fn found(&self) -> Result<Reply, Written> {
+        let reply = match self.call(TaskVerb::Get).await {
+            Ok(reply) if reply.body == Body::Error => {
+                return Err(self.told.refused(&self.end, &reply));
+            }
+            Ok(reply) => reply,
+            Err(failed) => return Err(self.told.failure(&failed)),
+        };
+        let inside = reply.answer.get(reply.body_at.clone()).unwrap_or_default();
+        let created = object::text(inside, "createdAt").unwrap_or_default();
+        if self.task.sealed.made_in == MadeIn::Earlier && !self.task.is_of(&created) {
+            return Err(self.told.failure(&unknown(&self.sealed)));
+        }
+        Ok(reply)
+    }
+
+    /// Makes sure that a request changes no task but its caller's.
+    async fn checked(&self) -> Result<(), Written> {
+        match self.task.sealed.made_in {
+            MadeIn::This => Ok(()),
+            MadeIn::Earlier => self.found().await.map(|_| ()),
         }
     }
 
@@ -247,20 +267,20 @@ impl Request {
             stateless: Some(Box::new(Stateless {
                 claims: None,
                 retried: false,
+                task: Some(self.task.sealed.clone()),
             })),
         })
     }
 
     async fn get(&self) -> Written {
-        let reply = match self.call(TaskVerb::Get).await {
+        let reply = match self.found().await {
             Ok(reply) => reply,
-            Err(failed) => return self.told.failure(&failed),
+            Err(refused) => return refused,
         };
         let inside = reply.answer.slice(reply.body_at.clone());
-        match (reply.body, reply.era) {
-            (Body::Error, _) => self.told.refused(&self.end, &reply),
-            (Body::Result, Era::Modern) => self.told.result(&self.named(&inside)),
-            (Body::Result, Era::Legacy) => self.stands(&inside).await,
+        match reply.era {
+            Era::Modern => self.told.result(&self.named(&inside)),
+            Era::Legacy => self.stands(&inside).await,
         }
     }
 
@@ -350,20 +370,26 @@ impl Request {
         if self.answered(answers) {
             return self.told.result(ACKNOWLEDGED);
         }
+        if let Err(refused) = self.checked().await {
+            return refused;
+        }
         match self.call(TaskVerb::Update).await {
             Ok(reply) if reply.era == Era::Modern => self.passed(&reply),
             // Servers of the other era know no such request; but they know the task, or not.
-            Ok(_) => self.acknowledged(self.call(TaskVerb::Get).await),
+            Ok(_) => self.acknowledged().await,
             Err(failed) => self.told.failure(&failed),
         }
     }
 
     async fn cancel(&self) -> Written {
+        if let Err(refused) = self.checked().await {
+            return refused;
+        }
         match self.call(TaskVerb::Cancel).await {
             Ok(reply) if reply.era == Era::Modern => self.passed(&reply),
             Ok(reply) if reply.body == Body::Result => self.told.result(ACKNOWLEDGED),
             // One that is over already cannot be ended, which is nothing to complain of.
-            Ok(_) => self.acknowledged(self.call(TaskVerb::Get).await),
+            Ok(_) => self.acknowledged().await,
             Err(failed) => self.told.failure(&failed),
         }
     }
@@ -380,11 +406,10 @@ impl Request {
     }
 
     /// Acknowledges where the server knows the task.
-    fn acknowledged(&self, found: Outcome) -> Written {
-        match found {
-            Ok(reply) if reply.body == Body::Result => self.told.result(ACKNOWLEDGED),
-            Ok(reply) => self.told.refused(&self.end, &reply),
-            Err(failed) => self.told.failure(&failed),
+    async fn acknowledged(&self) -> Written {
+        match self.found().await {
+            Ok(_) => self.told.result(ACKNOWLEDGED),
+            Err(refused) => refused,
         }
     }
 }

@@ -13,6 +13,11 @@ fn taking(gateway: &Gateway) -> Caller {
     caller
 }
 
+/// Another one, of another principal.
+fn bob(gateway: &Gateway) -> Caller {
+    taking(gateway).with_token(&gateway.token_for("bob", "all"))
+}
+
 /// Checks a result that names a task, and returns its id.
 fn id_of(answer: &Value) -> String {
     let result = &answer["result"];
@@ -106,17 +111,7 @@ fn strangers(gateway: &Gateway, caller: &Caller) {
     );
     let refused = cannot.call("one__test_task_required", &json!({}));
     assert_eq!(code(&refused), -32021, "{refused}");
-    let made = gateway.cli(&[
-        "token",
-        "create",
-        "--principal",
-        "bob",
-        "--role",
-        "all",
-        "--json",
-    ]);
-    let made: Value = serde_json::from_slice(&made.stdout).unwrap();
-    let bob = caller.with_token(made["token"].as_str().unwrap());
+    let bob = bob(gateway);
     let forged = json!({ "taskId": format!("{id}A") });
     for method in ["tasks/get", "tasks/cancel"] {
         assert_eq!(code(&bob.request(method, params.clone())), -32602);
@@ -129,9 +124,11 @@ fn strangers(gateway: &Gateway, caller: &Caller) {
     }
 }
 
+/// What another principal may do.
+const ROLE: &str = "[roles.all]\nallow = [\"one.*\"]\n[principals.bob]\nrole = \"all\"\n";
+
 fn config(era: &str) -> String {
-    let role = "[roles.all]\nallow = [\"one.*\"]\n[principals.bob]\nrole = \"all\"\n";
-    fixture("one", &["--era", era]) + role
+    fixture("one", &["--era", era]) + ROLE
 }
 
 #[test]
@@ -178,6 +175,91 @@ fn a_task_is_found_again_after_a_restart() {
     gateway.wait_for("one", "ready");
     let over = until(&taking(&gateway), &id, "completed");
     assert_eq!(over["result"]["content"][0]["text"], "Task completed");
+}
+
+/// Begins a task that goes on for long, and returns its id.
+fn begin(caller: &Caller, server: &str) -> String {
+    let tool = format!("{server}__slow_compute");
+    id_of(&caller.call(&tool, &json!({"seconds": 600})))
+}
+
+/// Checks that there is nothing under an id.
+fn is_unknown(caller: &Caller, id: &str) {
+    for method in ["tasks/get", "tasks/update", "tasks/cancel"] {
+        let params = json!({ "taskId": id, "inputResponses": {} });
+        let answer = caller.request(method, params);
+        assert_eq!(code(&answer), -32602, "{method}: {answer}");
+    }
+}
+
+#[test]
+fn an_id_that_a_server_gave_to_somebody_else_since_is_no_longer_ones_own() {
+    for era in ["legacy", "modern"] {
+        let counted = ["--era", era, "--fault", "counted-tasks"];
+        let mut gateway = Gateway::up(&(fixture("one", &counted) + ROLE));
+        gateway.wait_for("one", "ready");
+        let (ann, other) = (taking(&gateway), bob(&gateway));
+        let stale = begin(&ann, "one");
+        gateway.order("one", "restart");
+        gateway.wait_for("one", "ready");
+        let own = begin(&other, "one");
+        is_unknown(&ann, &stale);
+        assert_eq!(get(&other, &own)["status"], "working");
+        // The gateway's own memory is not needed for that: the process took its tasks along.
+        gateway.restart_after_kill();
+        gateway.wait_for("one", "ready");
+        let (ann, other) = (taking(&gateway), bob(&gateway));
+        is_unknown(&other, &own);
+        let last = begin(&ann, "one");
+        is_unknown(&other, &own);
+        is_unknown(&ann, &stale);
+        assert_eq!(get(&ann, &last)["status"], "working");
+    }
+}
+
+#[test]
+fn after_a_restart_an_id_means_the_task_that_it_was_given_for() {
+    let mut served = Served::start(&["--era", "modern", "--fault", "counted-tasks"]);
+    let config = format!("[servers.one]\nurl = {}\n{ROLE}", json!(served.url));
+    let mut gateway = Gateway::up(&config);
+    gateway.wait_for("one", "ready");
+    let stale = begin(&taking(&gateway), "one");
+    served.kill();
+    served.restart();
+    let mut own = String::new();
+    crate::harness::eventually("it serves again", || {
+        let made = bob(&gateway).call("one__slow_compute", &json!({"seconds": 600}));
+        let is_made = made["result"].is_object();
+        if is_made {
+            own = id_of(&made);
+        }
+        is_made
+    });
+    gateway.restart_after_kill();
+    gateway.wait_for("one", "ready");
+    // Nobody is remembered to have it, and it is another one.
+    is_unknown(&taking(&gateway), &stale);
+    assert_eq!(get(&bob(&gateway), &own)["status"], "working");
+}
+
+#[test]
+fn tasks_of_one_name_at_two_servers_are_told_apart() {
+    let counted = ["--era", "modern", "--fault", "counted-tasks"];
+    let config = fixture("one", &counted) + &fixture("two", &counted);
+    let gateway = Gateway::up(&config);
+    for server in ["one", "two"] {
+        gateway.wait_for(server, "ready");
+    }
+    let caller = taking(&gateway);
+    let (first, second) = (begin(&caller, "one"), begin(&caller, "two"));
+    for id in [&first, &second] {
+        assert_eq!(get(&caller, id)["status"], "working");
+    }
+    caller.request("tasks/cancel", json!({ "taskId": second }));
+    until(&caller, &second, "cancelled");
+    assert_eq!(get(&caller, &first)["status"], "working");
+    let elsewhere = caller.at("/servers/two/mcp");
+    is_unknown(&elsewhere, &first);
 }
 
 #[test]

@@ -84,6 +84,8 @@ impl Given {
             Box::new(Stateless {
                 claims: None,
                 retried: has("inputResponses") || has("requestState"),
+                // The id is the server's own, as the hub has it.
+                task: None,
             })
         })
     }

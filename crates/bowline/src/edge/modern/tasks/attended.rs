@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bowline_core::call::TaskVerb;
 use bowline_core::sync::lock;
+use bowline_core::tasks::LinkKey;
 use bowline_core::time::Now;
 use bowline_wire::era::input;
 use bowline_wire::object;
@@ -30,8 +31,8 @@ const LOOK: Duration = Duration::from_millis(10);
 /// Room between the numbers of questions of one attendance and the next.
 const NUMBERS: u64 = 1 << 16;
 
-/// A task, by who made it, its server, and its id there.
-type Name = (Arc<str>, Arc<str>, Arc<str>);
+/// A task, by who made it, its server, the link it lives at, and its id there.
+type Name = (Arc<str>, Arc<str>, LinkKey, Arc<str>);
 
 /// The tasks that are attended to.
 #[derive(Debug, Default)]
@@ -71,11 +72,9 @@ impl Attended {
 impl Request {
     fn name(&self) -> Name {
         let who = Arc::clone(&self.told.principal.name);
-        (
-            who,
-            Arc::clone(&self.task.server),
-            Arc::clone(&self.task.inner),
-        )
+        let at = &self.task.sealed;
+        let inner = Arc::clone(&self.task.inner);
+        (who, Arc::clone(&at.server), at.link, inner)
     }
 
     fn attending(&self) -> Option<Arc<End>> {
