@@ -124,6 +124,21 @@ fn strangers(gateway: &Gateway, caller: &Caller) {
     }
 }
 
+/// Has a task ask its caller, answers it, and waits for its end.
+fn confirms(caller: &Caller, arguments: &Value) {
+    let id = id_of(&caller.call("one__confirm_delete", arguments));
+    let asked = until(caller, &id, "input_required");
+    let question = &asked["inputRequests"]["confirm"];
+    assert_eq!(question["method"], "elicitation/create", "{asked}");
+    let yes = json!({"action": "accept", "content": {"confirm": true}});
+    let update = json!({ "taskId": id, "inputResponses": {"confirm": yes} });
+    let answer = caller.request("tasks/update", update);
+    assert_eq!(answer["result"]["resultType"], "complete", "{answer}");
+    let over = until(caller, &id, "completed");
+    let said = over["result"]["content"][0]["text"].as_str().unwrap();
+    assert!(said.contains(r#""confirm":true"#), "{over}");
+}
+
 /// What another principal may do.
 const ROLE: &str = "[roles.all]\nallow = [\"one.*\"]\n[principals.bob]\nrole = \"all\"\n";
 
@@ -141,16 +156,7 @@ fn tasks_of_a_modern_server_have_ids_of_their_caller() {
     let gateway = Gateway::up(&config("modern"));
     walk(&gateway);
     let caller = taking(&gateway);
-    let made = caller.call("one__confirm_delete", &json!({"filename": "f"}));
-    let id = id_of(&made);
-    let asked = until(&caller, &id, "input_required");
-    let question = &asked["inputRequests"]["confirm"];
-    assert_eq!(question["method"], "elicitation/create", "{asked}");
-    let yes = json!({"action": "accept", "content": {"confirm": true}});
-    let update = json!({ "taskId": id, "inputResponses": {"confirm": yes} });
-    let answer = caller.request("tasks/update", update);
-    assert_eq!(answer["result"]["resultType"], "complete", "{answer}");
-    until(&caller, &id, "completed");
+    confirms(&caller, &json!({"filename": "f"}));
     // A question before the task begins is one like any other.
     let asked = caller.call("one__test_tool_with_task", &json!({}));
     let name = json!({"user_name": {"action": "accept", "content": {"name": "x"}}});
@@ -260,6 +266,15 @@ fn tasks_of_one_name_at_two_servers_are_told_apart() {
     assert_eq!(get(&caller, &first)["status"], "working");
     let elsewhere = caller.at("/servers/two/mcp");
     is_unknown(&elsewhere, &first);
+}
+
+#[test]
+fn what_a_task_of_a_legacy_server_asks_is_told_and_answered_by_who_asks_how_it_stands() {
+    let gateway = Gateway::up(&config("legacy"));
+    gateway.wait_for("one", "ready");
+    for _ in 0..2 {
+        confirms(&taking(&gateway), &json!({"filename": "f"}));
+    }
 }
 
 #[test]
