@@ -128,6 +128,11 @@ impl End {
         self.state().last = last;
     }
 
+    /// Whether the call is over, so that nobody asks anything any more.
+    pub(crate) fn is_over(&self) -> bool {
+        self.state().over
+    }
+
     /// Takes what came of the call, where it is over.
     pub(crate) fn take_outcome(&self) -> Option<Outcome> {
         self.state().outcome.take()

@@ -301,11 +301,15 @@ impl Request {
         };
         let whole = match status {
             Status::Completed | Status::Failed => {
-                let outcome = match self.attended_outcome() {
-                    Some(outcome) => outcome,
+                let reply = match self.attended_reply() {
+                    Some(reply) => Ok(reply),
                     None => self.call(TaskVerb::Result).await,
                 };
-                self.came(task, outcome)
+                match reply {
+                    Ok(reply) => self.came(task, reply),
+                    // That we do not know what it came to is no end of the task.
+                    Err(failed) => return self.told.failure(&failed),
+                }
             }
             Status::InputRequired => {
                 let requests = self.attend().await;
@@ -327,36 +331,24 @@ impl Request {
 
     /// Writes a task that is over with what it came to. A tool that says that it failed has
     /// answered, which in the other era may count as a failure of the task.
-    fn came(&self, task: &[u8], outcome: Outcome) -> Vec<u8> {
-        match outcome {
-            Ok(Reply {
-                answer,
-                body_at,
-                body: Body::Result,
-                ..
-            }) => {
+    fn came(&self, task: &[u8], reply: Reply) -> Vec<u8> {
+        let inside = reply.answer.get(reply.body_at).unwrap_or_default();
+        match reply.body {
+            Body::Result => {
                 let info = info_of(&self.told.edge, &self.told.scope);
                 let known = Completing {
                     server_info: Some(&info),
                     hint: None,
                 };
-                let inside = unrelated(answer.get(body_at).unwrap_or_default());
-                let result = to_modern(&inside, method::TOOLS_CALL, &known);
+                let result = to_modern(&unrelated(inside), method::TOOLS_CALL, &known);
                 in_status(
                     &tasks::to_modern(task, Came::Result(&result)),
                     Status::Completed,
                 )
             }
-            Ok(reply) => {
-                let inside = reply.answer.get(reply.body_at).unwrap_or_default();
+            Body::Error => {
                 let error = era_error::to_modern(inside, None);
                 in_status(&tasks::to_modern(task, Came::Error(&error)), Status::Failed)
-            }
-            Err(failed) => {
-                let answer = self.told.failure(&failed).answer;
-                let at = object::field(&answer, "error");
-                let error = at.map_or(&b"{}"[..], |at| at.of(&answer));
-                in_status(&tasks::to_modern(task, Came::Error(error)), Status::Failed)
             }
         }
     }

@@ -37,12 +37,16 @@ fn get(caller: &Caller, id: &str) -> Value {
     result.clone()
 }
 
-/// Asks until the task stands like this.
+/// Asks until the task stands like this; what is over stays as it is.
 fn until(caller: &Caller, id: &str, status: &str) -> Value {
     let mut last = Value::Null;
     crate::harness::eventually(&format!("it is {status}"), || {
         last = get(caller, id);
-        last["status"] == status
+        let is_there = last["status"] == status;
+        let mut ends = ["completed", "failed", "cancelled"].iter();
+        let is_over = ends.any(|end| last["status"] == **end);
+        assert!(is_there || !is_over, "{last}");
+        is_there
     });
     last
 }
@@ -275,6 +279,35 @@ fn what_a_task_of_a_legacy_server_asks_is_told_and_answered_by_who_asks_how_it_s
     for _ in 0..2 {
         confirms(&taking(&gateway), &json!({"filename": "f"}));
     }
+}
+
+#[test]
+fn a_task_that_works_for_longer_than_a_call_may_ends_as_its_server_says() {
+    let config = fixture("one", &["--era", "legacy"]) + "timeout = \"1s\"\n";
+    let gateway = Gateway::up(&config);
+    gateway.wait_for("one", "ready");
+    confirms(&taking(&gateway), &json!({"filename": "f", "ms": 1_500}));
+}
+
+#[test]
+fn a_result_that_cannot_be_had_now_is_no_failure_of_its_task() {
+    let role = "[roles.few]\nallow = [\"one.*\"]\nrate = { calls = 1, per = \"12h\", burst = 2 }\n";
+    let gateway = Gateway::up(&(fixture("one", &["--era", "legacy"]) + role));
+    gateway.wait_for("one", "ready");
+    let mut nth = 0;
+    crate::harness::eventually("a task is over when it is asked for", || {
+        nth += 1;
+        let token = gateway.token_for(&format!("p{nth}"), "few");
+        let caller = taking(&gateway).with_token(&token);
+        let id = id_of(&caller.call("one__test_task_required", &json!({"ms": 0})));
+        let answer = caller.request("tasks/get", json!({ "taskId": id }));
+        if answer["result"]["status"] == "working" {
+            return false;
+        }
+        let data = &answer["error"]["data"];
+        assert_eq!(data["code"], "rate_exceeded", "{answer}");
+        true
+    });
 }
 
 #[test]
