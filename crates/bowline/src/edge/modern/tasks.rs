@@ -15,7 +15,7 @@ use bowline_wire::era::error as era_error;
 use bowline_wire::era::meta::takes_tasks;
 use bowline_wire::era::result::{Completing, to_modern};
 use bowline_wire::era::tasks::{self, Came, Status, Task};
-use bowline_wire::mcp::method;
+use bowline_wire::mcp::{code, method};
 use bowline_wire::object;
 use bowline_wire::splice::{replace, write_string};
 use bytes::Bytes;
@@ -368,7 +368,9 @@ impl Request {
         match self.call(TaskVerb::Update).await {
             Ok(reply) if reply.era == Era::Modern => self.passed(&reply),
             // Servers of the other era know no such request; but they know the task, or not.
-            Ok(_) => self.acknowledged().await,
+            Ok(reply) if is_no_method(&reply) => self.acknowledged().await,
+            Ok(reply) if reply.body == Body::Error => self.told.refused(&self.end, &reply),
+            Ok(_) => self.told.result(ACKNOWLEDGED),
             Err(failed) => self.told.failure(&failed),
         }
     }
@@ -404,6 +406,12 @@ impl Request {
             Err(refused) => refused,
         }
     }
+}
+
+/// Whether a server says that it knows no such request.
+fn is_no_method(reply: &Reply) -> bool {
+    let inside = reply.answer.get(reply.body_at.clone()).unwrap_or_default();
+    reply.body == Body::Error && era_error::code_of(inside) == Some(code::METHOD_NOT_FOUND)
 }
 
 /// Writes a task in another status.

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::{Caller, state_of};
 use crate::harness::served::Served;
+use crate::harness::worker::Worker;
 use crate::harness::{Gateway, fixture};
 
 /// A client that takes tasks for answers.
@@ -308,6 +309,23 @@ fn a_result_that_cannot_be_had_now_is_no_failure_of_its_task() {
         assert_eq!(data["code"], "rate_exceeded", "{answer}");
         true
     });
+}
+
+#[test]
+fn an_answer_to_a_task_reaches_the_server_of_a_worker() {
+    let role = "[roles.all]\nallow = [\"one.*\"]\n";
+    let hub = Gateway::up(&format!("{role}[principals.w1]\noffers = [\"one\"]\n"));
+    let token = hub.token_for("w1", "all");
+    let served = fixture("one", &["--era", "modern"]);
+    let worker = Worker::join(&hub, &token, &served, &["--offer", "one"]);
+    worker.gateway.wait_for("one", "ready");
+    crate::harness::eventually("the server is in the hub", || {
+        let servers = hub.api("/api/v1/servers");
+        let servers = servers["servers"].as_array().unwrap();
+        servers.iter().any(|status| status["name"] == "one")
+    });
+    hub.wait_for("one", "ready");
+    confirms(&taking(&hub), &json!({"filename": "f"}));
 }
 
 #[test]
