@@ -5,7 +5,7 @@ pub(super) mod id;
 
 use std::sync::Arc;
 
-use bowline_core::call::{Body, Call, Reply, Subject, TaskVerb};
+use bowline_core::call::{Body, Call, Reply, Route, Subject, TaskVerb};
 use bowline_core::caller::CallerEnd;
 use bowline_core::era::{Era, Stateless};
 use bowline_core::error::CallError;
@@ -46,8 +46,9 @@ enum Support {
     Required,
 }
 
-/// Reads what is said of the tool that is called, where its server is of the other era.
-fn support(told: &Told) -> Option<Support> {
+/// Reads what is said of the tool that is called, where its server is of the other era, and the
+/// way to it.
+fn support(told: &Told) -> Option<(Support, Arc<Route>)> {
     if told.ask != Ask::Tool {
         return None;
     }
@@ -66,22 +67,29 @@ fn support(told: &Told) -> Option<Support> {
         .iter()
         .find(|item| item.route.name == route.name)?;
     let execution = object::field(&item.plain, "execution")?.of(&item.plain);
-    match object::text(execution, "taskSupport")?.as_ref() {
-        "required" => Some(Support::Required),
-        "optional" => Some(Support::Optional),
-        _ => Some(Support::Forbidden),
-    }
+    let support = match object::text(execution, "taskSupport")?.as_ref() {
+        "required" => Support::Required,
+        "optional" => Support::Optional,
+        _ => Support::Forbidden,
+    };
+    Some((support, route))
 }
 
 /// Whether the tool that is called runs as a task only.
 pub(super) fn is_required(told: &Told) -> bool {
-    support(told) == Some(Support::Required)
+    matches!(support(told), Some((Support::Required, _)))
 }
 
 /// Returns the parameters with or without the wish for a task, where they must be others: in this
-/// era nobody says such a wish, and servers of the other one do nothing without.
+/// era nobody says such a wish, and servers of the other one do nothing without. What is queued is
+/// more than a task: it outlives its server, so it is made none where it need not be.
 pub(super) fn wanted(told: &Told, says: bool) -> Option<Bytes> {
-    let wants = told.tasks && matches!(support(told), Some(Support::Optional | Support::Required));
+    let wants = told.tasks
+        && match support(told) {
+            Some((Support::Required, _)) => true,
+            Some((Support::Optional, route)) => route.queue.is_none(),
+            Some((Support::Forbidden, _)) | None => false,
+        };
     if !wants && !says {
         return None;
     }

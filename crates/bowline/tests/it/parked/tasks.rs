@@ -329,6 +329,24 @@ fn an_answer_to_a_task_reaches_the_server_of_a_worker() {
 }
 
 #[test]
+fn a_write_that_can_wait_is_queued_also_for_who_takes_tasks() {
+    let mut served = Served::start(&["--era", "legacy"]);
+    let config = format!(
+        "[servers.one]\nurl = {}\ntimeout = \"1s\"\n[servers.one.tools.slow_compute]\n\
+         effect = \"write\"\nqueue = \"1h\"\nidempotency = \"meta\"\n",
+        json!(served.url)
+    );
+    let gateway = Gateway::up(&config);
+    gateway.wait_for("one", "ready");
+    served.kill();
+    let told = taking(&gateway).call("one__slow_compute", &json!({"seconds": 0}));
+    assert_eq!(
+        told["result"]["structuredContent"]["queued"], true,
+        "{told}"
+    );
+}
+
+#[test]
 fn who_takes_no_tasks_is_told_of_none() {
     let gateway = Gateway::up(&config("legacy"));
     let mut caller = taking(&gateway);
