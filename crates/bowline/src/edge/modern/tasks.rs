@@ -52,8 +52,10 @@ fn support(told: &Told) -> Option<(Support, Arc<Route>)> {
     if told.ask != Ask::Tool {
         return None;
     }
-    let catalog = told.edge.host.catalog();
-    let Found::Route(route) = catalog.find(&told.scope, &told.subject) else {
+    let host = &told.edge.host;
+    let (catalog, scope) = (host.catalog(), &told.scope);
+    let meant = host.meant(scope, &told.subject, &told.params);
+    let Found::Route(route) = catalog.find(scope, &meant) else {
         return None;
     };
     let offer = catalog.offer(&route.server)?;

@@ -347,6 +347,20 @@ fn a_write_that_can_wait_is_queued_also_for_who_takes_tasks() {
 }
 
 #[test]
+fn a_tool_that_runs_as_a_task_only_is_called_by_way_of_call_tool() {
+    let config = config("legacy") + "[gateway]\nexpose = \"search\"\n";
+    let gateway = Gateway::up(&config);
+    gateway.wait_for("one", "ready");
+    let mut caller = taking(&gateway);
+    let call = json!({"name": "one__test_task_required", "arguments": {"ms": 20}});
+    let id = id_of(&caller.call("call_tool", &call));
+    until(&caller, &id, "completed");
+    caller.capabilities = json!({});
+    let refused = caller.call("call_tool", &call);
+    assert_eq!(code(&refused), -32021, "{refused}");
+}
+
+#[test]
 fn who_takes_no_tasks_is_told_of_none() {
     let gateway = Gateway::up(&config("legacy"));
     let mut caller = taking(&gateway);
