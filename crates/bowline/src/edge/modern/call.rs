@@ -80,6 +80,7 @@ impl Calls {
         for end in waiting {
             end.cancel();
         }
+        self.attended.dismiss(credential);
         for client in self.clients.dismiss(credential) {
             edge.host.session_ended(client);
         }

@@ -51,12 +51,21 @@ struct One {
 impl Attended {
     /// Lets go of those that nobody asked about for long.
     pub(crate) fn sweep(&self, now: Now) {
-        let late: Vec<_> = {
+        self.let_go(|one| one.until <= now);
+    }
+
+    /// Lets go of those that were attended to for a credential that counts no more.
+    pub(crate) fn dismiss(&self, credential: &str) {
+        self.let_go(|one| one.end.client().is_of(credential));
+    }
+
+    fn let_go(&self, which: impl Fn(&One) -> bool) {
+        let gone: Vec<_> = {
             let mut tasks = lock(&self.tasks);
-            let late = tasks.extract_if(|_, one| one.until <= now);
-            late.map(|(_, one)| one.end).collect()
+            let gone = tasks.extract_if(|_, one| which(one));
+            gone.map(|(_, one)| one.end).collect()
         };
-        for end in late {
+        for end in gone {
             end.cancel();
         }
     }
@@ -187,6 +196,7 @@ mod tests {
     use bowline_core::call::{Principal, Role, Scope};
     use bowline_core::caller::Abilities;
     use bowline_core::error::CallError;
+    use tokio::sync::oneshot;
 
     use super::*;
     use crate::edge::modern::client::Clients;
@@ -194,11 +204,19 @@ mod tests {
     use crate::edge::session::Sessions;
 
     fn end() -> Arc<End> {
-        let ann = Principal::new("ann", Role::Owner);
+        begun("").0
+    }
+
+    fn begun(credential: &str) -> (Arc<End>, oneshot::Receiver<()>) {
+        let ann = Principal {
+            credential: credential.into(),
+            ..Principal::new("ann", Role::Owner)
+        };
         let (clients, sessions) = (Clients::default(), Sessions::new(&[1; 32]));
         let what = (Abilities::default(), &b""[..]);
         let client = clients.enter(&sessions, (&ann, &Scope::All), what, Now(0));
-        End::new(client, Wants::default()).0
+        let (end, _, cancelled) = End::new(client, Wants::default());
+        (end, cancelled)
     }
 
     fn name(link: LinkKey) -> Name {
@@ -218,6 +236,18 @@ mod tests {
         assert!(matches!(enter(1, &second), Entered::New), "another task");
         let found = attended.find(&name(LinkKey(0)), Now(0)).unwrap();
         assert!(Arc::ptr_eq(&found, &first));
+    }
+
+    #[test]
+    fn who_waits_with_a_token_that_was_revoked_waits_no_longer() {
+        let attended = Attended::default();
+        let (end, mut cancelled) = begun("token");
+        attended.enter(name(LinkKey::SHARED), &end, Now(0));
+        attended.dismiss("another");
+        assert!(cancelled.try_recv().is_err());
+        attended.dismiss("token");
+        assert_eq!(cancelled.try_recv(), Ok(()));
+        assert!(lock(&attended.tasks).is_empty());
     }
 
     #[test]
