@@ -11,6 +11,7 @@ use crate::caller::CallerEnd;
 use crate::era::{Era, Mirrors, Stateless};
 use crate::lane::Queueing;
 use crate::run::Run;
+use crate::tasks::Sealed;
 use crate::time::Now;
 use crate::trace::Trace;
 
@@ -254,6 +255,12 @@ impl Call {
     pub fn is_further_round(&self) -> bool {
         let stateless = self.stateless.as_ref();
         stateless.is_some_and(|stateless| stateless.retried)
+    }
+
+    /// Returns what the id of the task says that is asked about, where it says anything.
+    #[must_use]
+    pub fn sealed_task(&self) -> Option<&Sealed> {
+        self.stateless.as_ref()?.task.as_ref()
     }
 
     /// Returns the era that `params` are written in, and that the caller understands.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::level::Level;
+use crate::tasks::Made;
 
 /// Tells sessions apart in this process. A session that comes back to life has a new one; 0 is no
 /// session's, and stands for callers without one.
@@ -123,6 +124,11 @@ pub trait CallerEnd: fmt::Debug + Send + Sync {
     /// Takes a question back because its server did.
     fn withdraw(&self, question: QuestionId) {
         let _ = question;
+    }
+
+    /// Notes the task that the server made of the call.
+    fn task_made(&self, task: &Made) {
+        let _ = task;
     }
 
     /// Returns the end of the whole session, for what is said outside this call.

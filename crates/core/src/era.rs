@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::tasks::Sealed;
+
 /// How the protocol is spoken. Whoever stands at a border (the edge towards callers, a link
 /// towards servers) turns one into the other; bytes in between say which they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -42,6 +44,8 @@ pub struct Stateless {
     /// Whether it goes on with a request that was answered with a question: such an answer is
     /// nobody else's, and is never kept.
     pub retried: bool,
+    /// What the id of a task says of it, where it was ours and could be opened.
+    pub task: Option<Sealed>,
 }
 
 /// One header that repeats an argument: `Mcp-Param-{name}`.

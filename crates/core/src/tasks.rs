@@ -63,6 +63,39 @@ pub struct MadeBy<'a> {
     pub link: LinkKey,
 }
 
+/// What the id that a caller without a session brings says of its task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sealed {
+    /// The server that has it.
+    pub server: Arc<str>,
+    /// The tool whose call made it.
+    pub tool: Arc<str>,
+    /// The link it lives at.
+    pub link: LinkKey,
+    /// Which process of the gateway it was made through.
+    pub made_in: MadeIn,
+}
+
+/// Which process of the gateway a task was made through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MadeIn {
+    /// This one, which remembers whose it is.
+    This,
+    /// One before it, which took its memory along.
+    Earlier,
+}
+
+/// Who is known to have a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holder {
+    /// Who asks.
+    Asker,
+    /// Somebody else.
+    Another,
+    /// Nobody that is remembered.
+    Nobody,
+}
+
 /// Whose task an id is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Owner {
@@ -79,6 +112,8 @@ impl TaskTable {
     ///
     /// A server that gives out an id again has forgotten the older task of that id, so whoever
     /// made that one must not reach the new one.
+    ///
+    /// Returns what is remembered; nothing where the id is too long for that.
     pub fn note(
         &mut self,
         principal: &Arc<str>,
@@ -86,10 +121,10 @@ impl TaskTable {
         by: MadeBy<'_>,
         id: &str,
         now: Now,
-    ) {
+    ) -> Option<&Made> {
         let MadeBy { server, tool, link } = by;
         if id.len() > ID_BYTES_MAX {
-            return;
+            return None;
         }
         for tasks in self.0.values_mut() {
             tasks.retain(|made| !made.is(server, link, id) && made.until > now);
@@ -107,6 +142,27 @@ impl TaskTable {
             session,
             until: now.plus(TASK_TTL),
         });
+        tasks.back()
+    }
+
+    /// Says who has the task of that id at the place that `sealed` names. Where it is who asks, it
+    /// is remembered for longer.
+    pub fn holder(&mut self, principal: &str, sealed: &Sealed, id: &str, now: Now) -> Holder {
+        let mut holder = Holder::Nobody;
+        for (who, tasks) in &mut self.0 {
+            let mut all = tasks.iter_mut();
+            let Some(made) = all.find(|made| made.is(&sealed.server, sealed.link, id)) else {
+                continue;
+            };
+            if **who != *principal {
+                return Holder::Another;
+            }
+            if made.until > now {
+                made.until = now.plus(TASK_TTL);
+                holder = Holder::Asker;
+            }
+        }
+        holder
     }
 
     /// Returns the server whose task of `principal` has that id, among those `wanted`.
@@ -236,6 +292,41 @@ mod tests {
             table.owner("bob", "1", Now(0), |_| true),
             Owner::One(name("s"))
         );
+    }
+
+    #[test]
+    fn a_sealed_id_means_the_task_of_its_own_place_and_of_nobody_else() {
+        let mut table = TaskTable::default();
+        note(&mut table, "ann", "s", "1");
+        note(&mut table, "ann", "t", "1");
+        let sealed = |server, link| Sealed {
+            server: name(server),
+            tool: name("t"),
+            link,
+            made_in: MadeIn::This,
+        };
+        let at = sealed("s", LinkKey::SHARED);
+        let late = Now(0).plus(TASK_TTL);
+        let last = Now(late.0 - 1);
+        assert_eq!(table.holder("ann", &at, "1", last), Holder::Asker);
+        assert_eq!(
+            table.holder("ann", &at, "1", late),
+            Holder::Asker,
+            "renewed"
+        );
+        assert_eq!(table.holder("bob", &at, "1", last), Holder::Another);
+        assert_eq!(table.holder("ann", &at, "2", last), Holder::Nobody);
+        let other = sealed("s", LinkKey(8));
+        assert_eq!(table.holder("ann", &other, "1", last), Holder::Nobody);
+        let other = sealed("t", LinkKey::SHARED);
+        assert_eq!(
+            table.holder("ann", &other, "1", late),
+            Holder::Nobody,
+            "old"
+        );
+        note(&mut table, "bob", "s", "1");
+        assert_eq!(table.holder("ann", &at, "1", Now(0)), Holder::Another);
+        assert_eq!(table.holder("bob", &at, "1", Now(0)), Holder::Asker);
     }
 
     #[test]

@@ -289,6 +289,9 @@ impl CallPath {
         let Subject::Task { id, .. } = &call.subject else {
             return server.link_for(call, deadline).await;
         };
+        if let Some(sealed) = call.sealed_task() {
+            return server.link_of_task(call, sealed.link, deadline).await;
+        }
         let session = call.caller.as_ref().map(|caller| caller.session());
         let (who, name) = (&call.principal.name, &server.spec().name);
         let link = lock(&self.memory.tasks)

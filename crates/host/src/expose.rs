@@ -7,7 +7,7 @@
 mod found;
 mod inner;
 
-use bowline_core::call::{Call, Reply, Subject};
+use bowline_core::call::{Call, Reply, Scope, Subject};
 use bowline_core::policy::Expose;
 use bowline_wire::object;
 use bowline_wire::span::Span;
@@ -18,7 +18,7 @@ use crate::reply;
 
 pub use found::{FOUND_MAX, Found};
 pub(crate) use found::{Index, describe, find};
-pub(crate) use inner::inner;
+pub(crate) use inner::{inner, tool_in};
 
 /// Finds tools.
 pub const FIND_TOOLS: &str = "find_tools";
@@ -60,13 +60,18 @@ impl Meta {
     /// Returns which of them a call is for. No tool of a server has such a name: those have a
     /// separator in them.
     pub(crate) fn of(call: &Call) -> Option<Self> {
-        let Subject::Tool(name) = &call.subject else {
+        Self::named(&call.scope, &call.subject)
+    }
+
+    /// The same by the name that is called.
+    pub(crate) fn named(scope: &Scope, subject: &Subject) -> Option<Self> {
+        let Subject::Tool(name) = subject else {
             return None;
         };
         match name.as_ref() {
-            FIND_TOOLS if call.scope.is_shared() => Some(Self::Find),
-            DESCRIBE_TOOL if call.scope.is_shared() => Some(Self::Describe),
-            CALL_TOOL if call.scope.is_shared() => Some(Self::Call),
+            FIND_TOOLS if scope.is_shared() => Some(Self::Find),
+            DESCRIBE_TOOL if scope.is_shared() => Some(Self::Describe),
+            CALL_TOOL if scope.is_shared() => Some(Self::Call),
             _ => None,
         }
     }
@@ -74,7 +79,10 @@ impl Meta {
 
 /// Returns the arguments of a call.
 pub(crate) fn arguments(call: &Call) -> &[u8] {
-    let params = &call.params;
+    arguments_in(&call.params)
+}
+
+fn arguments_in(params: &[u8]) -> &[u8] {
     object::field(params, "arguments").map_or(b"{}", |at| at.of(params))
 }
 

@@ -6,7 +6,6 @@ mod embed;
 mod expose;
 mod features;
 mod limits;
-mod made;
 mod measure;
 mod peers;
 mod pins;

@@ -78,7 +78,13 @@ impl Memory {
                 tool: &route.name,
                 link,
             };
-            lock(&self.tasks).note(&call.principal.name, session, by, &id, now);
+            let mut tasks = lock(&self.tasks);
+            let made = tasks.note(&call.principal.name, session, by, &id, now);
+            let made = made.cloned();
+            drop(tasks);
+            if let (Some(caller), Some(made)) = (&call.caller, &made) {
+                caller.task_made(made);
+            }
             if let Some(session) = session {
                 lock(&self.askers).note(session, &call.principal, &call.scope);
             }

@@ -319,6 +319,15 @@ impl Reach {
         }
     }
 
+    /// Whether it goes on, and its tasks with it, where the gateway ends.
+    #[must_use]
+    pub const fn outlives_us(&self) -> bool {
+        match self {
+            Self::Remote(_) | Self::Peer(_) => true,
+            Self::Child(_) | Self::Placed(_) | Self::InProcess(_) => false,
+        }
+    }
+
     /// Whether what it offered in one life of the gateway is shown in the next before it says it
     /// again. A peer shows what it lets us see, and that may be less by then.
     #[must_use]

@@ -27,6 +27,7 @@ pub(crate) fn modernise(call: &mut Call) {
     call.stateless = Some(Box::new(Stateless {
         claims: Some(Vec::new()),
         retried: false,
+        task: None,
     }));
 }
 

@@ -10,7 +10,7 @@ use bowline_core::error::CallError;
 use bowline_core::name;
 use bowline_core::policy::Thing;
 use bowline_core::sync::lock;
-use bowline_core::tasks::Owner;
+use bowline_core::tasks::{Holder, MadeIn, Owner, Sealed};
 use bowline_core::time::Now;
 use bowline_wire::object;
 
@@ -32,6 +32,8 @@ pub(crate) struct Ask<'a> {
     pub(crate) deadline: Option<Now>,
     /// The parameters of a call.
     pub(crate) params: Option<&'a [u8]>,
+    /// What the id of a task says of it.
+    pub(crate) sealed: Option<&'a Sealed>,
 }
 
 impl<'a> Ask<'a> {
@@ -57,6 +59,7 @@ impl<'a> From<&'a Call> for Ask<'a> {
             session: call.caller.as_ref().map(|caller| caller.session()),
             deadline: call.deadline,
             params: Some(&call.params),
+            sealed: call.sealed_task(),
         }
     }
 }
@@ -148,6 +151,13 @@ impl CallPath {
             Scope::Server(only) => **only == *server,
         };
         let now = self.clock.now();
+        if let Some(sealed) = ask.sealed {
+            let holder = lock(&self.memory.tasks).holder(&ask.principal.name, sealed, id, now);
+            return match self.is_asked_by_its_own(holder, sealed) && wanted(&sealed.server) {
+                true => Ok(Route::unlisted(&sealed.server, id)),
+                false => Err(unknown(ask.subject)),
+            };
+        }
         let owner = lock(&self.memory.tasks).owner(&ask.principal.name, id, now, wanted);
         match owner {
             Owner::One(server) => Ok(Route::unlisted(&server, id)),
@@ -156,6 +166,22 @@ impl CallPath {
                 server,
             }),
             Owner::Unknown => Err(unknown(ask.subject)),
+        }
+    }
+
+    /// Whether the task that an id names is still that of who brings the id. A server may give out
+    /// an id again that it gave to somebody else: what this process made it remembers, and of what
+    /// one before it made, it knows only whether another has that id by now. A process that is
+    /// gone took its tasks along, and each that the gateway keeps goes with the gateway.
+    fn is_asked_by_its_own(&self, holder: Holder, sealed: &Sealed) -> bool {
+        match (holder, sealed.made_in) {
+            (Holder::Asker, _) => true,
+            (Holder::Nobody, MadeIn::Earlier) => {
+                let servers = self.servers.load();
+                let server = servers.get(&sealed.server);
+                server.is_some_and(|server| server.spec().reach.outlives_us())
+            }
+            (Holder::Nobody, MadeIn::This) | (Holder::Another, _) => false,
         }
     }
 
@@ -194,6 +220,9 @@ impl CallPath {
     fn maker(&self, ask: Ask<'_>, route: &Route) -> Option<Arc<str>> {
         if !matches!(ask.subject, Subject::Task { .. }) {
             return None;
+        }
+        if let Some(sealed) = ask.sealed {
+            return Some(Arc::clone(&sealed.tool));
         }
         let tasks = lock(&self.memory.tasks);
         let (who, id) = (&ask.principal.name, &route.name);

@@ -1,10 +1,17 @@
 //! The call inside a `call_tool`.
 
+use std::sync::Arc;
+
 use bowline_core::call::{Call, Subject};
 use bowline_wire::object;
 use bowline_wire::splice::write_string;
 
-use super::arguments;
+use super::{arguments, arguments_in};
+
+/// Returns the name of the tool that a `call_tool` with these parameters calls.
+pub(crate) fn tool_in(params: &[u8]) -> Option<Arc<str>> {
+    object::text(arguments_in(params), "name").map(Into::into)
+}
 
 /// Returns the call that a `call_tool` stands for: the same caller, id and `_meta`, another tool
 /// and its arguments. Nothing where it names none.
@@ -59,8 +66,6 @@ pub(crate) fn inner(call: &Call) -> Option<Call> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use bowline_core::call::{Principal, Role, Scope};
     use bytes::Bytes;
 

@@ -1,8 +1,9 @@
 //! Finds tools of a large set for whoever may see them.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
-use bowline_core::call::{Call, Principal, Reply, Scope};
+use bowline_core::call::{Call, Principal, Reply, Scope, Subject};
 use bowline_core::error::CallError;
 use bowline_core::policy::Expose;
 
@@ -63,6 +64,25 @@ impl Host {
             bytes: all.result.len(),
             listed: listed.count(ListKind::Tools),
             listed_bytes: listed.result.len(),
+        }
+    }
+
+    /// Returns what a call with these parameters is for: the tool that `call_tool` names, where
+    /// that one is offered, and else what it names itself.
+    #[must_use]
+    pub fn meant<'a>(
+        &self,
+        scope: &Scope,
+        subject: &'a Subject,
+        params: &[u8],
+    ) -> Cow<'a, Subject> {
+        let offered = || self.path.decider.policy().exposure().expose != Expose::All;
+        match Meta::named(scope, subject) {
+            Some(Meta::Call) if offered() => expose::tool_in(params)
+                .map_or(Cow::Borrowed(subject), |tool| {
+                    Cow::Owned(Subject::Tool(tool))
+                }),
+            _ => Cow::Borrowed(subject),
         }
     }
 

@@ -104,6 +104,7 @@ impl Host {
             session,
             deadline: None,
             params: None,
+            sealed: None,
         };
         let auditor = &self.path.auditor;
         let found = self.path.resolve(ask, self.path.clock.now()).await;

@@ -11,6 +11,7 @@ fn modern(call: Call, retried: bool) -> Call {
     let stateless = Stateless {
         claims: None,
         retried,
+        task: None,
     };
     Call {
         stateless: Some(Box::new(stateless)),

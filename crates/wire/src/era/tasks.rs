@@ -234,14 +234,6 @@ pub fn is_wanted(params: &[u8]) -> bool {
     object::field(params, "task").is_some_and(|at| is_object(at.of(params)))
 }
 
-/// Whether a server of the modern era has tasks, from the result of `server/discover` or of what
-/// was made of it.
-#[must_use]
-pub fn are_offered(introduction: &[u8]) -> bool {
-    let capabilities = object::field(introduction, "capabilities");
-    capabilities.is_some_and(|at| super::meta::takes_tasks(at.of(introduction)))
-}
-
 /// The extension's name and an empty object, as a member of `extensions`.
 #[must_use]
 pub fn extension() -> Vec<u8> {

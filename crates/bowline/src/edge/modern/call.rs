@@ -80,6 +80,7 @@ impl Calls {
         for end in waiting {
             end.cancel();
         }
+        self.attended.dismiss(credential);
         for client in self.clients.dismiss(credential) {
             edge.host.session_ended(client);
         }
@@ -218,6 +219,7 @@ async fn begin(asked: Asked<'_>, mut told: Told, mut named: Named, retried: bool
         stateless: Some(Box::new(Stateless {
             claims: asked.claims,
             retried,
+            task: None,
         })),
     };
     let running: Running = Box::pin(carry(Arc::clone(edge), call, cancelled));

@@ -9,6 +9,7 @@ use bowline_core::caller::{Abilities, Ability, CallerEnd, Question, QuestionId, 
 use bowline_core::error::CallError;
 use bowline_core::level::Level;
 use bowline_core::sync::lock;
+use bowline_core::tasks::Made;
 use bowline_wire::jsonrpc::write_result;
 use bowline_wire::mcp::method;
 use bowline_wire::object;
@@ -58,6 +59,8 @@ struct State {
     over: bool,
     /// What a server wanted to ask that the caller cannot be asked.
     lacks: Option<Ability>,
+    /// The task that its server made of it.
+    task: Option<Made>,
     /// What it is called while it waits for its caller.
     handle: Option<u64>,
     /// Whether its caller was asked and is not back: what is said meanwhile is heard by nobody.
@@ -111,6 +114,7 @@ impl End {
                     outcome: None,
                     over: false,
                     lacks: None,
+                    task: None,
                     handle: None,
                     away: false,
                     cancel: Some(cancel),
@@ -125,6 +129,11 @@ impl End {
     /// Numbers its questions from here on: keys of a task are never given twice.
     pub(crate) fn number_from(&self, last: u64) {
         self.state().last = last;
+    }
+
+    /// Whether the call is over, so that nobody asks anything any more.
+    pub(crate) fn is_over(&self) -> bool {
+        self.state().over
     }
 
     /// Takes what came of the call, where it is over.
@@ -214,6 +223,11 @@ impl End {
     /// Returns what a server wanted to ask that the caller cannot be asked.
     pub(crate) fn lacking(&self) -> Option<Ability> {
         self.state().lacks
+    }
+
+    /// Returns the task that its server made of the call.
+    pub(crate) fn task(&self) -> Option<Made> {
+        self.state().task.clone()
     }
 
     /// Returns what the call is called while it waits for its caller; absent where it never did.
@@ -312,6 +326,10 @@ impl CallerEnd for End {
 
     fn lacks(&self, ability: Ability) {
         self.state().lacks = Some(ability);
+    }
+
+    fn task_made(&self, task: &Made) {
+        self.state().task = Some(task.clone());
     }
 
     fn withdraw(&self, question: QuestionId) {

@@ -5,17 +5,17 @@ pub(super) mod id;
 
 use std::sync::Arc;
 
-use bowline_core::call::{Body, Call, Reply, Subject, TaskVerb};
+use bowline_core::call::{Body, Call, Reply, Route, Subject, TaskVerb};
 use bowline_core::caller::CallerEnd;
 use bowline_core::era::{Era, Stateless};
 use bowline_core::error::CallError;
-use bowline_core::tasks::MadeBy;
+use bowline_core::tasks::MadeIn;
 use bowline_host::catalog::Found;
 use bowline_wire::era::error as era_error;
 use bowline_wire::era::meta::takes_tasks;
 use bowline_wire::era::result::{Completing, to_modern};
 use bowline_wire::era::tasks::{self, Came, Status, Task};
-use bowline_wire::mcp::method;
+use bowline_wire::mcp::{code, method};
 use bowline_wire::object;
 use bowline_wire::splice::{replace, write_string};
 use bytes::Bytes;
@@ -46,13 +46,16 @@ enum Support {
     Required,
 }
 
-/// Reads what is said of the tool that is called, where its server is of the other era.
-fn support(told: &Told) -> Option<Support> {
+/// Reads what is said of the tool that is called, where its server is of the other era, and the
+/// way to it.
+fn support(told: &Told) -> Option<(Support, Arc<Route>)> {
     if told.ask != Ask::Tool {
         return None;
     }
-    let catalog = told.edge.host.catalog();
-    let Found::Route(route) = catalog.find(&told.scope, &told.subject) else {
+    let host = &told.edge.host;
+    let (catalog, scope) = (host.catalog(), &told.scope);
+    let meant = host.meant(scope, &told.subject, &told.params);
+    let Found::Route(route) = catalog.find(scope, &meant) else {
         return None;
     };
     let offer = catalog.offer(&route.server)?;
@@ -66,22 +69,29 @@ fn support(told: &Told) -> Option<Support> {
         .iter()
         .find(|item| item.route.name == route.name)?;
     let execution = object::field(&item.plain, "execution")?.of(&item.plain);
-    match object::text(execution, "taskSupport")?.as_ref() {
-        "required" => Some(Support::Required),
-        "optional" => Some(Support::Optional),
-        _ => Some(Support::Forbidden),
-    }
+    let support = match object::text(execution, "taskSupport")?.as_ref() {
+        "required" => Support::Required,
+        "optional" => Support::Optional,
+        _ => Support::Forbidden,
+    };
+    Some((support, route))
 }
 
 /// Whether the tool that is called runs as a task only.
 pub(super) fn is_required(told: &Told) -> bool {
-    support(told) == Some(Support::Required)
+    matches!(support(told), Some((Support::Required, _)))
 }
 
 /// Returns the parameters with or without the wish for a task, where they must be others: in this
-/// era nobody says such a wish, and servers of the other one do nothing without.
+/// era nobody says such a wish, and servers of the other one do nothing without. What is queued is
+/// more than a task: it outlives its server, so it is made none where it need not be.
 pub(super) fn wanted(told: &Told, says: bool) -> Option<Bytes> {
-    let wants = told.tasks && matches!(support(told), Some(Support::Optional | Support::Required));
+    let wants = told.tasks
+        && match support(told) {
+            Some((Support::Required, _)) => true,
+            Some((Support::Optional, route)) => route.queue.is_none(),
+            Some((Support::Forbidden, _)) | None => false,
+        };
     if !wants && !says {
         return None;
     }
@@ -185,8 +195,8 @@ impl Request {
     fn open(asked: &Asked<'_>, mut told: Told, named: &Named, verb: TaskVerb) -> Option<Self> {
         let edge = Arc::clone(&told.edge);
         let sealed = named.subject.name().as_ref().to_owned();
-        let (seal, who) = (edge.sessions.sealing(), Arc::clone(&told.principal.name));
-        let task = id::open(seal, &who, edge.calls.boot, &sealed)?;
+        let (seal, who) = (edge.sessions.sealing(), &told.principal.name);
+        let task = id::open(seal, (who, edge.calls.boot), &sealed)?;
         let wants = wants(asked, &told.params, named);
         let mut literal = Vec::new();
         write_string(&mut literal, &task.inner);
@@ -200,12 +210,6 @@ impl Request {
             verb,
         };
         let client = client_of(asked, &told);
-        let by = MadeBy {
-            server: &task.server,
-            tool: &task.tool,
-            link: task.link,
-        };
-        edge.host.adopt_task(&who, client.key, by, &task.inner);
         let (end, _, _cancelled) = End::new(Arc::clone(&client), wants.clone());
         Some(Self {
             told,
@@ -222,6 +226,32 @@ impl Request {
         match self.to_call(verb, &self.end) {
             Some(call) => self.told.edge.host.call(&call).await,
             None => Err(unknown(&self.sealed)),
+        }
+    }
+
+    /// Asks the server how the task stands. What one process after the one that made it finds
+    /// under its id may be another's, where a server gives out its ids again.
+    async fn found(&self) -> Result<Reply, Written> {
+        let reply = match self.call(TaskVerb::Get).await {
+            Ok(reply) if reply.body == Body::Error => {
+                return Err(self.told.refused(&self.end, &reply));
+            }
+            Ok(reply) => reply,
+            Err(failed) => return Err(self.told.failure(&failed)),
+        };
+        let inside = reply.answer.get(reply.body_at.clone()).unwrap_or_default();
+        let created = object::text(inside, "createdAt").unwrap_or_default();
+        if self.task.sealed.made_in == MadeIn::Earlier && !self.task.is_of(&created) {
+            return Err(self.told.failure(&unknown(&self.sealed)));
+        }
+        Ok(reply)
+    }
+
+    /// Makes sure that a request changes no task but its caller's.
+    async fn checked(&self) -> Result<(), Written> {
+        match self.task.sealed.made_in {
+            MadeIn::This => Ok(()),
+            MadeIn::Earlier => self.found().await.map(|_| ()),
         }
     }
 
@@ -247,20 +277,20 @@ impl Request {
             stateless: Some(Box::new(Stateless {
                 claims: None,
                 retried: false,
+                task: Some(self.task.sealed.clone()),
             })),
         })
     }
 
     async fn get(&self) -> Written {
-        let reply = match self.call(TaskVerb::Get).await {
+        let reply = match self.found().await {
             Ok(reply) => reply,
-            Err(failed) => return self.told.failure(&failed),
+            Err(refused) => return refused,
         };
         let inside = reply.answer.slice(reply.body_at.clone());
-        match (reply.body, reply.era) {
-            (Body::Error, _) => self.told.refused(&self.end, &reply),
-            (Body::Result, Era::Modern) => self.told.result(&self.named(&inside)),
-            (Body::Result, Era::Legacy) => self.stands(&inside).await,
+        match reply.era {
+            Era::Modern => self.told.result(&self.named(&inside)),
+            Era::Legacy => self.stands(&inside).await,
         }
     }
 
@@ -281,11 +311,15 @@ impl Request {
         };
         let whole = match status {
             Status::Completed | Status::Failed => {
-                let outcome = match self.attended_outcome() {
-                    Some(outcome) => outcome,
+                let reply = match self.attended_reply() {
+                    Some(reply) => Ok(reply),
                     None => self.call(TaskVerb::Result).await,
                 };
-                self.came(task, outcome)
+                match reply {
+                    Ok(reply) => self.came(task, reply),
+                    // That we do not know what it came to is no end of the task.
+                    Err(failed) => return self.told.failure(&failed),
+                }
             }
             Status::InputRequired => {
                 let requests = self.attend().await;
@@ -307,36 +341,24 @@ impl Request {
 
     /// Writes a task that is over with what it came to. A tool that says that it failed has
     /// answered, which in the other era may count as a failure of the task.
-    fn came(&self, task: &[u8], outcome: Outcome) -> Vec<u8> {
-        match outcome {
-            Ok(Reply {
-                answer,
-                body_at,
-                body: Body::Result,
-                ..
-            }) => {
+    fn came(&self, task: &[u8], reply: Reply) -> Vec<u8> {
+        let inside = reply.answer.get(reply.body_at).unwrap_or_default();
+        match reply.body {
+            Body::Result => {
                 let info = info_of(&self.told.edge, &self.told.scope);
                 let known = Completing {
                     server_info: Some(&info),
                     hint: None,
                 };
-                let inside = unrelated(answer.get(body_at).unwrap_or_default());
-                let result = to_modern(&inside, method::TOOLS_CALL, &known);
+                let result = to_modern(&unrelated(inside), method::TOOLS_CALL, &known);
                 in_status(
                     &tasks::to_modern(task, Came::Result(&result)),
                     Status::Completed,
                 )
             }
-            Ok(reply) => {
-                let inside = reply.answer.get(reply.body_at).unwrap_or_default();
+            Body::Error => {
                 let error = era_error::to_modern(inside, None);
                 in_status(&tasks::to_modern(task, Came::Error(&error)), Status::Failed)
-            }
-            Err(failed) => {
-                let answer = self.told.failure(&failed).answer;
-                let at = object::field(&answer, "error");
-                let error = at.map_or(&b"{}"[..], |at| at.of(&answer));
-                in_status(&tasks::to_modern(task, Came::Error(error)), Status::Failed)
             }
         }
     }
@@ -350,20 +372,28 @@ impl Request {
         if self.answered(answers) {
             return self.told.result(ACKNOWLEDGED);
         }
+        if let Err(refused) = self.checked().await {
+            return refused;
+        }
         match self.call(TaskVerb::Update).await {
             Ok(reply) if reply.era == Era::Modern => self.passed(&reply),
             // Servers of the other era know no such request; but they know the task, or not.
-            Ok(_) => self.acknowledged(self.call(TaskVerb::Get).await),
+            Ok(reply) if is_no_method(&reply) => self.acknowledged().await,
+            Ok(reply) if reply.body == Body::Error => self.told.refused(&self.end, &reply),
+            Ok(_) => self.told.result(ACKNOWLEDGED),
             Err(failed) => self.told.failure(&failed),
         }
     }
 
     async fn cancel(&self) -> Written {
+        if let Err(refused) = self.checked().await {
+            return refused;
+        }
         match self.call(TaskVerb::Cancel).await {
             Ok(reply) if reply.era == Era::Modern => self.passed(&reply),
             Ok(reply) if reply.body == Body::Result => self.told.result(ACKNOWLEDGED),
             // One that is over already cannot be ended, which is nothing to complain of.
-            Ok(_) => self.acknowledged(self.call(TaskVerb::Get).await),
+            Ok(_) => self.acknowledged().await,
             Err(failed) => self.told.failure(&failed),
         }
     }
@@ -380,13 +410,18 @@ impl Request {
     }
 
     /// Acknowledges where the server knows the task.
-    fn acknowledged(&self, found: Outcome) -> Written {
-        match found {
-            Ok(reply) if reply.body == Body::Result => self.told.result(ACKNOWLEDGED),
-            Ok(reply) => self.told.refused(&self.end, &reply),
-            Err(failed) => self.told.failure(&failed),
+    async fn acknowledged(&self) -> Written {
+        match self.found().await {
+            Ok(_) => self.told.result(ACKNOWLEDGED),
+            Err(refused) => refused,
         }
     }
+}
+
+/// Whether a server says that it knows no such request.
+fn is_no_method(reply: &Reply) -> bool {
+    let inside = reply.answer.get(reply.body_at.clone()).unwrap_or_default();
+    reply.body == Body::Error && era_error::code_of(inside) == Some(code::METHOD_NOT_FOUND)
 }
 
 /// Writes a task in another status.

@@ -58,6 +58,7 @@ impl Given {
             method::RESOURCES_READ => named(params, "uri", Subject::Resource)?,
             method::TASKS_GET => named(params, "taskId", task(TaskVerb::Get))?,
             method::TASKS_RESULT => named(params, "taskId", task(TaskVerb::Result))?,
+            method::TASKS_UPDATE => named(params, "taskId", task(TaskVerb::Update))?,
             method::TASKS_CANCEL => named(params, "taskId", task(TaskVerb::Cancel))?,
             method::COMPLETION_COMPLETE => completed(params)?,
             _ => return None,
@@ -84,6 +85,8 @@ impl Given {
             Box::new(Stateless {
                 claims: None,
                 retried: has("inputResponses") || has("requestState"),
+                // The id is the server's own, as the hub has it.
+                task: None,
             })
         })
     }

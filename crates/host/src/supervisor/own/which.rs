@@ -36,7 +36,7 @@ impl Supervisor {
 
     /// Returns the link where a task lives. One that is gone took the task along; what the
     /// caller's own link says then is as good as any answer, while the shared link may have a
-    /// task of somebody else under that id.
+    /// task of somebody else under that id. An id that names the link means no other.
     pub async fn link_of_task(
         &self,
         call: &Call,
@@ -48,7 +48,9 @@ impl Supervisor {
         }
         match self.shared.own.by_key(link) {
             Some(ready) => Ok(ready.into()),
-            None if self.key_of(call).is_some() => self.link_for(call, deadline).await,
+            None if call.sealed_task().is_none() && self.key_of(call).is_some() => {
+                self.link_for(call, deadline).await
+            }
             None => Err(CallError::UnknownTask {
                 task: Arc::clone(call.subject.name()),
             }),

@@ -105,8 +105,5 @@ fn tasks_are_read_or_are_none() {
     assert!(is_wanted(br#"{"name":"x","task":{}}"#));
     assert!(!is_wanted(br#"{"name":"x","arguments":{"task":{}}}"#));
     assert!(!is_wanted(br#"{"task":null}"#));
-    let offered = br#"{"capabilities":{"extensions":{"io.modelcontextprotocol/tasks":{}}}}"#;
-    assert!(are_offered(offered));
-    assert!(!are_offered(br#"{"capabilities":{"tasks":{}}}"#));
     assert_eq!(extension(), br#""io.modelcontextprotocol/tasks":{}"#);
 }

@@ -174,10 +174,10 @@ impl Told {
     /// Writes a result that names a new task, under an id that says whose it is.
     fn made(&self, end: &End, result: &[u8]) -> Written {
         let sealed = Task::read(result).and_then(|task| {
-            let (host, who) = (&self.edge.host, &self.principal.name);
-            let made = host.task_made(who, end.client().key, &task.id)?;
-            let seal = self.edge.sessions.sealing();
-            let sealed = id::seal(seal, who, self.edge.calls.boot, &made)?;
+            let made = end.task().filter(|made| *made.id == *task.id)?;
+            let (seal, boot) = (self.edge.sessions.sealing(), self.edge.calls.boot);
+            let created = object::text(result, "createdAt").unwrap_or_default();
+            let sealed = id::seal(seal, (&self.principal.name, boot), &made, &created)?;
             let mut literal = Vec::new();
             write_string(&mut literal, &sealed);
             Some(replace(result, task.id_at, &literal))

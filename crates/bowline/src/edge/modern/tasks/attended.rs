@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bowline_core::call::TaskVerb;
+use bowline_core::call::{Reply, TaskVerb};
 use bowline_core::sync::lock;
+use bowline_core::tasks::LinkKey;
 use bowline_core::time::Now;
 use bowline_wire::era::input;
 use bowline_wire::object;
@@ -15,7 +16,7 @@ use foldhash::fast::RandomState;
 
 use super::Request;
 use crate::edge::modern::call::{asking, carry};
-use crate::edge::modern::end::{End, Outcome};
+use crate::edge::modern::end::End;
 use crate::edge::modern::state::STATE_TTL;
 
 /// Tasks that are attended to; what one more asks is not heard.
@@ -30,8 +31,8 @@ const LOOK: Duration = Duration::from_millis(10);
 /// Room between the numbers of questions of one attendance and the next.
 const NUMBERS: u64 = 1 << 16;
 
-/// A task, by who made it, its server, and its id there.
-type Name = (Arc<str>, Arc<str>, Arc<str>);
+/// A task, by who made it, its server, the link it lives at, and its id there.
+type Name = (Arc<str>, Arc<str>, LinkKey, Arc<str>);
 
 /// The tasks that are attended to.
 #[derive(Debug, Default)]
@@ -50,32 +51,84 @@ struct One {
 impl Attended {
     /// Lets go of those that nobody asked about for long.
     pub(crate) fn sweep(&self, now: Now) {
-        let late: Vec<_> = {
+        self.let_go(|one| one.until <= now);
+    }
+
+    /// Lets go of those that were attended to for a credential that counts no more.
+    pub(crate) fn dismiss(&self, credential: &str) {
+        self.let_go(|one| one.end.client().is_of(credential));
+    }
+
+    fn let_go(&self, which: impl Fn(&One) -> bool) {
+        let gone: Vec<_> = {
             let mut tasks = lock(&self.tasks);
-            let late = tasks.extract_if(|_, one| one.until <= now);
-            late.map(|(_, one)| one.end).collect()
+            let gone = tasks.extract_if(|_, one| which(one));
+            gone.map(|(_, one)| one.end).collect()
         };
-        for end in late {
+        for end in gone {
             end.cancel();
         }
     }
 
+    /// Returns who waits for a task; nobody where the wait is over.
     fn find(&self, name: &Name, now: Now) -> Option<Arc<End>> {
         let mut tasks = lock(&self.tasks);
         let one = tasks.get_mut(name)?;
         one.until = now.plus(STATE_TTL);
-        Some(Arc::clone(&one.end))
+        (!one.end.is_over()).then(|| Arc::clone(&one.end))
     }
+
+    /// Has `end` wait for a task, or returns who does already: of two that come at once, the
+    /// questions are put to one.
+    fn enter(&self, name: Name, end: &Arc<End>, now: Now) -> Entered {
+        let until = now.plus(STATE_TTL);
+        let mut tasks = lock(&self.tasks);
+        if let Some(one) = tasks.get_mut(&name)
+            && !one.end.is_over()
+        {
+            one.until = until;
+            return Entered::Waits(Arc::clone(&one.end));
+        }
+        if tasks.len() >= ATTENDED_MAX && !tasks.contains_key(&name) {
+            return Entered::Full;
+        }
+        let end = Arc::clone(end);
+        // A wait that ended before the task did leaves nothing that is worth keeping.
+        tasks.insert(name, One { end, until });
+        Entered::New
+    }
+
+    /// Returns what a wait for a task came to, where that is an answer of its server. A wait that
+    /// failed says nothing of the task.
+    fn take(&self, name: &Name) -> Option<Reply> {
+        let mut tasks = lock(&self.tasks);
+        let one = tasks.remove(name)?;
+        if !one.end.is_over() {
+            tasks.insert(name.clone(), one);
+            return None;
+        }
+        drop(tasks);
+        one.end.take_outcome()?.ok()
+    }
+}
+
+/// What came of having somebody wait for a task.
+#[derive(Debug)]
+enum Entered {
+    /// It waits from now on.
+    New,
+    /// This one waits already.
+    Waits(Arc<End>),
+    /// Too many are attended to.
+    Full,
 }
 
 impl Request {
     fn name(&self) -> Name {
         let who = Arc::clone(&self.told.principal.name);
-        (
-            who,
-            Arc::clone(&self.task.server),
-            Arc::clone(&self.task.inner),
-        )
+        let at = &self.task.sealed;
+        let inner = Arc::clone(&self.task.inner);
+        (who, Arc::clone(&at.server), at.link, inner)
     }
 
     fn attending(&self) -> Option<Arc<End>> {
@@ -86,10 +139,8 @@ impl Request {
     }
 
     /// Returns what somebody has waited for on the caller's behalf.
-    pub(super) fn attended_outcome(&self) -> Option<Outcome> {
-        let outcome = self.attending()?.take_outcome()?;
-        lock(&self.told.edge.calls.attended.tasks).remove(&self.name());
-        Some(outcome)
+    pub(super) fn attended_reply(&self) -> Option<Reply> {
+        self.told.edge.calls.attended.take(&self.name())
     }
 
     /// Gives answers to what a task asks; `false` where nobody attends to it.
@@ -126,17 +177,10 @@ impl Request {
         let nth = attended.count.fetch_add(1, Ordering::Relaxed);
         end.number_from(nth.saturating_mul(NUMBERS));
         let call = self.to_call(TaskVerb::Result, &end)?;
-        {
-            let mut tasks = lock(&attended.tasks);
-            if tasks.len() >= ATTENDED_MAX {
-                return None;
-            }
-            let until = edge.host.clock().now().plus(STATE_TTL);
-            let one = One {
-                end: Arc::clone(&end),
-                until,
-            };
-            tasks.insert(self.name(), one);
+        match attended.enter(self.name(), &end, edge.host.clock().now()) {
+            Entered::New => {}
+            Entered::Waits(other) => return Some(other),
+            Entered::Full => return None,
         }
         let (running, told) = (carry(Arc::clone(edge), call, cancelled), Arc::clone(&end));
         edge.host.tasks().spawn("task attended", async move {
@@ -144,5 +188,84 @@ impl Request {
             told.finish(outcome);
         });
         Some(end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bowline_core::call::{Principal, Role, Scope};
+    use bowline_core::caller::Abilities;
+    use bowline_core::error::CallError;
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::edge::modern::client::Clients;
+    use crate::edge::modern::end::Wants;
+    use crate::edge::session::Sessions;
+
+    fn end() -> Arc<End> {
+        begun("").0
+    }
+
+    fn begun(credential: &str) -> (Arc<End>, oneshot::Receiver<()>) {
+        let ann = Principal {
+            credential: credential.into(),
+            ..Principal::new("ann", Role::Owner)
+        };
+        let (clients, sessions) = (Clients::default(), Sessions::new(&[1; 32]));
+        let what = (Abilities::default(), &b""[..]);
+        let client = clients.enter(&sessions, (&ann, &Scope::All), what, Now(0));
+        let (end, _, cancelled) = End::new(client, Wants::default());
+        (end, cancelled)
+    }
+
+    fn name(link: LinkKey) -> Name {
+        ("ann".into(), "s".into(), link, "1".into())
+    }
+
+    #[test]
+    fn of_two_who_begin_to_wait_for_a_task_one_does() {
+        let attended = Attended::default();
+        let (first, second) = (end(), end());
+        let enter = |link, end: &Arc<End>| attended.enter(name(LinkKey(link)), end, Now(0));
+        assert!(matches!(enter(0, &first), Entered::New));
+        let Entered::Waits(waits) = enter(0, &second) else {
+            panic!("both wait");
+        };
+        assert!(Arc::ptr_eq(&waits, &first));
+        assert!(matches!(enter(1, &second), Entered::New), "another task");
+        let found = attended.find(&name(LinkKey(0)), Now(0)).unwrap();
+        assert!(Arc::ptr_eq(&found, &first));
+    }
+
+    #[test]
+    fn who_waits_with_a_token_that_was_revoked_waits_no_longer() {
+        let attended = Attended::default();
+        let (end, mut cancelled) = begun("token");
+        attended.enter(name(LinkKey::SHARED), &end, Now(0));
+        attended.dismiss("another");
+        assert!(cancelled.try_recv().is_err());
+        attended.dismiss("token");
+        assert_eq!(cancelled.try_recv(), Ok(()));
+        assert!(lock(&attended.tasks).is_empty());
+    }
+
+    #[test]
+    fn a_wait_that_failed_is_no_end_of_its_task_and_makes_room_for_the_next() {
+        let attended = Attended::default();
+        let name = name(LinkKey::SHARED);
+        let (first, second) = (end(), end());
+        attended.enter(name.clone(), &first, Now(0));
+        assert!(attended.take(&name).is_none());
+        assert!(attended.find(&name, Now(0)).is_some(), "it waits on");
+        first.finish(Err(CallError::ShuttingDown));
+        assert!(attended.find(&name, Now(0)).is_none());
+        assert!(matches!(
+            attended.enter(name.clone(), &second, Now(0)),
+            Entered::New
+        ));
+        second.finish(Err(CallError::ShuttingDown));
+        assert!(attended.take(&name).is_none(), "no answer");
+        assert!(lock(&attended.tasks).is_empty());
     }
 }
