@@ -11,6 +11,7 @@ use bowline_core::era::{Era, Stateless};
 use bowline_core::error::CallError;
 use bowline_core::tasks::MadeIn;
 use bowline_host::catalog::Found;
+use bowline_link::relayed;
 use bowline_wire::era::error as era_error;
 use bowline_wire::era::meta::takes_tasks;
 use bowline_wire::era::result::{Completing, to_modern};
@@ -289,8 +290,22 @@ impl Request {
         };
         let inside = reply.answer.slice(reply.body_at.clone());
         match reply.era {
-            Era::Modern => self.told.result(&self.named(&inside)),
+            Era::Modern => self.asked(&inside),
             Era::Legacy => self.stands(&inside).await,
+        }
+    }
+
+    /// Writes a task of a server of this era as it is, but for its id and for the name of the
+    /// server in what it asks.
+    fn asked(&self, task: &[u8]) -> Written {
+        let server = Arc::clone(&self.task.sealed.server);
+        let marked = match object::field(task, "inputRequests") {
+            Some(at) => relayed(&server, self.wants.abilities, task, at),
+            None => return self.told.result(&self.named(task)),
+        };
+        match marked {
+            Ok(task) => self.told.result(&self.named(&task)),
+            Err(unfit) => self.told.unasked(server, &unfit),
         }
     }
 

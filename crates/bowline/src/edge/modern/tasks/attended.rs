@@ -214,7 +214,7 @@ mod tests {
         };
         let (clients, sessions) = (Clients::default(), Sessions::new(&[1; 32]));
         let what = (Abilities::default(), &b""[..]);
-        let client = clients.enter(&sessions, (&ann, &Scope::All), what, Now(0));
+        let (client, _) = clients.enter(&sessions, (&ann, &Scope::All), what, Now(0));
         let (end, _, cancelled) = End::new(client, Wants::default());
         (end, cancelled)
     }
