@@ -15,7 +15,7 @@ pub mod stdio;
 pub mod websocket;
 
 pub use bowline_wire::mcp::Revision;
-pub use desk::ability;
+pub use desk::{ASKED_MAX, ability};
 pub use limits::ChildLimits;
 pub use link::{
     Answer, BoxFuture, Exit, KeyHeader, Link, LinkError, LinkEvent, NoAnswer, NotSent, OnBehalf,
