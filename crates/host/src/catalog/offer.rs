@@ -322,6 +322,14 @@ impl Shelf {
         self.hint.filter(|_| self.items.iter().all(is_live))
     }
 
+    /// Returns the era that its entries are written in.
+    pub(crate) fn era(&self) -> Era {
+        match self.all().any(|item| item.era == Era::Modern) {
+            true => Era::Modern,
+            false => Era::Legacy,
+        }
+    }
+
     /// Returns its entries and those that are withdrawn.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Item> {
         self.items.iter().chain(&self.withdrawn)
