@@ -316,6 +316,20 @@ async fn the_most_verbose_level_of_all_sessions_goes_to_the_server() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_server_that_does_not_take_a_level_holds_nobody_up_for_long() {
+    let stage = stage(&["s", "t"]).await;
+    assert!(stage.world.change("s", silent()));
+    let since = stage.host.clock().now();
+    let session = SessionKey(1);
+    let told = stage.host.set_level(&Scope::All, session, Level::Info);
+    told.await.unwrap();
+    let took_ms = stage.host.clock().now().millis_since(since);
+    assert!(took_ms < 1_000, "{took_ms} ms");
+    assert_eq!(stage.asked("t", "logging", 1).await.len(), 1);
+    assert_eq!(stage.asked("s", "logging", 1).await.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn nothing_is_left_running_when_the_host_goes_down() {
     let stage = stage(&["s"]).await;
     stage.subscribe(1, &Scope::All, "x:1").await.unwrap();

@@ -20,7 +20,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use tokio::sync::oneshot;
 
-use super::client::{Client, Clients};
+use super::client::{Client, Clients, Hearing};
 use super::end::{End, Outcome, Wants};
 use super::parked::Parked;
 use super::read::Asked;
@@ -192,9 +192,10 @@ async fn begin(asked: Asked<'_>, mut told: Told, mut named: Named, retried: bool
     };
     let said = trace::read(&caller.parts.headers, meta);
     let client = client_of(&asked, &told);
-    if let Some(level) = asked.level {
-        Box::pin(levelled(edge, caller.scope, &client, level)).await;
-    }
+    let hearing = match asked.level {
+        Some(level) => Some(Box::pin(levelled(edge, caller.scope, &client, level)).await),
+        None => None,
+    };
     let (end, round, cancelled) = End::new(client, wants(&asked, &told.params, &named));
     let call = Call {
         principal: Arc::clone(&told.principal),
@@ -215,7 +216,11 @@ async fn begin(asked: Asked<'_>, mut told: Told, mut named: Named, retried: bool
             retried,
         })),
     };
-    let running: Running = Box::pin(carry(Arc::clone(edge), call, cancelled));
+    let carried = carry(Arc::clone(edge), call, cancelled);
+    let running: Running = Box::pin(async move {
+        let _hearing = hearing;
+        carried.await
+    });
     drive::first(told, end, round, running).await
 }
 
@@ -239,12 +244,14 @@ pub(super) fn wants(asked: &Asked<'_>, params: &Bytes, named: &Named) -> Wants {
     }
 }
 
-/// Has servers say what the client wants to hear, where it was told otherwise before.
-async fn levelled(edge: &Edge, scope: &Scope, client: &Client, level: Level) {
-    if client.hears(level) {
+/// Has servers say what the request wants to hear, where they were told otherwise before.
+async fn levelled(edge: &Edge, scope: &Scope, client: &Arc<Client>, level: Level) -> Hearing {
+    let (hearing, told) = client.hears(level);
+    if let Some(level) = told {
         // A server that cannot be told is one that says less.
         let _ = edge.host.set_level(scope, client.key, level).await;
     }
+    hearing
 }
 
 /// Runs a call to its one end.
