@@ -396,7 +396,14 @@ async fn a_hub_learns_in_which_era_the_definitions_of_a_list_are_written() {
         _ => None,
     });
     let rules = (&BTreeMap::new(), Mirroring::Idle);
-    let offer = Offer::new(&"s".into(), &Bytes::from_static(b"{}"), &pages, rules, None);
+    let offer = Offer::new(
+        &"s".into(),
+        &Bytes::from_static(b"{}"),
+        &pages,
+        rules,
+        None,
+        None,
+    );
     let told = offer.tools.listing.for_legacy();
     let even = r#"{"tools":[{"name":"a","inputSchema":{"type":"object"}}]}"#;
     assert_eq!(told.result, even);

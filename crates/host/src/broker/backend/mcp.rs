@@ -73,7 +73,9 @@ impl HostBackend {
             .and_then(|params| object::text(params, "cursor"));
         let first = cursor.map_or(Ok(0), |cursor| cursor.parse::<usize>());
         let first = first.map_err(|_| failures::bad_request(&"the cursor is none of ours"))?;
-        let catalog = self.host().catalog();
+        let host = self.host();
+        let catalog = host.catalog();
+        host.refresh(&catalog, &Scope::Server(Arc::clone(asked.server)), kind);
         let shelf = catalog.offer(asked.server).map(|offer| offer.shelf(kind));
         let items: &[Item] = shelf.map_or(&[], |shelf| &shelf.items);
         let mut page = format!("{{\"{}\":[", kind.member()).into_bytes();
@@ -103,7 +105,9 @@ impl HostBackend {
                 Sharing::Public => "public",
                 Sharing::Private => "private",
             };
-            let ttl_ms = millis(hint.ttl);
+            let end = shelf.and_then(Shelf::good_until);
+            let left = end.map_or(hint.ttl, |end| host.clock().now().until(end));
+            let ttl_ms = millis(left);
             let hint = format!(",\"ttlMs\":{ttl_ms},\"cacheScope\":\"{scope}\"");
             page.extend_from_slice(hint.as_bytes());
         }
