@@ -70,8 +70,14 @@ pub struct Levels {
 }
 
 impl Levels {
-    /// Notes what a session asks for from now on.
+    /// Notes what a session asks for from now on. What is asked for at an endpoint of several
+    /// servers is asked of every server: who hears it is decided when it is said.
     pub fn set(&mut self, session: SessionKey, scope: &Scope, level: Level) {
+        let scope = if scope.is_shared() {
+            &Scope::All
+        } else {
+            scope
+        };
         self.end(session);
         self.sessions.insert(session, (scope.clone(), level));
         self.count(scope, level, |count| count.saturating_add(1));
@@ -135,6 +141,21 @@ mod tests {
         levels.end(SessionKey(1));
         assert_eq!(levels.of(&server), Some(Level::Alert));
         levels.end(SessionKey(2));
+        assert!(levels.counts.is_empty());
+    }
+
+    #[test]
+    fn a_level_at_a_profile_is_wanted_of_every_server() {
+        let server = Scope::Server("s".into());
+        let mut levels = Levels::default();
+        levels.set(SessionKey(1), &Scope::Profile("p".into()), Level::Debug);
+        assert_eq!(levels.of(&server), Some(Level::Debug));
+        assert_eq!(
+            levels.of_session(SessionKey(1), &server),
+            Some(Level::Debug)
+        );
+        levels.end(SessionKey(1));
+        assert_eq!(levels.of(&server), None);
         assert!(levels.counts.is_empty());
     }
 

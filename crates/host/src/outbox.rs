@@ -25,6 +25,7 @@ use bowline_core::time::{Now, millis};
 use bowline_journal::{
     At, Draft, Journal, JournalError, Known, Lane, MessageId, Published, Receipt,
 };
+use bowline_link::ASKED_MAX;
 use tokio::sync::{Notify, oneshot, watch};
 
 use self::answer::{Queued, queued, recorded, unrecorded};
@@ -50,8 +51,9 @@ pub use self::letter::{LaneLetters, Letter, LetterState, ServerLetters};
 /// How the names of our lanes begin.
 pub(crate) const LANES: &str = "outbox/";
 
-/// A write that its caller waits for is held for so much longer than it may take, so that nobody
-/// else sends it in the meantime.
+/// A write that its caller waits for is held for so much longer than it may take, with the time
+/// in which a person is asked, so that nobody else sends it in the meantime. A hold that nobody
+/// ended, because that could not be written down, ends by itself then.
 const HOLD_MARGIN: Duration = Duration::from_secs(60);
 
 /// How long the end of the drain is waited for.
@@ -205,7 +207,7 @@ impl Outbox {
             digest: keyed.digest,
             body: record.write(),
             ttl: Some(queue.keep),
-            hold: Some(shared.clock.now().until(deadline) + HOLD_MARGIN),
+            hold: Some(shared.clock.now().until(deadline) + ASKED_MAX + HOLD_MARGIN),
         };
         let session = call.caller.as_ref().map(|caller| caller.session());
         let published = publish(shared, draft, Arc::clone(&route.server)).await;

@@ -3,9 +3,11 @@
 //! started anew hears it again.
 
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bowline_core::backoff::Backoff;
 use bowline_core::call::{Body, Scope};
 use bowline_core::era::Era;
 use bowline_core::error::CallError;
@@ -27,6 +29,12 @@ use crate::tasks::Tasks;
 
 /// How long a server may take to answer one of these requests.
 const STEP_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long to wait before a server that did not say whether it takes a resource is told again.
+const AGAIN: Backoff = Backoff {
+    base: Duration::from_secs(5),
+    cap: Duration::from_secs(5 * 60),
+};
 
 /// What is said of a resource of which a server of the modern era will not tell.
 const NOT_TOLD: &[u8] = br#"{"code":-32602,"message":"the server does not tell of this resource"}"#;
@@ -51,6 +59,13 @@ struct Keeper {
 }
 
 impl Keeper {
+    /// Returns a number that differs from server to server and from time to time.
+    fn jitter(&self, now: Now) -> u64 {
+        let mut mixer = DefaultHasher::new();
+        (&self.server.spec().name, now).hash(&mut mixer);
+        mixer.finish()
+    }
+
     /// Starts anew where the link is another, or the server forgot what it was told over it.
     fn forget_unless(&self, generation: u64, renewals: u64) {
         self.told.send_if_modified(|told| {
@@ -75,6 +90,29 @@ struct Told {
     renewals: u64,
     resources: HashMap<Arc<str>, Result<(), CallError>>,
     level: Option<Level>,
+    /// How often in a row it did not say whether it takes some of them.
+    failures: u32,
+    /// When those are said again.
+    again: Option<Now>,
+}
+
+impl Told {
+    /// Notes when to say again what the server neither took nor refused; `jitter` is any number.
+    fn plan(&mut self, now: Now, jitter: u64) {
+        match self.resources.values().any(is_open) {
+            true if self.again.is_some() => {}
+            true => {
+                self.failures = self.failures.saturating_add(1);
+                self.again = Some(now.plus(AGAIN.wait(self.failures, jitter)));
+            }
+            false => (self.failures, self.again) = (0, None),
+        }
+    }
+}
+
+/// Whether a server neither took a resource nor refused it.
+const fn is_open(outcome: &Result<(), CallError>) -> bool {
+    !matches!(outcome, Ok(()) | Err(CallError::Refused { .. }))
 }
 
 /// What a server is to be told next.
@@ -220,13 +258,22 @@ impl Standing {
                 keeper.forget_unless(ready.generation, renewed);
                 Some((self.next(&server, &keeper, &ready)?, ready))
             });
+            let again = keeper.told.borrow().again;
             let done = async {
                 if let Some((step, ready)) = &step {
                     self.take(&server, &keeper, step, ready).await;
+                    let now = self.clock.now();
+                    keeper
+                        .told
+                        .send_modify(|told| told.plan(now, keeper.jitter(now)));
                     return;
                 }
                 tokio::select! {
                     biased;
+                    () = self.moment(again) => keeper.told.send_modify(|told| {
+                        told.again = None;
+                        told.resources.retain(|_, outcome| !is_open(outcome));
+                    }),
                     () = keeper.poke.notified() => {}
                     _ = states.changed() => {}
                     _ = renewals.changed() => {}
@@ -240,6 +287,14 @@ impl Standing {
                 _ = closing.wait_for(|closing| *closing) => return,
                 () = done => {}
             }
+        }
+    }
+
+    /// Waits for a moment; for ever where there is none.
+    async fn moment(&self, at: Option<Now>) {
+        match at {
+            Some(at) => tokio::time::sleep_until(self.clock.instant(at)).await,
+            None => std::future::pending().await,
         }
     }
 

@@ -138,6 +138,10 @@ struct Shared {
     renewals: watch::Sender<u64>,
     /// Rung by a caller who needs a lazy server.
     demand: Notify,
+    /// Rung by a caller who was shown lists that are no longer good.
+    worn: Notify,
+    /// Since when those lists were worn that it was last rung for.
+    worn_ms: AtomicU64,
     log: Arc<StderrLog>,
     /// Links beside the shared one.
     own: Arc<OwnLinks>,
@@ -233,6 +237,8 @@ impl Supervisor {
             state: beacon::Sender::new(first),
             renewals: watch::Sender::new(0),
             demand: Notify::new(),
+            worn: Notify::new(),
+            worn_ms: AtomicU64::new(0),
             log,
             own: Arc::new(OwnLinks::new(around)),
             interactive: AtomicBool::new(false),
@@ -330,6 +336,15 @@ impl Supervisor {
     pub(crate) fn rouse(&self) {
         if self.is_idle() {
             self.shared.demand.notify_one();
+        }
+    }
+
+    /// Has a server that serves asked for its lists again, which are worn since `since`: once,
+    /// however many see them meanwhile.
+    pub(crate) fn refresh(&self, since: Now) {
+        let known = self.shared.worn_ms.fetch_max(since.0, Ordering::Relaxed);
+        if known < since.0 && self.open_link().is_some() {
+            self.shared.worn.notify_one();
         }
     }
 

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use bowline_core::call::Scope;
+use bowline_core::call::{Principal, Role, Scope};
 use bowline_host::catalog::ListKind;
 use bowline_host::{Host, HostLimits};
 use bowline_link::LinkEvent;
@@ -127,4 +127,61 @@ async fn a_list_that_hangs_does_not_hold_up_a_change_of_the_tools() {
     let changed = tokio::time::timeout(Duration::from_secs(1), changes.changed());
     changed.await.expect("no wait for the prompts").unwrap();
     assert!(listed(&host, ListKind::Tools).contains("\"new\""));
+}
+
+/// A server whose tools are good for a minute.
+fn fleeting(tool: &str, capability: &str) -> Generation {
+    let tools = format!(r#"[{{"name":"{tool}","inputSchema":{{"type":"object"}}}}]"#);
+    let keep = r#""resultType":"complete","ttlMs":60000,"cacheScope":"public""#;
+    let introduction = format!(r#"{{"capabilities":{{"tools":{capability}}}}}"#);
+    Generation::definitions(&[])
+        .raw_page("", &format!(r#"{{"tools":{tools},{keep}}}"#))
+        .introduces(&introduction)
+}
+
+/// What a client that asks for the tools now is told: which, and how long they may be kept.
+fn told(host: &Host) -> (bool, u128) {
+    let owner = Principal::new("owner", Role::Owner);
+    let list = host.view(&owner, &Scope::All, ListKind::Tools);
+    let is_new = String::from_utf8_lossy(&list.result).contains("s__new");
+    (is_new, list.hint.unwrap().ttl.as_millis())
+}
+
+fn pages(world: &World) -> usize {
+    world.record().pages.len()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_is_told_with_the_time_that_is_left_and_asked_for_again_when_none_is() {
+    let (world, host) = world(fleeting("old", "{}")).await;
+    let read = pages(&world);
+    assert_eq!(told(&host), (false, 60_000));
+    pass(20).await;
+    assert_eq!(told(&host), (false, 40_000));
+    world.link("s").unwrap().follow(fleeting("new", "{}"));
+    pass(100).await;
+    assert_eq!(pages(&world), read, "nobody asked for it");
+    // Whoever asks is shown the old one at once; those who come later see the new one.
+    for _ in 0..3 {
+        assert_eq!(told(&host), (false, 0));
+    }
+    pass(1).await;
+    assert_eq!(pages(&world), read + 1, "once, however many ask");
+    assert_eq!(told(&host), (true, 60_000));
+    // Also where it is found to be the same.
+    pass(100).await;
+    assert_eq!(told(&host), (true, 0));
+    pass(1).await;
+    assert_eq!(told(&host), (true, 60_000));
+    assert_eq!(pages(&world), read + 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_of_a_server_that_tells_of_changes_is_not_asked_for_again() {
+    let (world, host) = world(fleeting("old", r#"{"listChanged":true}"#)).await;
+    let read = pages(&world);
+    pass(100).await;
+    assert_eq!(told(&host), (false, 0));
+    pass(10).await;
+    assert_eq!(pages(&world), read);
 }

@@ -50,6 +50,15 @@ fn server() -> Generation {
         )
 }
 
+/// The same, where it does not answer who subscribes or sets a level.
+fn silent() -> Generation {
+    Generation::tools([("t", Act::Answers)])
+        .introduces(INITIALIZE)
+        .answers("resources/list", "", r#"{"resources":[{"uri":"x:1"}]}"#)
+        .ignores("resources/subscribe")
+        .ignores("logging/setLevel")
+}
+
 struct Stage {
     world: World,
     host: Host,
@@ -135,6 +144,24 @@ async fn a_server_that_forgot_us_is_told_again() {
     }
     // It is the same link.
     assert_eq!(stage.world.record().starts_of("s"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_server_did_not_answer_is_said_again_after_a_while() {
+    let stage = stage(&["s"]).await;
+    stage.subscribe(1, &Scope::All, "x:1").await.unwrap();
+    // It forgets us, and is too busy to be told again.
+    assert!(stage.world.change("s", silent()));
+    assert!(stage.world.say("s", LinkEvent::Renewed));
+    assert_eq!(stage.asked("s", "resources/subscribe", 2).await.len(), 2);
+    assert!(stage.world.change("s", server()));
+    let hour = std::time::Duration::from_secs(3_600);
+    let again = tokio::time::timeout(hour, stage.asked("s", "resources/subscribe", 3)).await;
+    assert_eq!(again.expect("it is told again").len(), 3);
+    // Then it knows, and what it refuses is not said again.
+    stage.subscribe(1, &single("s"), "x:no").await.unwrap_err();
+    let _ = tokio::time::timeout(hour, std::future::pending::<()>()).await;
+    assert_eq!(stage.asked("s", "resources/subscribe", 4).await.len(), 4);
 }
 
 #[tokio::test(start_paused = true)]
@@ -286,6 +313,20 @@ async fn the_most_verbose_level_of_all_sessions_goes_to_the_server() {
         .set_level(&single("none"), SessionKey(1), Level::Info)
         .await;
     assert!(matches!(unknown, Err(CallError::UnknownServer { .. })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_does_not_take_a_level_holds_nobody_up_for_long() {
+    let stage = stage(&["s", "t"]).await;
+    assert!(stage.world.change("s", silent()));
+    let since = stage.host.clock().now();
+    let session = SessionKey(1);
+    let told = stage.host.set_level(&Scope::All, session, Level::Info);
+    told.await.unwrap();
+    let took_ms = stage.host.clock().now().millis_since(since);
+    assert!(took_ms < 1_000, "{took_ms} ms");
+    assert_eq!(stage.asked("t", "logging", 1).await.len(), 1);
+    assert_eq!(stage.asked("s", "logging", 1).await.len(), 1);
 }
 
 #[tokio::test(start_paused = true)]

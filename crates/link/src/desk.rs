@@ -29,8 +29,9 @@ pub use questions::ability;
 pub use relayed::{Unfit, relayed};
 pub(crate) use secrets::wanted as secret_wanted;
 pub(crate) use text::take;
+pub use waiters::ASKED_MAX;
 use waiters::Whose;
-pub(crate) use waiters::{ASKED_MAX, Receiver, Waiter, Waiters, now};
+pub(crate) use waiters::{Receiver, Waiter, Waiters, now};
 
 /// Ids of requests of the server that we repeat in answers.
 const PEER_ID_BYTES_MAX: usize = 1024;

@@ -15,7 +15,7 @@ pub mod stdio;
 pub mod websocket;
 
 pub use bowline_wire::mcp::Revision;
-pub use desk::{Unfit, ability, relayed};
+pub use desk::{ASKED_MAX, Unfit, ability, relayed};
 pub use limits::ChildLimits;
 pub use link::{
     Answer, BoxFuture, Exit, KeyHeader, Link, LinkError, LinkEvent, NoAnswer, NotSent, OnBehalf,

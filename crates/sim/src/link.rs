@@ -9,11 +9,11 @@ use bowline_core::pending::Sent;
 use bowline_core::time::millis;
 use bowline_host::beacon;
 use bowline_link::{
-    Answer, BoxFuture, Exit, Link, LinkError, LinkEvent, Request, Revision, ServerInfo,
+    ASKED_MAX, Answer, BoxFuture, Exit, Link, LinkError, LinkEvent, Request, Revision, ServerInfo,
 };
 use bytes::Bytes;
 use tokio::sync::mpsc;
-use tokio::time::{timeout, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::history::Happened;
 use crate::json;
@@ -243,6 +243,20 @@ impl ScriptedLink {
         }
     }
 
+    /// Returns until when a request may take; a tool that asks somebody has an hour for that.
+    fn patience(&self, request: &Request) -> Instant {
+        let params = json::params_sent(request);
+        let tool = json::read_call(&params).map(|(tool, _)| tool);
+        let asks = tool.is_some_and(|tool| {
+            let script = self.script();
+            matches!(script.acts.get(tool), Some(Act::Asks(_)))
+        });
+        match asks {
+            true => request.deadline + ASKED_MAX,
+            false => request.deadline,
+        }
+    }
+
     async fn run(&self, request: &Request) -> Result<Answer, LinkError> {
         let params = json::params_sent(request);
         let Some((tool, arguments)) = json::read_call(&params) else {
@@ -287,7 +301,7 @@ impl ScriptedLink {
                 tokio::time::sleep(wait).await;
                 result(false)
             }
-            Act::Hangs(gate) => {
+            Act::Hangs(gate) | Act::Asks(gate) => {
                 gate.passed().await;
                 result(false)
             }
@@ -349,7 +363,7 @@ impl Link for ScriptedLink {
                     }
                 }
             };
-            timeout_at(request.deadline, served)
+            timeout_at(self.patience(&request), served)
                 .await
                 .unwrap_or(Err(LinkError::Timeout {
                     sent: Sent::Perhaps,

@@ -97,6 +97,9 @@ pub enum Act {
     AnswersLate(Duration),
     /// Runs, and answers when the gate is released.
     Hangs(Gate),
+    /// Runs, asks somebody, and answers when the gate is released; the time until then does not
+    /// count against the call.
+    Asks(Gate),
     /// Runs, and takes the server with it.
     Dies,
     /// The server goes before it has read the request, after it was sent.

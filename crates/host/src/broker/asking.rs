@@ -10,6 +10,7 @@ use std::time::Duration;
 use bowline_core::caller::{CallerEnd, Question, QuestionId};
 use bowline_core::sync::lock;
 use bowline_core::time::Now;
+use bowline_link::ASKED_MAX;
 use bowline_wire::Message;
 use bytes::Bytes;
 use tokio::time::timeout_at;
@@ -18,9 +19,6 @@ use crate::ports::Clock;
 
 /// Questions of one connection that may be open at once, each way.
 const QUESTIONS_MAX: usize = 1_024;
-
-/// How long a request may wait for a person in all, before its own time runs on.
-pub(super) const ASKED_MAX: Duration = Duration::from_secs(3_600);
 
 /// A question that is open when the time is up gives its request at least this much more.
 const GRACE: Duration = Duration::from_secs(1);

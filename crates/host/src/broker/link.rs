@@ -247,6 +247,19 @@ impl PeerLink {
         Ok(answer.body == Body::Result)
     }
 
+    /// Says whether a resource was taken; nothing where the peer did not say. That costs no other
+    /// resource anything while the link is open, and is said again with the next change.
+    fn said(&self, uri: &str, told: Result<bool, LinkError>) -> Result<Option<bool>, LinkError> {
+        match told {
+            Ok(taken) => Ok(Some(taken)),
+            Err(error) if self.closed_as().is_none() => {
+                tracing::warn!(server = %self.menu.server(), uri, %error, "was not taken");
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     /// Puts what became of an errand into the terms of links.
     fn failed(&self, error: ErrandError) -> LinkError {
         match error {
@@ -403,13 +416,14 @@ impl Link for PeerLink {
             let wanted: BTreeSet<_> = uris.into_iter().collect();
             let known = lock(&self.listening).clone();
             for uri in known.difference(&wanted) {
-                self.subscribe(method::RESOURCES_UNSUBSCRIBE, uri, deadline)
-                    .await?;
-                lock(&self.listening).remove(uri);
+                let told = self.subscribe(method::RESOURCES_UNSUBSCRIBE, uri, deadline);
+                if self.said(uri, told.await)?.is_some() {
+                    lock(&self.listening).remove(uri);
+                }
             }
             for uri in wanted.difference(&known) {
-                let taken = self.subscribe(method::RESOURCES_SUBSCRIBE, uri, deadline);
-                if taken.await? {
+                let told = self.subscribe(method::RESOURCES_SUBSCRIBE, uri, deadline);
+                if self.said(uri, told.await)? == Some(true) {
                     lock(&self.listening).insert(Arc::clone(uri));
                 }
             }

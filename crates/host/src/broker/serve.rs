@@ -12,13 +12,13 @@ use bowline_core::caller::CallerEnd;
 use bowline_core::error::{Execution, Failure};
 use bowline_core::time::Now;
 use bowline_journal::{At, JournalError};
+use bowline_link::ASKED_MAX;
 use bowline_wire::broker::{Answer, Ask, From, Said};
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 
 use self::desk::{Desk, Ended, Entered, Key, Turn};
 use self::seats::Seats;
-use super::asking::ASKED_MAX;
 use super::failures;
 use super::ledger::{Begun, Entry};
 use crate::broker::{Backend, Job, Ledger, Manifest};

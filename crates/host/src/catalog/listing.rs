@@ -301,7 +301,14 @@ mod tests {
             _ => None,
         });
         let rules = (&BTreeMap::new(), Mirroring::Idle);
-        let offer = Offer::new(&"s".into(), &Bytes::from_static(b"{}"), &pages, rules, None);
+        let offer = Offer::new(
+            &"s".into(),
+            &Bytes::from_static(b"{}"),
+            &pages,
+            rules,
+            None,
+            None,
+        );
         let offers = [Arc::new(offer)];
         let all = merge(ListKind::Tools, offers.iter());
         assert_eq!(

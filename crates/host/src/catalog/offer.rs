@@ -2,12 +2,14 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bowline_core::cache::Hint;
 use bowline_core::call::{Effect, Route};
 use bowline_core::era::Era;
 use bowline_core::name;
 use bowline_core::template::Template;
+use bowline_core::time::Now;
 use bowline_wire::era::mirror::{self, BadMirror};
 use bowline_wire::object;
 use bowline_wire::scan::{self, Keys};
@@ -22,6 +24,9 @@ use super::mark::{Marks, mark};
 use super::widened::widened;
 use super::{ListKind, PerList, keep};
 use crate::spec::ToolRule;
+
+/// A list is not asked for again sooner, however short its server says that it is good.
+const WORN_MIN: Duration = Duration::from_secs(5);
 
 /// The pages of those lists that were read.
 pub type Pages = PerList<Option<Vec<Bytes>>>;
@@ -74,6 +79,8 @@ pub struct Shelf {
     page: Option<Bytes>,
     /// How long the list may be kept and by whom, as its pages say.
     hint: Option<Hint>,
+    /// When its pages were read; absent where they are known from an earlier life.
+    read_at: Option<Now>,
 }
 
 /// What is done about a tool whose definition wants arguments in headers that cannot be.
@@ -121,7 +128,8 @@ pub struct Item {
 }
 
 impl Offer {
-    /// Builds an offer from the lists that were read; the others stay as they were `before`.
+    /// Builds an offer from the lists that were read, at `read_at` where they were just now; the
+    /// others stay as they were `before`.
     #[must_use]
     pub fn new(
         server: &Arc<str>,
@@ -129,9 +137,13 @@ impl Offer {
         pages: &Pages,
         (rules, mirroring): (&BTreeMap<String, ToolRule>, Mirroring),
         before: Option<&Self>,
+        read_at: Option<Now>,
     ) -> Self {
         let shelf = |kind| match (pages.get(kind), before) {
-            (Some(pages), _) => Shelf::new(kind, server, pages, (rules, mirroring)),
+            (Some(pages), _) => Shelf {
+                read_at,
+                ..Shelf::new(kind, server, pages, (rules, mirroring))
+            },
             (None, Some(before)) => before.shelf(kind).clone(),
             (None, None) => Shelf::new(kind, server, &[], (rules, mirroring)),
         };
@@ -197,7 +209,10 @@ impl Offer {
 
     /// Whether the same holds for two offers that are alike: how they are known, and how long.
     pub(super) fn is_told_like(&self, other: &Self) -> bool {
-        let alike = |kind| self.shelf(kind).hint == other.shelf(kind).hint;
+        let alike = |kind| {
+            let of = |offer: &Self| (offer.shelf(kind).hint, offer.shelf(kind).good_until());
+            of(self) == of(other)
+        };
         self.age == other.age && ListKind::ALL.into_iter().all(alike)
     }
 
@@ -290,6 +305,7 @@ impl Shelf {
             by_name,
             page: self.page.clone(),
             hint: self.hint,
+            read_at: self.read_at,
         }
     }
 
@@ -320,6 +336,31 @@ impl Shelf {
     pub(super) fn hint(&self) -> Option<Hint> {
         let is_live = |item: &Item| item.age == Age::Live;
         self.hint.filter(|_| self.items.iter().all(is_live))
+    }
+
+    /// Returns until when the list is good, where its server says so.
+    pub(crate) fn good_until(&self) -> Option<Now> {
+        let hint = self.hint?;
+        Some(
+            self.read_at
+                .map_or(Now(0), |read_at| read_at.plus(hint.ttl)),
+        )
+    }
+
+    /// Returns when the list is worth asking for again, where its server says how long it is
+    /// good: not too often, since some say that it never is.
+    pub(crate) fn worn_at(&self) -> Option<Now> {
+        let hint = self.hint?;
+        let read_at = self.read_at?;
+        Some(read_at.plus(hint.ttl.max(WORN_MIN)))
+    }
+
+    /// Returns the era that its entries are written in.
+    pub(crate) fn era(&self) -> Era {
+        match self.all().any(|item| item.era == Era::Modern) {
+            true => Era::Modern,
+            false => Era::Legacy,
+        }
     }
 
     /// Returns its entries and those that are withdrawn.

@@ -30,6 +30,10 @@ use crate::supervisor::{Ready, Supervisor};
 /// How long a caller waits for servers to hear of what it no longer wants, or of its level.
 const TOLD_WAIT: Duration = Duration::from_secs(5);
 
+/// How long a caller waits where several servers are told of its level: one that is slow must not
+/// hold up calls of the others.
+const ALL_TOLD_WAIT: Duration = Duration::from_millis(250);
+
 /// How long a server may take to list its tasks.
 const TASKS_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -179,12 +183,15 @@ impl Host {
         session: SessionKey,
         level: Level,
     ) -> Result<(), CallError> {
-        let servers: Vec<Supervisor> = match scope {
-            Scope::All | Scope::Profile(_) => self.path.servers.load().values().cloned().collect(),
-            Scope::Server(server) => vec![self.server(server)?],
+        let (servers, wait): (Vec<Supervisor>, _) = match scope {
+            Scope::All | Scope::Profile(_) => {
+                let all = self.path.servers.load().values().cloned().collect();
+                (all, ALL_TOLD_WAIT)
+            }
+            Scope::Server(server) => (vec![self.server(server)?], TOLD_WAIT),
         };
         lock(&self.path.memory.levels).set(session, scope, level);
-        let deadline = self.path.clock.now().plus(TOLD_WAIT);
+        let deadline = self.path.clock.now().plus(wait);
         // All hear of it before the first is waited for.
         for server in &servers {
             self.standing.poke(server);

@@ -1,6 +1,7 @@
 //! What one principal sees of the catalog, by the same decision as for its calls.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bowline_core::cache::Hint;
 use bowline_core::call::{Principal, Scope};
@@ -8,6 +9,7 @@ use bowline_core::policy::{Expose, Thing};
 
 use super::Host;
 use super::views::{Key, Moment, View, What};
+use crate::catalog::introduction::declares;
 use crate::catalog::{Catalog, Introduction, Item, ListKind, Listing, Offer, keep};
 use crate::decide::Sight;
 use crate::expose;
@@ -18,6 +20,7 @@ impl Host {
     #[must_use]
     pub fn view(&self, principal: &Principal, scope: &Scope, kind: ListKind) -> Listing {
         let catalog = self.catalog();
+        self.refresh(&catalog, scope, kind);
         let sight = self.path.decider.sight();
         let expose = sight.policy().exposure().expose;
         if expose == Expose::All || kind != ListKind::Tools || !scope.is_shared() {
@@ -28,7 +31,7 @@ impl Host {
         match self.kept(&catalog, &sight, who, What::Shortened, build) {
             View::List(mut list) => {
                 list.hint = self.hint(&catalog, &sight, who, list.hint);
-                list
+                self.left(&catalog, scope, ListKind::Tools, list)
             }
             View::Introduction(_) => Listing::default(),
         }
@@ -69,7 +72,7 @@ impl Host {
         if sight.all(principal, scope) {
             let mut list = catalog.listing(scope, kind);
             list.hint = self.hint(catalog, sight, who, list.hint);
-            return list;
+            return self.left(catalog, scope, kind, list);
         }
         let build = || {
             let sees = |item: &Item| sees(sight, who, kind, item);
@@ -78,7 +81,7 @@ impl Host {
         match self.kept(catalog, sight, who, What::List(kind), build) {
             View::List(mut list) => {
                 list.hint = self.hint(catalog, sight, who, list.hint);
-                list
+                self.left(catalog, scope, kind, list)
             }
             View::Introduction(_) => Listing::default(),
         }
@@ -101,6 +104,34 @@ impl Host {
         match sight.is_open(principal, scope) {
             true => Some(hint),
             false => keep::private(Some(hint)),
+        }
+    }
+
+    /// Says how long a list may still be kept: it is as old as the oldest of its parts.
+    fn left(&self, catalog: &Catalog, scope: &Scope, kind: ListKind, mut list: Listing) -> Listing {
+        if let Some(hint) = &mut list.hint {
+            let now = self.path.clock.now();
+            let ends = in_scope(catalog, scope).filter_map(|offer| offer.shelf(kind).good_until());
+            let left = ends.map(|end| now.until(end)).min();
+            hint.ttl = hint.ttl.min(left.unwrap_or(Duration::MAX));
+        }
+        list
+    }
+
+    /// Has lists asked for again that are no longer good, of servers that do not say when they
+    /// change. Whoever asks now is shown the old ones.
+    pub(crate) fn refresh(&self, catalog: &Catalog, scope: &Scope, kind: ListKind) {
+        for offer in in_scope(catalog, scope) {
+            let Some(worn_at) = offer.shelf(kind).worn_at() else {
+                continue;
+            };
+            let tells = format!("{}.listChanged", kind.capability());
+            if worn_at <= self.path.clock.now()
+                && !declares(&offer.initialize, &tells)
+                && let Some(server) = self.path.servers.load().get(&offer.server)
+            {
+                server.refresh(worn_at);
+            }
         }
     }
 
@@ -170,6 +201,19 @@ impl Host {
         self.views.put(of, key, &view);
         view
     }
+}
+
+/// Returns what those servers offer that lists of `scope` are made of.
+fn in_scope<'a>(
+    catalog: &'a Catalog,
+    scope: &Scope,
+) -> impl Iterator<Item = &'a Arc<Offer>> + use<'a> {
+    let only = match scope {
+        Scope::Server(server) => Some(Arc::clone(server)),
+        Scope::All | Scope::Profile(_) => None,
+    };
+    let offers = catalog.offers();
+    offers.filter(move |offer| only.as_ref().is_none_or(|only| *only == offer.server))
 }
 
 fn introduce(catalog: &Catalog, scope: &Scope, visible: impl Fn(&Offer) -> bool) -> Introduction {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bowline_core::era::Era;
 use bowline_core::sync::lock;
 use bowline_host::BoxFuture;
-use bowline_host::broker::{Errand, ErrandError, Manifest, Remote};
+use bowline_host::broker::{Errand, ErrandError, Manifest, Remote, Ware};
 use bowline_wire::broker::{Answer, Item};
 use bytes::Bytes;
 use tokio::sync::watch;
@@ -90,13 +90,18 @@ impl Peer {
     }
 
     pub(crate) fn offer(&self, tools: &[(&str, &str)]) {
+        self.offer_whole(tools, Vec::new());
+    }
+
+    /// Offers some servers with all that they have.
+    pub(crate) fn offer_whole(&self, tools: &[(&str, &str)], servers: Vec<Ware>) {
         let mut manifest = lock(&self.manifest);
         let revision = manifest.revision + 1;
         let items = tools.iter().map(|(server, tool)| item(server, tool));
         *manifest = Arc::new(Manifest {
             revision,
             items: items.collect(),
-            servers: Vec::new(),
+            servers,
         });
         drop(manifest);
         self.changes.send_modify(|nth| *nth += 1);

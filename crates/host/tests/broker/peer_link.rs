@@ -4,15 +4,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use bowline_core::call::{Body, Call, Principal, Reply, Role};
+use bowline_core::call::{Body, Call, Principal, Reply, Role, Scope};
+use bowline_core::caller::CallerEnd;
 use bowline_core::era::Era;
 use bowline_core::error::{CallError, Class, Execution, Failure, Origin, Retry};
-use bowline_host::broker::ErrandError;
+use bowline_host::broker::{Errand, ErrandError, Lists, Ware};
 use bowline_host::spec::Side;
 use bowline_host::tasks::Tasks;
 use bowline_host::{Host, HostLimits, Otherwise, Policy};
+use bowline_link::Revision;
 use bowline_sim::{Hearer, World, body, call, call_of, reaches};
 use bowline_wire::broker::{Answer, Arguments, Ask};
+use bowline_wire::mcp::method;
+use bowline_wire::object;
 use bytes::Bytes;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -336,4 +340,64 @@ async fn a_call_that_is_taken_back_and_a_server_that_is_stopped_take_their_erran
     let ended = waiting.join_next().await.unwrap().unwrap().unwrap_err();
     assert_eq!(ended.execution(), Execution::Unknown);
     assert_eq!(peer.taken_back.load(Ordering::SeqCst), 2);
+}
+
+/// Of which resources the peer was asked to tell, without those who were only judged.
+fn subscribed(asked: &[Errand]) -> Vec<String> {
+    let of = |errand: &Errand| match &errand.ask {
+        Ask::Mcp { method, params, .. } if **method == *method::RESOURCES_SUBSCRIBE => {
+            let params = params.as_deref().unwrap_or_default();
+            let uri = object::text(params, "uri").map(Into::into);
+            uri.filter(|_| errand.caller.is_none())
+        }
+        _ => None,
+    };
+    asked.iter().filter_map(of).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resource_that_cannot_be_subscribed_to_again_costs_no_other_subscription() {
+    let peer = Peer::new("p", &[]);
+    let whole = Ware {
+        name: "far".into(),
+        revision: Revision::V2026_07_28,
+        initialize: Bytes::from_static(br#"{"capabilities":{"resources":{"subscribe":true}}}"#),
+        lists: Lists::default(),
+    };
+    peer.offer_whole(&[("far", "do")], vec![whole]);
+    let list = r#"{"resources":[{"uri":"x:1"},{"uri":"x:2"},{"uri":"x:3"}]}"#;
+    peer.script(move |_| async move { Ok(output(list)) });
+    let host = World::new([]).host(Vec::new(), HostLimits::default());
+    let adopted = host.adopt(&peer.remote(), Side::Hub, &["far".into()]);
+    assert_eq!(adopted.refused, []);
+    assert!(reaches(&host, "far", "ready").await);
+    let (owner, scope) = (
+        Principal::new("owner", Role::Owner),
+        Scope::Server("far".into()),
+    );
+    let caller: Arc<dyn CallerEnd> = Hearer::of(1);
+    for uri in ["x:1", "x:2", "x:3"] {
+        host.subscribe(&owner, &scope, &caller, uri).await.unwrap();
+    }
+    // The first of them fails from now on.
+    peer.script(move |errand| async move {
+        match subscribed(std::slice::from_ref(&errand))
+            .iter()
+            .any(|uri| uri == "x:1")
+        {
+            true => Err(ErrandError::Refused(failure("throttled"))),
+            false => Ok(output(list)),
+        }
+    });
+    let before = peer.asked(0).await.len();
+    peer.connect(false);
+    pass(Duration::from_secs(1)).await;
+    peer.connect(true);
+    let mut asked = peer.asked.subscribe();
+    let all = asked.wait_for(|asked| subscribed(&asked[before..]).len() >= 3);
+    let day = Duration::from_secs(24 * 3_600);
+    let all = tokio::time::timeout(day, all)
+        .await
+        .expect("all are asked for");
+    assert_eq!(subscribed(&all.unwrap()[before..]), ["x:1", "x:2", "x:3"]);
 }

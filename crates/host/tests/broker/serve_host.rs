@@ -1,17 +1,23 @@
 //! The tools of a host, for peers: the same view and the same decisions as over MCP.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bowline_core::caller::{Abilities, CallerEnd, Deaf, Question, QuestionId, SessionKey};
+use bowline_core::era::Era;
 use bowline_core::error::{Class, Execution};
 use bowline_core::policy::RoleAllowlist;
 use bowline_host::broker::{
-    Credentials, Guests, HostBackend, Incoming, Ledger, ServeLimits, Serving,
+    Credentials, Guests, HostBackend, Incoming, Ledger, ServeLimits, Serving, Visitors,
 };
+use bowline_host::catalog::{ListKind, Mirroring, Offer, Pages};
 use bowline_host::tools::{ExecuteError, Toolbox};
-use bowline_host::{Host, Principal, Role, Server, SpawnOptions, ToolOutput, ToolSchema};
-use bowline_wire::broker::{Answer, Arguments, Ask, From, Item};
+use bowline_host::{
+    Host, HostLimits, Principal, Role, Server, SpawnOptions, ToolOutput, ToolSchema,
+};
+use bowline_sim::{Generation, Script, World, reaches, spec};
+use bowline_wire::broker::{Answer, Arguments, Ask, Context, From, Item};
 use bytes::Bytes;
 use serde_json::{Value, json};
 
@@ -345,4 +351,64 @@ async fn a_request_under_a_credential_that_was_revoked_since_is_not_carried_out(
         (Class::Denied, Execution::NotStarted)
     );
     output(&serving.live(under("t2", "2")).await);
+}
+
+/// Asks for the tools of a server as the hub does.
+async fn listed_for_the_hub(generation: Generation) -> (String, Era) {
+    let world = World::new([("own", Script::always(generation))]);
+    let host = world.host(vec![spec("own")], HostLimits::default());
+    assert!(reaches(&host, "own", "ready").await);
+    let backend = HostBackend::with_guests(host.clone(), Arc::new(OneServer));
+    let serving = serving(&host, backend.for_visitors(&Visitors::of(&host)));
+    let ask = Ask::Mcp {
+        server: "own".into(),
+        method: "tools/list".into(),
+        params: None,
+        context: Context::default(),
+    };
+    let from = From {
+        session_id: "hub".into(),
+        role: None,
+        principal: None,
+    };
+    let asked = Incoming {
+        from,
+        principal: None,
+        ..request(&host, "all", &ask)
+    };
+    match serving.live(asked).await {
+        Answer::Output { result, era, .. } => (String::from_utf8_lossy(&result).into(), era),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hub_learns_in_which_era_the_definitions_of_a_list_are_written() {
+    let odd = r#"{"name":"a","inputSchema":{"type":"object"},"outputSchema":{"type":"array"}}"#;
+    let keep = r#""ttlMs":60000,"cacheScope":"public""#;
+    let modern = format!(r#"{{"tools":[{odd}],"resultType":"complete",{keep}}}"#);
+    let generation = Generation::definitions(&[]).raw_page("", &modern);
+    let (page, era) = listed_for_the_hub(generation).await;
+    assert_eq!((page.as_str(), era), (modern.as_str(), Era::Modern));
+    // The hub writes them anew for clients that would refuse them.
+    let pages = Pages::from(|kind| match kind {
+        ListKind::Tools => Some(vec![Bytes::from(page.clone())]),
+        _ => None,
+    });
+    let rules = (&BTreeMap::new(), Mirroring::Idle);
+    let offer = Offer::new(
+        &"s".into(),
+        &Bytes::from_static(b"{}"),
+        &pages,
+        rules,
+        None,
+        None,
+    );
+    let told = offer.tools.listing.for_legacy();
+    let even = r#"{"tools":[{"name":"a","inputSchema":{"type":"object"}}]}"#;
+    assert_eq!(told.result, even);
+    // What a server of the older era writes is its own.
+    let plain = format!(r#"{{"tools":[{odd}]}}"#);
+    let generation = Generation::definitions(&[]).raw_page("", &plain);
+    assert_eq!(listed_for_the_hub(generation).await, (plain, Era::Legacy));
 }

@@ -1,11 +1,13 @@
 //! Writes whose servers ask for something first, or speak of work that goes on.
 
+use std::time::Duration;
+
 use bowline_core::call::{Call, Origin};
 use bowline_core::era::{Era, Stateless};
-use bowline_link::Exit;
-use bowline_sim::{Act, Generation, Script, body, reaches};
+use bowline_link::{Exit, LinkError};
+use bowline_sim::{Act, Gate, Generation, Script, body, reaches};
 
-use crate::rig::{Rig, doing, is_queued, up, write};
+use crate::rig::{Rig, argument, doing, is_queued, pass, queued, server, up, write};
 
 const ASKS: &str = r#"{"resultType":"input_required","requestState":"s"}"#;
 const TASK: &str = r#"{"resultType":"task","taskId":"t","status":"working"}"#;
@@ -64,4 +66,32 @@ async fn a_queued_write_that_is_answered_with_a_question_is_a_dead_letter_that_s
     let letters = rig.letters().await;
     let said = format!("{letters:?}");
     assert!(said.contains("nobody is there to answer"), "{said}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_that_waits_for_a_person_is_sent_by_nobody_else_meanwhile() {
+    let gate = Gate::closed();
+    let away = LinkError::Http {
+        status: 503,
+        preview: "".into(),
+    };
+    let asks = doing(Act::Asks(gate.clone())).act("other", Act::Fails(away));
+    let mut spec = server("s");
+    spec.tools.insert("other".to_owned(), queued(argument()));
+    let rig = Rig::of(vec![spec], [("s", Script::always(asks))]).await;
+    let asked = rig.write_as("owner", r#"{"n":1,"key":"k"}"#);
+    let others = async {
+        rig.world.until(|record| record.executions.len() == 1).await;
+        // It waits in the same lane, which is looked into again and again.
+        let other = write("owner", "s__other", r#"{"n":2}"#);
+        is_queued(&rig.host.call(other).await.unwrap());
+        pass(Duration::from_secs(59 * 60)).await;
+        assert_eq!(rig.ran(), [1], "the person has not said anything yet");
+        assert!(rig.world.change("s", up()));
+        gate.release();
+    };
+    let (asked, ()) = tokio::join!(asked, others);
+    assert_eq!(asked.unwrap().origin, Origin::Live);
+    rig.drained().await;
+    assert_eq!(rig.ran(), [1, 2]);
 }

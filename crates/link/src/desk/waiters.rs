@@ -15,7 +15,7 @@ use super::questions::{Open, Questions};
 use crate::link::{Answer, LinkError, Request};
 
 /// How long a call may wait for a person in all, before its own time runs on.
-pub(crate) const ASKED_MAX: Duration = Duration::from_secs(3_600);
+pub const ASKED_MAX: Duration = Duration::from_secs(3_600);
 
 /// A question that is open when the time is up gives the call at least this much more.
 const GRACE: Duration = Duration::from_secs(1);

@@ -20,7 +20,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use tokio::sync::oneshot;
 
-use super::client::{Client, Clients};
+use super::client::{Client, Clients, Hearing};
 use super::end::{End, Outcome, Wants};
 use super::parked::Parked;
 use super::read::Asked;
@@ -193,9 +193,10 @@ async fn begin(asked: Asked<'_>, mut told: Told, mut named: Named, retried: bool
     };
     let said = trace::read(&caller.parts.headers, meta);
     let client = client_of(&asked, &told);
-    if let Some(level) = asked.level {
-        Box::pin(levelled(edge, caller.scope, &client, level)).await;
-    }
+    let hearing = match asked.level {
+        Some(level) => Some(Box::pin(levelled(edge, caller.scope, &client, level)).await),
+        None => None,
+    };
     let mut wants = wants(&asked, &told.params, &named);
     // What cannot be answered with a question is not asked one.
     if !told.can_be_asked() {
@@ -222,7 +223,11 @@ async fn begin(asked: Asked<'_>, mut told: Told, mut named: Named, retried: bool
             task: None,
         })),
     };
-    let running: Running = Box::pin(carry(Arc::clone(edge), call, cancelled));
+    let carried = carry(Arc::clone(edge), call, cancelled);
+    let running: Running = Box::pin(async move {
+        let _hearing = hearing;
+        carried.await
+    });
     drive::first(told, end, round, running).await
 }
 
@@ -250,12 +255,14 @@ pub(super) fn wants(asked: &Asked<'_>, params: &Bytes, named: &Named) -> Wants {
     }
 }
 
-/// Has servers say what the client wants to hear, where it was told otherwise before.
-async fn levelled(edge: &Edge, scope: &Scope, client: &Client, level: Level) {
-    if client.hears(level) {
+/// Has servers say what the request wants to hear, where they were told otherwise before.
+async fn levelled(edge: &Edge, scope: &Scope, client: &Arc<Client>, level: Level) -> Hearing {
+    let (hearing, told) = client.hears(level);
+    if let Some(level) = told {
         // A server that cannot be told is one that says less.
         let _ = edge.host.set_level(scope, client.key, level).await;
     }
+    hearing
 }
 
 /// Runs a call to its one end.

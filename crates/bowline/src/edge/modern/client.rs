@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::hash::BuildHasher as _;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -43,8 +43,24 @@ pub(crate) struct Client {
     pub(crate) key: SessionKey,
     credential: Arc<str>,
     used_ms: AtomicU64,
-    /// One more than the index of the least [`Level`] that servers were told it hears; 0 for none.
-    level: AtomicU8,
+    /// What its requests under way want to hear.
+    volume: Mutex<Volume>,
+}
+
+/// From which levels on the requests of one client want to hear log messages.
+#[derive(Debug, Default)]
+struct Volume {
+    /// How many requests under way want to hear each level.
+    counts: [u32; Level::ALL.len()],
+    /// What servers were told last.
+    told: Option<Level>,
+}
+
+/// A request under way that wants to hear log messages; dropped, it does not any more.
+#[derive(Debug)]
+pub(crate) struct Hearing {
+    client: Arc<Client>,
+    level: Level,
 }
 
 impl Client {
@@ -53,10 +69,36 @@ impl Client {
         *self.credential == *credential
     }
 
-    /// Notes what it wants to hear; `true` when servers are to be told.
-    pub(crate) fn hears(&self, level: Level) -> bool {
-        let told = level as u8 + 1;
-        self.level.swap(told, Ordering::Relaxed) != told
+    /// Notes what one request wants to hear, for as long as the answer is held, and returns what
+    /// servers are to be told where that is news: the most verbose of what requests under way
+    /// want, since each of them leaves out what is too much for it.
+    pub(crate) fn hears(self: &Arc<Self>, level: Level) -> (Hearing, Option<Level>) {
+        let hearing = Hearing {
+            client: Arc::clone(self),
+            level,
+        };
+        let mut volume = lock(&self.volume);
+        volume.count(level, |count| count.saturating_add(1));
+        let mut levels = Level::ALL.into_iter().zip(volume.counts);
+        let most = levels.find(|(_, count)| *count > 0).map(|(level, _)| level);
+        let is_news = volume.told != most;
+        volume.told = most;
+        (hearing, most.filter(|_| is_news))
+    }
+}
+
+impl Volume {
+    fn count(&mut self, level: Level, change: impl Fn(u32) -> u32) {
+        if let Some(count) = self.counts.get_mut(level as usize) {
+            *count = change(*count);
+        }
+    }
+}
+
+/// Servers are not told: what is too much for those that are left is left out here.
+impl Drop for Hearing {
+    fn drop(&mut self) {
+        lock(&self.client.volume).count(self.level, |count| count.saturating_sub(1));
     }
 }
 
@@ -103,7 +145,7 @@ impl Clients {
             key: sessions.new_key(),
             credential: Arc::clone(&principal.credential),
             used_ms: AtomicU64::new(now.0),
-            level: AtomicU8::new(0),
+            volume: Mutex::default(),
         });
         table.live.insert(name, Arc::clone(&client));
         (client, gone)
@@ -170,6 +212,23 @@ mod tests {
             credential: credential.into(),
             ..Principal::new(name, Role::Owner)
         }
+    }
+
+    #[test]
+    fn servers_are_told_the_most_verbose_level_of_the_requests_under_way() {
+        let (clients, sessions) = (Clients::default(), Sessions::new(&[1; 32]));
+        let (ann, nothing) = (principal("ann", "t"), (Abilities::default(), &b""[..]));
+        let (client, _) = clients.enter(&sessions, (&ann, &Scope::All), nothing, Now(0));
+        let (debug, told) = client.hears(Level::Debug);
+        assert_eq!(told, Some(Level::Debug));
+        let (error, told) = client.hears(Level::Error);
+        assert_eq!(told, None, "the first one still wants to hear all");
+        let (again, told) = client.hears(Level::Debug);
+        assert_eq!(told, None);
+        drop(debug);
+        assert_eq!(client.hears(Level::Error).1, None);
+        drop((error, again));
+        assert_eq!(client.hears(Level::Error).1, Some(Level::Error));
     }
 
     #[test]

@@ -5,6 +5,9 @@ use serde_json::{Value, json};
 use crate::harness::listener::Listener;
 use crate::harness::{Gateway, fixture};
 
+/// A test takes less.
+const HOUR_MS: u64 = 3_600_000;
+
 /// A server of the modern era with these tools, which may be kept as `hint` says.
 fn hinted(hint: Value, tools: Value) -> Listener {
     Listener::start(move |asked| {
@@ -61,47 +64,53 @@ fn up(servers: &[(&str, &Listener)], more: &str) -> Gateway {
     gateway
 }
 
-/// What a client is told of a list, or of what an endpoint is.
+/// What a client is told of a list, or of what an endpoint is. Of a list it is told what is left,
+/// which is hours here.
 fn told(gateway: &Gateway, path: &str, method: &str) -> Value {
     let result = gateway.modern(path).result(method, &json!({}));
-    json!({"ttlMs": result["ttlMs"], "cacheScope": result["cacheScope"]})
+    let left_ms = result["ttlMs"].as_u64().unwrap();
+    let whole_ms = left_ms.div_ceil(HOUR_MS) * HOUR_MS;
+    json!({"ttlMs": whole_ms, "cacheScope": result["cacheScope"]})
 }
 
 #[test]
 fn the_shortest_time_and_the_strictest_sharing_are_told_of_all() {
     let (one, two) = (
-        hinted(public(60_000), tool("a")),
-        hinted(public(5_000), tool("b")),
+        hinted(public(2 * HOUR_MS), tool("a")),
+        hinted(public(HOUR_MS), tool("b")),
     );
     let gateway = up(&[("one", &one), ("two", &two)], "");
     for method in ["tools/list", "server/discover"] {
-        assert_eq!(told(&gateway, "/mcp", method), public(5_000), "{method}");
+        assert_eq!(told(&gateway, "/mcp", method), public(HOUR_MS), "{method}");
         let alone = told(&gateway, "/servers/one/mcp", method);
-        assert_eq!(alone, public(60_000), "{method}");
+        assert_eq!(alone, public(2 * HOUR_MS), "{method}");
     }
     let listed = gateway.session("/mcp").request("tools/list", &json!({}));
     for key in ["ttlMs", "cacheScope", "resultType"] {
         assert!(listed["result"].get(key).is_none(), "{listed}");
     }
-    let three = hinted(private(9_000), tool("c"));
+    let three = hinted(private(HOUR_MS), tool("c"));
     let gateway = up(&[("one", &one), ("three", &three)], "");
-    assert_eq!(told(&gateway, "/mcp", "tools/list"), private(9_000));
+    assert_eq!(told(&gateway, "/mcp", "tools/list"), private(HOUR_MS));
     // One that says nothing makes all of it nothing to keep.
     let gateway = up(&[("one", &one)], &fixture("old", &[]));
     gateway.wait_for("old", "ready");
     assert_eq!(told(&gateway, "/mcp", "tools/list"), private(0));
     assert_eq!(
         told(&gateway, "/servers/one/mcp", "tools/list"),
-        public(60_000)
+        public(2 * HOUR_MS)
     );
 }
 
 #[test]
 fn where_anybody_sees_less_nothing_is_public() {
-    let one = hinted(public(60_000), tool("a"));
+    let one = hinted(public(2 * HOUR_MS), tool("a"));
     let gateway = up(&[("one", &one)], "[roles.r]\nallow = [\"one.b\"]\n");
-    assert_eq!(told(&gateway, "/mcp", "tools/list"), private(60_000));
-    assert_eq!(told(&gateway, "/mcp", "server/discover"), private(60_000));
+    assert_eq!(told(&gateway, "/mcp", "tools/list"), private(2 * HOUR_MS));
+    assert_eq!(
+        told(&gateway, "/mcp", "server/discover"),
+        private(2 * HOUR_MS)
+    );
 }
 
 #[test]

@@ -19,7 +19,7 @@ use super::Job;
 use super::host::HostBackend;
 use super::params::Given;
 use crate::broker::failures;
-use crate::catalog::{Item, ListKind};
+use crate::catalog::{Item, ListKind, Shelf};
 
 /// The name of the hub where it asks on nobody's behalf; a colon is in no name here.
 const ITSELF: &str = "hub:";
@@ -73,9 +73,11 @@ impl HostBackend {
             .and_then(|params| object::text(params, "cursor"));
         let first = cursor.map_or(Ok(0), |cursor| cursor.parse::<usize>());
         let first = first.map_err(|_| failures::bad_request(&"the cursor is none of ours"))?;
-        let catalog = self.host().catalog();
-        let offer = catalog.offer(asked.server);
-        let items: &[Item] = offer.map_or(&[], |offer| &offer.shelf(kind).items);
+        let host = self.host();
+        let catalog = host.catalog();
+        host.refresh(&catalog, &Scope::Server(Arc::clone(asked.server)), kind);
+        let shelf = catalog.offer(asked.server).map(|offer| offer.shelf(kind));
+        let items: &[Item] = shelf.map_or(&[], |shelf| &shelf.items);
         let mut page = format!("{{\"{}\":[", kind.member()).into_bytes();
         let mut next = first;
         for item in items.get(first..).unwrap_or_default() {
@@ -93,17 +95,28 @@ impl HostBackend {
             page.extend_from_slice(b",\"nextCursor\":");
             write_string(&mut page, itoa::Buffer::new().format(next));
         }
-        if let Some(hint) = offer.and_then(|offer| offer.shelf(kind).listing.hint) {
+        // By this word the hub knows that some of its callers need the definitions written anew.
+        let era = shelf.map_or(Era::Legacy, Shelf::era);
+        if era == Era::Modern {
+            page.extend_from_slice(b",\"resultType\":\"complete\"");
+        }
+        if let Some(hint) = shelf.and_then(|shelf| shelf.listing.hint) {
             let scope = match hint.sharing {
                 Sharing::Public => "public",
                 Sharing::Private => "private",
             };
-            let ttl_ms = millis(hint.ttl);
+            let end = shelf.and_then(Shelf::good_until);
+            let left = end.map_or(hint.ttl, |end| host.clock().now().until(end));
+            let ttl_ms = millis(left);
             let hint = format!(",\"ttlMs\":{ttl_ms},\"cacheScope\":\"{scope}\"");
             page.extend_from_slice(hint.as_bytes());
         }
         page.push(b'}');
-        Ok(done(page.into()))
+        Ok(Answer::Output {
+            result: page.into(),
+            again: false,
+            era,
+        })
     }
 
     /// Has the hub told of a resource. Whoever of its callers wants to know asks first whether it

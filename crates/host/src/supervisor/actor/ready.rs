@@ -43,6 +43,7 @@ impl Actor {
                     command => return self.obey_while_ready(command, &link).await,
                 },
                 exit = &mut closed => return self.lost(exit, since),
+                () = shared.worn.notified() => relists.note_all(),
                 Some(event) = events.recv() => match self.noted(event) {
                     LinkEvent::ToolsChanged => relists.tools.note(&[ListKind::Tools]),
                     LinkEvent::PromptsChanged => relists.others.note(&[ListKind::Prompts]),

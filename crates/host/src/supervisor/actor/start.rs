@@ -120,7 +120,8 @@ impl Actor {
     /// Puts what the server said into the catalog, once it is known for good what of it was
     /// never seen before.
     async fn offer(&self, initialize: &Bytes, pages: &Pages) {
-        let offer = self.read(initialize, pages);
+        let read_at = self.shared.clock.now();
+        let offer = self.read(initialize, pages, Some(read_at));
         // The name may be its successor's by now.
         if !self.shared.is_retired() {
             self.around.pins.see(&self.shared.spec, &offer).await;
@@ -134,7 +135,7 @@ impl Actor {
         let spec = &self.shared.spec;
         // One that waits to be needed is not away.
         let age = if spec.lazy { Age::Live } else { Age::LastKnown };
-        let offer = self.read(initialize, pages).aged(age);
+        let offer = self.read(initialize, pages, None).aged(age);
         if spec.pin == PinMode::Block && self.around.pins.is_news(spec, &offer) {
             return false;
         }
@@ -149,7 +150,7 @@ impl Actor {
         }
     }
 
-    fn read(&self, initialize: &Bytes, pages: &Pages) -> Offer {
+    fn read(&self, initialize: &Bytes, pages: &Pages, read_at: Option<Now>) -> Offer {
         let server = &self.shared.spec.name;
         let before = self.around.catalog.current();
         let before = before.offer(server).map(AsRef::as_ref);
@@ -161,7 +162,7 @@ impl Actor {
             _ => Mirroring::Idle,
         };
         let rules = (&spec.tools, mirroring);
-        let offer = Offer::new(server, initialize, pages, rules, before);
+        let offer = Offer::new(server, initialize, pages, rules, before, read_at);
         for (tool, why) in &offer.tools.unusable {
             tracing::warn!(%server, %tool, %why, "tool left out");
         }
