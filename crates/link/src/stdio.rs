@@ -18,13 +18,14 @@ use crate::limits::ChildLimits;
 use crate::link::{
     Answer, BoxFuture, Exit, Link, LinkError, LinkEvent, Request, ServerInfo, Spawner,
 };
-use crate::modern::listen::{self, Ear, Filter, Listener, Opened};
+use crate::modern::listen::Listener;
 use crate::modern::{OF_BOTH, params, rounds};
 use crate::peer::{Peer, Stop, read_loop, write_loop};
 use crate::processes::Processes;
 use crate::stderr::{LAST_WORDS_LINES, StderrLog, drain, last_words};
 
 mod child;
+mod ear;
 pub(crate) mod handshake;
 pub(crate) mod keeper;
 mod process;
@@ -307,7 +308,7 @@ async fn start<S: Spawn + ?Sized>(
             let link = StdioLink {
                 pid: identity.pid(),
                 processes: identity.processes(),
-                listener: listen(&met.info, &peer, events, client, spawner),
+                listener: ear::listen(&met.info, &peer, events, client, spawner),
                 peer,
                 met,
                 client: client.clone(),
@@ -328,57 +329,6 @@ async fn start<S: Spawn + ?Sized>(
                 false => Err(Unstarted::Failed(error)),
             }
         }
-    }
-}
-
-/// Listens to a server that is to be listened to.
-fn listen(
-    info: &ServerInfo,
-    peer: &Arc<Peer>,
-    events: Arc<Events>,
-    client: &ClientInfo,
-    spawner: &dyn Spawner,
-) -> Option<Arc<Listener>> {
-    if info.revision.era() == Era::Legacy {
-        return None;
-    }
-    peer.take_no_requests();
-    let listener = Arc::new(Listener::default());
-    let ear = Arc::new(PipeEar {
-        peer: Arc::clone(peer),
-        events,
-    });
-    let declared = Filter::declared(&info.initialize);
-    let listening = listen::listen(ear, Arc::clone(&listener), client.clone(), declared);
-    spawner.spawn("link.listener", Box::pin(listening));
-    Some(listener)
-}
-
-/// How a server is listened to whose messages all come on one stream.
-#[derive(Debug)]
-struct PipeEar {
-    peer: Arc<Peer>,
-    events: Arc<Events>,
-}
-
-impl Ear for PipeEar {
-    fn open(self: &Arc<Self>, request: Request) -> Opened {
-        self.peer.listen(request)
-    }
-
-    fn server(&self) -> &str {
-        self.peer.server()
-    }
-
-    fn events(&self) -> &Events {
-        &self.events
-    }
-
-    fn gone(&self) -> BoxFuture<'_, Exit> {
-        Box::pin(async {
-            let (exit, _) = self.peer.ending().await;
-            exit
-        })
     }
 }
 
