@@ -52,7 +52,7 @@ impl Eras {
             Ok((link, _)) if guess.speaks == Speaks::Auto => {
                 let mut known = lock(&self.known);
                 if known.len() < SERVERS_MAX || known.contains_key(&spec.name) {
-                    known.insert(Arc::clone(&spec.name), link.best_era());
+                    known.insert(Arc::clone(&spec.name), link.era());
                 }
                 None
             }
