@@ -3,6 +3,9 @@
 use std::time::Duration;
 
 use bowline_core::era::Era;
+use bowline_link::http::Transport;
+use bowline_link::http::credentials::Anonymous;
+use bowline_link::http::endpoint::Endpoint;
 use bowline_link::http::hyper_client::{ClientLimits, HyperClient};
 use bowline_link::{Stamps, StderrLimits};
 
@@ -106,7 +109,12 @@ impl Rig {
 #[tokio::test]
 async fn a_server_is_asked_once_how_it_speaks() {
     for (spec, era, first, later) in [
-        (server(MODERN, "no"), Era::Modern, &MODERN_ONLY, "discover"),
+        (
+            server(MODERN, "no"),
+            Era::Modern,
+            &MODERN_ONLY[..],
+            "discover",
+        ),
         (
             server("no", LEGACY),
             Era::Legacy,
@@ -221,4 +229,35 @@ async fn what_the_configuration_says_is_neither_asked_nor_doubted() {
     let (met, asked) = rig.meet(&refusing).await;
     assert!(matches!(met, Err(ConnectError::BadHandshake { .. })));
     assert_eq!(asked, ["discover"]);
+}
+
+#[test]
+fn a_process_that_answers_nothing_is_not_asked_the_next_time() {
+    let remote = Reach::Remote(RemoteSpec {
+        url: Endpoint::parse("http://127.0.0.1:9/mcp").unwrap(),
+        transport: Transport::Auto,
+        credentials: Arc::new(Anonymous),
+        via: None,
+    });
+    for (reach, later) in [
+        (
+            Reach::Child(ChildSpec::new("sh")),
+            Speaks::Only(Era::Legacy),
+        ),
+        // Of an address it may be an outage.
+        (remote, Speaks::Auto),
+    ] {
+        let (eras, spec) = (Eras::default(), ServerSpec::reached("s", reach));
+        let late = || {
+            Err(ConnectError::HandshakeTimeout {
+                server: "s".into(),
+                stderr_tail: Vec::new(),
+            })
+        };
+        assert_eq!(eras.learn(&spec, eras.guess(&spec), &late()), None);
+        assert_eq!(eras.guess(&spec).speaks, later);
+        // That was not the reason either.
+        assert_eq!(eras.learn(&spec, eras.guess(&spec), &late()), None);
+        assert_eq!(eras.guess(&spec).speaks, Speaks::Auto);
+    }
 }

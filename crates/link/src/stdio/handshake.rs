@@ -32,7 +32,8 @@ pub(crate) enum Failure {
 /// Why a process was not met.
 #[derive(Debug)]
 pub(super) enum Unmet {
-    /// It went away, having been asked how it speaks.
+    /// It went away or took no handshake, having been asked how it speaks. Some legacy servers
+    /// take the first message for their handshake, whatever it is.
     Asked(Failure),
     /// Anything else.
     Failed(Failure),
@@ -127,7 +128,7 @@ where
     S: Future<Output = Result<ServerInfo, Failure>>,
 {
     match timeout_at(deadline.min(now() + PROBE_WAIT), &mut probe).await {
-        Ok(answer) => match found(answer).map_err(asked)? {
+        Ok(answer) => match found(answer).map_err(Unmet::Asked)? {
             Found::Modern(info) => {
                 let said = now();
                 Ok(of_both(info, said, shaken(said + PROBE_WAIT).await))
@@ -135,7 +136,12 @@ where
             Found::Refused { code, message } => {
                 Err(Unmet::Failed(Failure::Refused { code, message }))
             }
-            Found::Legacy => Ok(shaken(deadline).await?.into()),
+            // It reads. Should it say no more, there is to be time for one that is not asked.
+            Found::Legacy => {
+                let half = deadline.saturating_duration_since(now()) / 2;
+                let shaken = shaken(now() + half).await;
+                Ok(shaken.map_err(Unmet::Asked)?.into())
+            }
         },
         Err(_) => both(probe, pin!(shaken(deadline))).await,
     }
@@ -165,7 +171,7 @@ async fn both(
             Ok(info) => return Ok(info.into()),
             Err(refused) => return match timeout_at(now() + PROBE_WAIT, probe).await.map(found) {
                 Ok(Ok(Found::Modern(info))) => Ok(of_both(info, now(), Err(refused))),
-                Ok(_) | Err(_) => Err(asked(refused)),
+                Ok(_) | Err(_) => Err(Unmet::Asked(refused)),
             },
         },
         answer = &mut probe => answer,
@@ -178,7 +184,7 @@ async fn both(
             Ok(of_both(info, said, shaken.unwrap_or_else(late)))
         }
         Ok(Found::Refused { .. } | Found::Legacy) | Err(_) => {
-            Ok(shaken.await.map_err(asked)?.into())
+            Ok(shaken.await.map_err(Unmet::Asked)?.into())
         }
     }
 }
@@ -186,14 +192,6 @@ async fn both(
 const LATE: LinkError = LinkError::Timeout {
     sent: Sent::Perhaps,
 };
-
-/// Tells whether it may be the question that a server did not survive.
-fn asked(failure: Failure) -> Unmet {
-    match failure {
-        Failure::Link(LinkError::Closed(_) | LinkError::Lost(_)) => Unmet::Asked(failure),
-        failure => Unmet::Failed(failure),
-    }
-}
 
 /// Agrees with the server on a revision, and tells it to begin.
 async fn shake(

@@ -84,3 +84,48 @@ async fn a_modern_server_is_kept_where_there_is_no_time_for_another() {
     assert_eq!(heard(&scene, 3).await, ["start", DISCOVER, SHAKE]);
     link.close().await;
 }
+
+#[tokio::test]
+async fn a_server_that_the_question_confuses_is_started_once_more_without_it() {
+    // It takes the first message for a handshake, whatever it says.
+    for (first, second) in [
+        ("refuse -32601", "refuse -32600"),
+        ("refuse -32601", "answer '\"protocolVersion\":7'"),
+        (":", "refuse -32600"),
+    ] {
+        let cases = format!(
+            "*server/discover*) asked=1; {first} ;;
+             *'\"initialize\"'*) [ -z \"$asked\" ] && hello || {second} ;;"
+        );
+        let (scene, _dir) = alone(&cases);
+        let link = scene.link().await;
+        assert_eq!(link.era(), Era::Legacy);
+        let starts = ["start", DISCOVER, SHAKE, "end", "start", SHAKE];
+        assert_eq!(heard(&scene, 6).await[..6], starts);
+        link.close().await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_answers_the_question_and_then_nothing_is_started_once_more_in_time() {
+    let cases = "*server/discover*) asked=1; refuse -32601 ;;
+         *'\"initialize\"'*) [ -z \"$asked\" ] && hello ;;";
+    let (scene, _dir) = alone(cases);
+    let (link, _events) = scene.connect_within(Duration::from_secs(6)).await.unwrap();
+    assert_eq!(link.era(), Era::Legacy);
+    let starts = ["start", DISCOVER, SHAKE, "end", "start", SHAKE];
+    assert_eq!(heard(&scene, 6).await[..6], starts);
+    link.close().await;
+}
+
+#[tokio::test]
+async fn a_server_that_refuses_every_handshake_says_so_and_is_started_twice() {
+    let (scene, _dir) = alone("*) refuse -32600 ;;");
+    let error = scene.connect().await.unwrap_err();
+    assert!(matches!(
+        error,
+        ConnectError::HandshakeRefused { code: -32600, .. }
+    ));
+    let starts = ["start", DISCOVER, SHAKE, "end", "start", SHAKE];
+    assert_eq!(heard(&scene, 6).await[..6], starts);
+}
