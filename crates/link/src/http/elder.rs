@@ -9,7 +9,7 @@ use bowline_core::era::Era;
 use bowline_wire::mcp::method;
 use bowline_wire::object;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 use tracing::debug;
 
 use super::client::HttpClient;
@@ -21,6 +21,14 @@ use crate::stdio::handshake::Failure;
 
 /// How long the handshake may take.
 const SHAKE: Duration = Duration::from_secs(10);
+
+/// How long calls go without a session after the first handshake that failed; twice as long after
+/// each one more.
+const REST: Duration = Duration::from_secs(30);
+
+/// So many handshakes may fail one after another; then the server is taken for one that keeps no
+/// sessions. Something before it may hold up or turn away what it does not know.
+const FAILURES_MAX: u32 = 4;
 
 /// Makes the session when it is first needed.
 #[derive(Debug, Default)]
@@ -34,7 +42,20 @@ enum State {
     /// Somebody waits for it.
     Wanted,
     Open(Arc<Talk>),
+    /// The last handshake failed, and nobody waits for another one yet.
+    Resting,
     /// The server keeps no sessions.
+    Never,
+}
+
+/// How a session ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lived {
+    /// It was there, and is no more.
+    Over,
+    /// It did not come to be, which may be by chance.
+    Failed,
+    /// It did not come to be and never will, or nobody needs it any more.
     Never,
 }
 
@@ -74,7 +95,7 @@ impl Elder {
         let settled = state.wait_for(|state| !matches!(state, State::Wanted));
         match timeout_at(deadline, settled).await.ok()?.ok()?.clone() {
             State::Open(talk) => Some(talk),
-            State::Closed | State::Wanted | State::Never => None,
+            State::Closed | State::Wanted | State::Resting | State::Never => None,
         }
     }
 
@@ -82,44 +103,71 @@ impl Elder {
     pub(super) fn open(&self) -> Option<Arc<Talk>> {
         match &*self.0.borrow() {
             State::Open(talk) => Some(Arc::clone(talk)),
-            State::Closed | State::Wanted | State::Never => None,
+            State::Closed | State::Wanted | State::Resting | State::Never => None,
         }
     }
 }
 
-/// Makes the session whenever it is needed, until the link is gone that it belongs to.
+/// Makes the session whenever it is needed, until the link is gone that it belongs to. A session
+/// that is there then is ended before this is.
 pub(super) async fn keep(elder: Arc<Elder>, link: Arc<Talk>, making: Making) {
-    let keeping = async {
-        let mut state = elder.0.subscribe();
-        while state
-            .wait_for(|state| matches!(state, State::Wanted))
-            .await
-            .is_ok()
-        {
-            let next = live(&elder, &link, &making).await;
-            elder.0.send_replace(next);
+    let mut state = elder.0.subscribe();
+    let mut failures = 0;
+    loop {
+        let wanted = tokio::select! {
+            biased;
+            _ = link.over() => false,
+            wanted = state.wait_for(|state| matches!(state, State::Wanted)) => wanted.is_ok(),
+        };
+        if !wanted {
+            break;
         }
-    };
-    tokio::select! {
-        biased;
-        () = keeping => {}
-        _ = link.ended() => {}
+        match live(&elder, &link, &making).await {
+            Lived::Over => failures = 0,
+            Lived::Failed => {
+                failures += 1;
+                let Some(rest) = rest(failures) else {
+                    debug!(server = %making.spec.server, "the server makes no sessions");
+                    break;
+                };
+                elder.0.send_replace(State::Resting);
+                tokio::select! {
+                    biased;
+                    _ = link.over() => break,
+                    () = sleep(rest) => {}
+                }
+            }
+            Lived::Never => break,
+        }
+        elder.0.send_replace(State::Closed);
     }
     elder.0.send_replace(State::Never);
 }
 
+/// Returns how long nobody waits for a session after so many failures; nothing where nobody does
+/// ever again.
+fn rest(failures: u32) -> Option<Duration> {
+    let doubled = 1_u32.checked_shl(failures.saturating_sub(1))?;
+    (failures < FAILURES_MAX).then(|| REST.saturating_mul(doubled))
+}
+
 /// Makes a session and keeps it until it is over.
-async fn live(elder: &Elder, link: &Talk, making: &Making) -> State {
+async fn live(elder: &Elder, link: &Talk, making: &Making) -> Lived {
     let how = (Form::Streamable, making.spec.url.clone());
     let (client, info) = (Arc::clone(&making.client), making.info.clone());
     let (talk, ends) = Talk::new(&making.spec, client, info, how, making.events.clone());
-    match talk.shake(clock::after(SHAKE)).await {
+    let shaken = tokio::select! {
+        biased;
+        _ = link.over() => return Lived::Never,
+        shaken = talk.shake(clock::after(SHAKE)) => shaken,
+    };
+    match shaken {
         Ok(_) => {}
-        Err(Failure::Link(error)) if refusal::is_transient(&error) => return State::Closed,
+        Err(Failure::Link(error)) if refusal::is_transient(&error) => return Lived::Failed,
         Err(failure) => {
             let reason = failure.reason();
             debug!(server = %making.spec.server, %reason, "the server keeps no sessions");
-            return State::Never;
+            return Lived::Never;
         }
     }
     elder.0.send_replace(State::Open(Arc::clone(&talk)));
@@ -133,11 +181,23 @@ async fn live(elder: &Elder, link: &Talk, making: &Making) -> State {
     });
     tokio::select! {
         biased;
-        () = &mut life => State::Closed,
+        () = &mut life => Lived::Over,
         _ = link.over() => {
             talk.end();
             life.await;
-            State::Never
+            Lived::Never
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_that_fails_is_waited_for_ever_less_often_and_then_never() {
+        let rests: Vec<_> = (1..=5).map(rest).collect();
+        let seconds = [Some(30), Some(60), Some(120), None, None];
+        assert_eq!(rests, seconds.map(|wait| wait.map(Duration::from_secs)));
     }
 }

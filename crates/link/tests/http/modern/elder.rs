@@ -106,3 +106,49 @@ async fn a_call_that_is_taken_back_while_the_server_is_greeted_is_not_sent() {
     assert!(scene.server.is_quiet());
     assert_eq!(scene.link.in_flight(), 0);
 }
+
+#[tokio::test]
+async fn calls_do_not_wait_for_a_session_whose_handshake_just_failed() {
+    let mut scene = scene().await;
+    let (first, _ears) = call();
+    let calling = scene.begin(first);
+    // Something in between turns away what it does not know, as often as it is tried.
+    let called = loop {
+        let seen = scene.server.post().await;
+        if seen.header("mcp-method") == Some("tools/call") {
+            break seen;
+        }
+        assert!(seen.body.contains(r#""method":"initialize""#));
+        seen.status(502).await;
+    };
+    called.result("7").await;
+    assert_eq!(text(calling.await.unwrap()), answered("7"));
+    for _ in 0..2 {
+        let (next, _ears) = call();
+        let calling = scene.begin(next);
+        let seen = scene.server.post().await;
+        assert_eq!(seen.header("mcp-method"), Some("tools/call"));
+        seen.result("8").await;
+        assert_eq!(text(calling.await.unwrap()), answered("8"));
+    }
+    assert!(scene.link.is_open());
+}
+
+#[tokio::test]
+async fn a_session_is_ended_when_its_link_is_closed() {
+    let mut scene = scene().await;
+    let (asking, _ears) = call();
+    let calling = scene.begin(asking);
+    scene.server.shakes("one").await;
+    scene.server.post().await.result("7").await;
+    calling.await.unwrap().unwrap();
+    // Every connection is in use, so that it is not said at once.
+    let mut others = Vec::new();
+    for _ in 0..4 {
+        let calling = scene.begin(request("tools/call"));
+        others.push((calling, scene.server.post().await));
+    }
+    assert_eq!(soon(scene.link.close()).await, Exit::Stopping);
+    let deleted = scene.server.delete().await;
+    assert_eq!(deleted.header("mcp-session-id"), Some("one"));
+}
