@@ -2,25 +2,32 @@
 //! their own era only, so that those of the legacy one that can be asked are brought to it there.
 
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use bowline_core::era::Era;
+use bowline_core::level::Level;
+use bowline_core::sync::lock;
 use bowline_wire::mcp::method;
 use bowline_wire::object;
+use bowline_wire::splice::write_string;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, timeout_at};
 use tracing::debug;
 
 use super::client::HttpClient;
+use super::session::Held;
 use super::talk::{Form, Talk};
 use super::{HttpSpec, clock, listen, refusal, tasks};
-use crate::link::{LinkEvent, Request};
+use crate::link::{Answer, LinkError, LinkEvent, Request, ServerInfo};
 use crate::stdio::ClientInfo;
 use crate::stdio::handshake::Failure;
 
 /// How long the handshake may take.
 const SHAKE: Duration = Duration::from_secs(10);
+
+/// How long a server may take to hear a log level, before the call is made that wants it.
+const TELL: Duration = Duration::from_secs(2);
 
 /// How long calls go without a session after the first handshake that failed; twice as long after
 /// each one more.
@@ -41,7 +48,7 @@ enum State {
     Closed,
     /// Somebody waits for it.
     Wanted,
-    Open(Arc<Talk>),
+    Open(Arc<Session>),
     /// The last handshake failed, and nobody waits for another one yet.
     Resting,
     /// The server keeps no sessions.
@@ -83,7 +90,7 @@ pub(super) fn is_for_session(request: &Request) -> bool {
 
 impl Elder {
     /// Returns the session, which is made if need be; nothing where the server keeps none.
-    pub(super) async fn talk(&self, deadline: Instant) -> Option<Arc<Talk>> {
+    pub(super) async fn session(&self, deadline: Instant) -> Option<Arc<Session>> {
         self.0.send_if_modified(|state| {
             let closed = matches!(state, State::Closed);
             if closed {
@@ -94,7 +101,7 @@ impl Elder {
         let mut state = self.0.subscribe();
         let settled = state.wait_for(|state| !matches!(state, State::Wanted));
         match timeout_at(deadline, settled).await.ok()?.ok()?.clone() {
-            State::Open(talk) => Some(talk),
+            State::Open(session) => Some(session),
             State::Closed | State::Wanted | State::Resting | State::Never => None,
         }
     }
@@ -102,8 +109,65 @@ impl Elder {
     /// Returns the session where there is one.
     pub(super) fn open(&self) -> Option<Arc<Talk>> {
         match &*self.0.borrow() {
-            State::Open(talk) => Some(Arc::clone(talk)),
+            State::Open(session) => Some(Arc::clone(&session.talk)),
             State::Closed | State::Wanted | State::Resting | State::Never => None,
+        }
+    }
+}
+
+/// A session that is open.
+#[derive(Debug)]
+pub(super) struct Session {
+    talk: Arc<Talk>,
+    /// Whether the server takes a log level.
+    takes_level: bool,
+    /// The most verbose level that it was told, and in which session: after a new handshake it
+    /// does not know it any more.
+    told: Mutex<Option<(Weak<Held>, Level)>>,
+}
+
+impl Session {
+    fn new(talk: Arc<Talk>, info: &ServerInfo) -> Self {
+        let capabilities = object::field(&info.initialize, "capabilities");
+        let capabilities = capabilities.map_or(&b""[..], |at| at.of(&info.initialize));
+        Self {
+            talk,
+            takes_level: object::field(capabilities, "logging").is_some(),
+            told: Mutex::default(),
+        }
+    }
+
+    /// Carries a request, once the server says as much as its caller wants to hear.
+    pub(super) async fn request(&self, request: Request) -> Result<Answer, LinkError> {
+        let level = request.caller.as_ref().and_then(|caller| caller.level());
+        if let Some(level) = level.filter(|_| self.takes_level) {
+            self.tell(level, request.deadline).await;
+        }
+        self.talk.request(request).await
+    }
+
+    /// Tells the server a level that is more verbose than what it was told before. Others may
+    /// want to hear more than this caller, who hears only what it wants.
+    async fn tell(&self, level: Level, deadline: Instant) {
+        let held = Arc::downgrade(&*self.talk.session.borrow());
+        let is_told = lock(&self.told)
+            .as_ref()
+            .is_some_and(|(when, told)| when.ptr_eq(&held) && *told <= level);
+        if is_told {
+            return;
+        }
+        let mut params = b"{\"level\":".to_vec();
+        write_string(&mut params, level.as_str());
+        params.push(b'}');
+        let until = deadline.min(clock::after(TELL));
+        let request = Request::own(method::LOGGING_SET_LEVEL, Some(params.into()), until);
+        match self.talk.request(request).await {
+            // A server that refuses it would do so each time.
+            Ok(_) => *lock(&self.told) = Some((held, level)),
+            Err(error) => {
+                let server = &self.talk.spec.server;
+                debug!(%server, %error, "the log level was not taken");
+            }
         }
     }
 }
@@ -161,16 +225,17 @@ async fn live(elder: &Elder, link: &Talk, making: &Making) -> Lived {
         _ = link.over() => return Lived::Never,
         shaken = talk.shake(clock::after(SHAKE)) => shaken,
     };
-    match shaken {
-        Ok(_) => {}
+    let info = match shaken {
+        Ok(info) => info,
         Err(Failure::Link(error)) if refusal::is_transient(&error) => return Lived::Failed,
         Err(failure) => {
             let reason = failure.reason();
             debug!(server = %making.spec.server, %reason, "the server keeps no sessions");
             return Lived::Never;
         }
-    }
-    elder.0.send_replace(State::Open(Arc::clone(&talk)));
+    };
+    let session = Session::new(Arc::clone(&talk), &info);
+    elder.0.send_replace(State::Open(Arc::new(session)));
     let mut life = pin!(async {
         tokio::join!(
             listen::listen(Arc::clone(&talk)),
