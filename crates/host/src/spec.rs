@@ -328,6 +328,15 @@ impl Reach {
         }
     }
 
+    /// Whether it is a process that is started for us, here or elsewhere.
+    #[must_use]
+    pub const fn is_process(&self) -> bool {
+        match self {
+            Self::Child(_) | Self::Placed(_) => true,
+            Self::Remote(_) | Self::InProcess(_) | Self::Peer(_) => false,
+        }
+    }
+
     /// Whether what it offered in one life of the gateway is shown in the next before it says it
     /// again. A peer shows what it lets us see, and that may be less by then.
     #[must_use]

@@ -14,6 +14,7 @@ use bowline_core::caller::{CallerEnd, SessionKey};
 use bowline_core::error::CallError;
 use bowline_core::level::Level;
 use bowline_core::subscriptions::SUBSCRIPTIONS_MAX;
+use bowline_host::spec::{Isolation, ServerSpec};
 use bowline_host::{Host, HostLimits};
 use bowline_link::{Exit, LinkEvent};
 use bowline_sim::{Act, Ears, Generation, Hearer, Script, World, ask, body, call, reaches, spec};
@@ -446,11 +447,52 @@ async fn a_server_whose_entry_changed_is_told_what_is_wanted_of_it_again() {
     let stage = stage(&["s"]).await;
     stage.subscribe(1, &Scope::All, "x:1").await.unwrap();
     stage.asked("s", "resources/subscribe", 1).await;
-    stage.host.apply(vec![bowline_host::spec::ServerSpec {
+    stage.host.apply(vec![ServerSpec {
         call_timeout: std::time::Duration::from_secs(7),
         ..spec("s")
     }]);
     let asked = stage.asked("s", "resources/subscribe", 2).await;
     assert_eq!(asked.len(), 2, "{asked:?}");
     stage.world.until(|record| record.alive("s") == 1).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_without_sessions_hears_neither_levels_nor_of_roots_on_links_of_their_own() {
+    let modern = r#"{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{},"logging":{}}}"#;
+    for (initialize, told) in [
+        (
+            INITIALIZE,
+            &[
+                r#"logging/setLevel {"level":"info"}"#,
+                "notifications/roots/list_changed",
+            ][..],
+        ),
+        (modern, &[]),
+    ] {
+        let script = Script::always(server().introduces(initialize));
+        let world = World::new([("s", script)]);
+        let spec = ServerSpec {
+            isolation: Isolation::Session,
+            ..spec("s")
+        };
+        let host = world.host(vec![spec], HostLimits::default());
+        assert!(reaches(&host, "s", "ready").await);
+        let call = || Call {
+            caller: Some(Hearer::of(1)),
+            ..call("s__t", "{}")
+        };
+        host.call(call()).await.unwrap();
+        let scope = single("s");
+        let level = host.set_level(&scope, SessionKey(1), Level::Info);
+        level.await.unwrap();
+        host.roots_changed(SessionKey(1));
+        host.call(call()).await.unwrap();
+        let record = world.record();
+        let own = record.requests.iter().filter(|(_, life, _)| *life > 1);
+        let heard: Vec<_> = own
+            .map(|(_, _, text)| text.as_str())
+            .filter(|text| !text.starts_with("tools/"))
+            .collect();
+        assert_eq!(heard, told);
+    }
 }

@@ -343,8 +343,8 @@ impl Link for HttpLink {
             (Era::Modern, Era::Modern) => Box::pin(talk.stand_alone(request)),
             (Era::Legacy, Era::Modern) => match &self.elder {
                 Some(elder) if elder::is_for_session(&request) => Box::pin(async move {
-                    match elder.talk(request.deadline).await {
-                        Some(elder) => elder.request(request).await,
+                    match elder.session(request.deadline).await {
+                        Some(session) => session.request(request).await,
                         None => self.drive(request).await,
                     }
                 }),

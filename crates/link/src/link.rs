@@ -470,11 +470,6 @@ pub trait Link: fmt::Debug + Send + Sync {
         self.server().revision.era()
     }
 
-    /// Returns the era in which the server is best met the next time.
-    fn best_era(&self) -> Era {
-        self.era()
-    }
-
     /// Says of which resources of a server of the modern era news are wanted, in place of what
     /// was said before, and waits until the server has agreed. Returns those of which it will
     /// tell. Lists are listened to from the beginning. A server of the legacy era is told by

@@ -8,8 +8,6 @@
 //! [`params::to_modern`] and sends it as often as its server asks. A request always says the era
 //! that it is sent in, and so does the answer to it.
 
-use bowline_core::era::Era;
-
 mod ask;
 pub(crate) mod discover;
 pub(crate) mod listen;
@@ -18,8 +16,3 @@ pub(crate) mod rounds;
 mod tasks;
 
 pub use listen::Filter;
-
-/// The era in which a server is spoken to that speaks both, unless it is said otherwise. Servers
-/// whose tools ask by requests of their own, as nearly all that ask do, can do so in this one
-/// only; what they ask comes to callers of either era.
-pub(crate) const OF_BOTH: Era = Era::Legacy;

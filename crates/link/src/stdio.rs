@@ -18,21 +18,24 @@ use crate::limits::ChildLimits;
 use crate::link::{
     Answer, BoxFuture, Exit, Link, LinkError, LinkEvent, Request, ServerInfo, Spawner,
 };
-use crate::modern::listen::{self, Ear, Filter, Listener, Opened};
-use crate::modern::{OF_BOTH, params, rounds};
+use crate::modern::listen::Listener;
+use crate::modern::{params, rounds};
 use crate::peer::{Peer, Stop, read_loop, write_loop};
 use crate::processes::Processes;
 use crate::stderr::{LAST_WORDS_LINES, StderrLog, drain, last_words};
 
 mod child;
+mod ear;
 pub(crate) mod handshake;
 pub(crate) mod keeper;
 mod process;
 mod tree;
+mod way;
 
 pub use child::Child;
-use handshake::Met;
+use handshake::Unmet;
 pub use process::{Identity, Process, Spawn, Streams};
+use way::{Unstarted, Way, is_to_spare};
 
 /// How to start a server.
 #[derive(Clone, Debug)]
@@ -229,53 +232,27 @@ pub async fn connect_over<S: Spawn + ?Sized>(
     deadline: Instant,
     spawner: &dyn Spawner,
 ) -> Result<(Arc<dyn Link>, mpsc::Receiver<LinkEvent>), ConnectError> {
-    let mut seat = seat.clone();
-    let since = now();
+    let mut way = Way::from(seat.speaks);
     loop {
         let log = Arc::clone(&stderr);
-        match start(spawn, &seat, log, &client, deadline, spawner).await {
-            Ok(modern) if seat.speaks == Speaks::Auto && modern.0.era() != OF_BOTH => {
-                // A process that was asked so may take no handshake any more; another one does.
-                seat.speaks = Speaks::Only(OF_BOTH);
-                let patience = now() + (now() - since) + handshake::PROBE_WAIT;
-                let until = deadline.min(patience);
-                let other = start(spawn, &seat, stderr, &client, until, spawner).await;
-                return Ok(other.unwrap_or(modern));
-            }
+        match start(spawn, seat, way, log, &client, deadline, spawner).await {
             Ok(started) => return Ok(started),
-            // It may be the question about its era that it did not survive.
-            Err(Unstarted::Asked(_)) if seat.speaks == Speaks::Auto => {
-                seat.speaks = Speaks::Only(Era::Legacy);
-            }
-            Err(Unstarted::Asked(error) | Unstarted::Failed(error)) => return Err(error),
+            Err(unstarted) => way = way.next(unstarted, deadline)?,
         }
-    }
-}
-
-/// Why a server was not started.
-#[derive(Debug)]
-enum Unstarted {
-    /// It ended when it was asked how it speaks.
-    Asked(ConnectError),
-    /// Anything else.
-    Failed(ConnectError),
-}
-
-impl From<ConnectError> for Unstarted {
-    fn from(error: ConnectError) -> Self {
-        Self::Failed(error)
     }
 }
 
 async fn start<S: Spawn + ?Sized>(
     spawn: &S,
     seat: &Seat,
+    way: Way,
     stderr: Arc<StderrLog>,
     client: &ClientInfo,
     deadline: Instant,
     spawner: &dyn Spawner,
 ) -> Result<(Arc<dyn Link>, mpsc::Receiver<LinkEvent>), Unstarted> {
     let log_before = stderr.stamps().newest();
+    let since = now();
     let mut process = spawn.spawn(deadline).await?;
     let identity = process.identity();
     let peer = Peer::new(seat.server.clone(), seat.limits, seat.owner.clone());
@@ -301,85 +278,40 @@ async fn start<S: Spawn + ?Sized>(
     spawner.spawn("link.keeper", Box::pin(keeping));
 
     let abilities = abilities(seat.owner.as_ref());
-    match handshake::meet(&peer, client, seat.speaks, abilities, deadline).await {
-        Ok(met) => {
-            starting.0 = None;
-            let link = StdioLink {
-                pid: identity.pid(),
-                processes: identity.processes(),
-                listener: listen(&met.info, &peer, events, client, spawner),
-                peer,
-                met,
-                client: client.clone(),
+    let met = handshake::meet(&peer, client, way, abilities, deadline).await;
+    let met = match met {
+        Ok(met) => match met
+            .unshaken
+            .map(|said| said.saturating_duration_since(since))
+        {
+            Some(took) if !peer.is_open() || is_to_spare(took, &seat.limits, deadline) => {
+                starting.leave().await;
+                return Err(Unstarted::Modern(took));
+            }
+            Some(_) | None => met,
+        },
+        Err(unmet) => {
+            let exit = match (&unmet, way) {
+                (Unmet::Asked(_), _) | (_, Way::ShakeFirst(_)) => starting.leave().await,
+                (Unmet::Failed(_), _) => starting.stop().await,
             };
-            if let Some(listener) = &link.listener {
-                listener.begun(deadline).await;
-            }
-            Ok((Arc::new(link), heard))
-        }
-        Err(failure) => {
-            drop(starting);
-            let exit = peer.ended().await;
             let stderr_tail = stderr.tail(log_before, LAST_WORDS_LINES);
-            let asked = failure.was_asked();
-            let error = failure.explain(seat.server.clone(), exit, stderr_tail);
-            match asked {
-                true => Err(Unstarted::Asked(error)),
-                false => Err(Unstarted::Failed(error)),
-            }
+            return Err(unmet.explain(seat.server.clone(), exit, stderr_tail));
         }
+    };
+    starting.0 = None;
+    let link = StdioLink {
+        pid: identity.pid(),
+        processes: identity.processes(),
+        listener: ear::listen(&met.info, &peer, events, client, spawner),
+        peer,
+        info: met.info,
+        client: client.clone(),
+    };
+    if let Some(listener) = &link.listener {
+        listener.begun(deadline).await;
     }
-}
-
-/// Listens to a server that is to be listened to.
-fn listen(
-    info: &ServerInfo,
-    peer: &Arc<Peer>,
-    events: Arc<Events>,
-    client: &ClientInfo,
-    spawner: &dyn Spawner,
-) -> Option<Arc<Listener>> {
-    if info.revision.era() == Era::Legacy {
-        return None;
-    }
-    peer.take_no_requests();
-    let listener = Arc::new(Listener::default());
-    let ear = Arc::new(PipeEar {
-        peer: Arc::clone(peer),
-        events,
-    });
-    let declared = Filter::declared(&info.initialize);
-    let listening = listen::listen(ear, Arc::clone(&listener), client.clone(), declared);
-    spawner.spawn("link.listener", Box::pin(listening));
-    Some(listener)
-}
-
-/// How a server is listened to whose messages all come on one stream.
-#[derive(Debug)]
-struct PipeEar {
-    peer: Arc<Peer>,
-    events: Arc<Events>,
-}
-
-impl Ear for PipeEar {
-    fn open(self: &Arc<Self>, request: Request) -> Opened {
-        self.peer.listen(request)
-    }
-
-    fn server(&self) -> &str {
-        self.peer.server()
-    }
-
-    fn events(&self) -> &Events {
-        &self.events
-    }
-
-    fn gone(&self) -> BoxFuture<'_, Exit> {
-        Box::pin(async {
-            let (exit, _) = self.peer.ending().await;
-            exit
-        })
-    }
+    Ok((Arc::new(link), heard))
 }
 
 /// A link of one session declares what that session's client can do; one that is shared declares
@@ -421,6 +353,28 @@ async fn drain_while_there(peer: Arc<Peer>, log: Arc<StderrLog>, pipe: impl Asyn
 #[derive(Debug)]
 struct Starting(Option<Arc<Peer>>);
 
+impl Starting {
+    /// Has the process end in order, since another one comes after it, and waits for its end.
+    async fn leave(mut self) -> Exit {
+        let peer = self.0.take();
+        Self::ended(peer, Stop::Orderly).await
+    }
+
+    /// Ends the process at once.
+    async fn stop(mut self) -> Exit {
+        let peer = self.0.take();
+        Self::ended(peer, Stop::AtOnce).await
+    }
+
+    async fn ended(peer: Option<Arc<Peer>>, stop: Stop) -> Exit {
+        let Some(peer) = peer else {
+            return Exit::Gone;
+        };
+        peer.end(Exit::Stopping, stop);
+        peer.ended().await
+    }
+}
+
 impl Drop for Starting {
     fn drop(&mut self) {
         if let Some(peer) = &self.0 {
@@ -436,7 +390,7 @@ struct StdioLink {
     pid: u32,
     /// Where they are on this machine.
     processes: Option<Processes>,
-    met: Met,
+    info: ServerInfo,
     client: ClientInfo,
     /// Present where the server is of the modern era.
     listener: Option<Arc<Listener>>,
@@ -490,11 +444,7 @@ impl Link for StdioLink {
     }
 
     fn server(&self) -> &ServerInfo {
-        &self.met.info
-    }
-
-    fn best_era(&self) -> Era {
-        self.met.best
+        &self.info
     }
 
     fn listen_to(

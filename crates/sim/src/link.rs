@@ -101,6 +101,12 @@ impl ScriptedLink {
         process
             .ledger
             .enter(Happened::Connected(process.life.clone()));
+        // What only servers of one era say.
+        let said = String::from_utf8_lossy(&initialize);
+        let revision = match said.contains("\"supportedVersions\"") {
+            true => Revision::V2026_07_28,
+            false => Revision::V2025_06_18,
+        };
         let now_ms = process.ledger.now_ms();
         let dies_at_ms = script.dies_after.map(|after| now_ms + millis(after));
         Self {
@@ -112,7 +118,7 @@ impl ScriptedLink {
             in_flight: AtomicUsize::new(0),
             events,
             info: ServerInfo {
-                revision: Revision::V2025_06_18,
+                revision,
                 initialize,
                 name: "scripted".into(),
                 version: "1".into(),
@@ -371,9 +377,14 @@ impl Link for ScriptedLink {
         })
     }
 
-    fn notify(&self, _method: &str, _params: Option<&[u8]>) -> Result<(), LinkError> {
-        self.exit()
-            .map_or(Ok(()), |exit| Err(LinkError::Closed(exit)))
+    fn notify(&self, method: &str, params: Option<&[u8]>) -> Result<(), LinkError> {
+        if let Some(exit) = self.exit() {
+            return Err(LinkError::Closed(exit));
+        }
+        let params = String::from_utf8_lossy(params.unwrap_or_default());
+        let Process { life, ledger, .. } = &self.process;
+        ledger.asked(life, method, &params);
+        Ok(())
     }
 
     fn is_open(&self) -> bool {

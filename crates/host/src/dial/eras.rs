@@ -50,10 +50,15 @@ impl Eras {
     ) -> Option<Guess> {
         match dialled {
             Ok((link, _)) if guess.speaks == Speaks::Auto => {
-                let mut known = lock(&self.known);
-                if known.len() < SERVERS_MAX || known.contains_key(&spec.name) {
-                    known.insert(Arc::clone(&spec.name), link.best_era());
-                }
+                self.remember(spec, link.era());
+                None
+            }
+            // Perhaps the question is too much for it, so that the next process is not asked. Of
+            // a server at an address it says nothing: that is an outage.
+            Err(ConnectError::HandshakeTimeout { .. })
+                if guess.speaks == Speaks::Auto && spec.reach.is_process() =>
+            {
+                self.remember(spec, Era::Legacy);
                 None
             }
             Err(error) if guess.remembered => {
@@ -65,6 +70,13 @@ impl Eras {
                 })
             }
             Ok(_) | Err(_) => None,
+        }
+    }
+
+    fn remember(&self, spec: &ServerSpec, era: Era) {
+        let mut known = lock(&self.known);
+        if known.len() < SERVERS_MAX || known.contains_key(&spec.name) {
+            known.insert(Arc::clone(&spec.name), era);
         }
     }
 }

@@ -3,6 +3,9 @@
 use std::time::Duration;
 
 use bowline_core::era::Era;
+use bowline_link::http::Transport;
+use bowline_link::http::credentials::Anonymous;
+use bowline_link::http::endpoint::Endpoint;
 use bowline_link::http::hyper_client::{ClientLimits, HyperClient};
 use bowline_link::{Stamps, StderrLimits};
 
@@ -25,6 +28,9 @@ fn a_link_takes_more_requests_than_its_server_may_have_calls() {
 /// Answers to the question how it speaks, and to a handshake.
 const MODERN: &str = r#"'{"supportedVersions":["2026-07-28"],"capabilities":{}}'"#;
 const LEGACY: &str = r#"'{"protocolVersion":"2025-11-25","capabilities":{}}'"#;
+
+/// What a server of the modern era alone hears at first, of two processes.
+const MODERN_ONLY: [&str; 4] = ["discover", "initialize", "initialize", "discover"];
 
 /// A server that says what it is asked to stderr, and answers with `discover` and `initialize`
 /// where they are given; it refuses what they are `no` for.
@@ -106,13 +112,13 @@ async fn a_server_is_asked_once_how_it_speaks() {
         (
             server(MODERN, "no"),
             Era::Modern,
-            &["discover", "initialize"][..],
+            &MODERN_ONLY[..],
             "discover",
         ),
         (
             server("no", LEGACY),
             Era::Legacy,
-            &["discover", "initialize"],
+            &["discover", "initialize"][..],
             "initialize",
         ),
         // It says nothing to what it does not know, and is waited for once.
@@ -154,7 +160,13 @@ async fn a_server_replaced_by_one_of_the_other_era_is_found_again() {
         (
             &modern,
             Era::Modern,
-            &["initialize", "discover", "initialize"],
+            &[
+                "initialize",
+                "discover",
+                "initialize",
+                "initialize",
+                "discover",
+            ],
         ),
         (&modern, Era::Modern, &["discover"]),
         // Refused, asked anew, and met.
@@ -189,10 +201,7 @@ async fn a_server_that_ended_is_asked_anew_the_next_time() {
     let (met, asked) = rig.meet(&server(MODERN, "no")).await;
     assert_eq!(
         (met.unwrap(), asked),
-        (
-            Era::Modern,
-            ["discover", "initialize"].map(str::to_owned).to_vec()
-        )
+        (Era::Modern, MODERN_ONLY.map(str::to_owned).to_vec())
     );
 }
 
@@ -220,4 +229,35 @@ async fn what_the_configuration_says_is_neither_asked_nor_doubted() {
     let (met, asked) = rig.meet(&refusing).await;
     assert!(matches!(met, Err(ConnectError::BadHandshake { .. })));
     assert_eq!(asked, ["discover"]);
+}
+
+#[test]
+fn a_process_that_answers_nothing_is_not_asked_the_next_time() {
+    let remote = Reach::Remote(RemoteSpec {
+        url: Endpoint::parse("http://127.0.0.1:9/mcp").unwrap(),
+        transport: Transport::Auto,
+        credentials: Arc::new(Anonymous),
+        via: None,
+    });
+    for (reach, later) in [
+        (
+            Reach::Child(ChildSpec::new("sh")),
+            Speaks::Only(Era::Legacy),
+        ),
+        // Of an address it may be an outage.
+        (remote, Speaks::Auto),
+    ] {
+        let (eras, spec) = (Eras::default(), ServerSpec::reached("s", reach));
+        let late = || {
+            Err(ConnectError::HandshakeTimeout {
+                server: "s".into(),
+                stderr_tail: Vec::new(),
+            })
+        };
+        assert_eq!(eras.learn(&spec, eras.guess(&spec), &late()), None);
+        assert_eq!(eras.guess(&spec).speaks, later);
+        // That was not the reason either.
+        assert_eq!(eras.learn(&spec, eras.guess(&spec), &late()), None);
+        assert_eq!(eras.guess(&spec).speaks, Speaks::Auto);
+    }
 }

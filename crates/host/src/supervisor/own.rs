@@ -24,7 +24,6 @@ use tokio::time::timeout_at;
 use super::cause::Cause;
 use super::starts::paced;
 use super::{Ready, Shared, Surroundings};
-use crate::catalog::introduction::declares;
 use crate::standing;
 
 /// Links of their own that one server has at most; one more takes the place of one that is idle.
@@ -354,7 +353,7 @@ impl OwnLinks {
     /// Tells the server whenever another level is wanted; never ends. Subscriptions are not made
     /// again here: they stay on the link that all share, where they are counted by URI.
     async fn keep_level(&self, shared: &Shared, key: &Key, slot: &Slot, ready: &Ready) {
-        if !declares(&ready.link.server().initialize, "logging") {
+        if !standing::takes_level(ready) {
             return pending().await;
         }
         let server = &shared.spec.name;

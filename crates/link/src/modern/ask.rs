@@ -10,6 +10,7 @@ use bowline_wire::era::input::{
 };
 use bowline_wire::jsonrpc::{write_notification, write_request};
 use bowline_wire::mcp::method;
+use bowline_wire::object::text;
 use bowline_wire::splice::{Edited, write_string};
 use bytes::Bytes;
 use tokio::sync::oneshot;
@@ -17,20 +18,16 @@ use tokio::sync::oneshot;
 use crate::desk::{ability, marked, secret_wanted};
 use crate::link::{LinkError, NoAnswer};
 
-/// Asks a caller everything that a result asks, and returns the members of the next round.
-/// Dropped, it takes its questions back.
+/// Asks a caller everything that a result asks, and returns the members of the next round. The
+/// ids of addresses that its user agreed to open are added to `addresses`. Dropped, it takes its
+/// questions back.
 pub(super) async fn all(
     server: &str,
     caller: &Arc<dyn CallerEnd>,
     result: &[u8],
     addresses: &mut Vec<String>,
 ) -> Result<Vec<u8>, LinkError> {
-    let required = Required::read(result).map_err(|bad| match bad {
-        BadInput::TooMany => LinkError::Unanswered(NoAnswer::TooMany {
-            questions_max: QUESTIONS_MAX,
-        }),
-        bad => LinkError::BadAnswer(bad.to_string().into()),
-    })?;
+    let required = required(result)?;
     let mut open = Open {
         caller,
         numbers: Vec::new(),
@@ -38,12 +35,16 @@ pub(super) async fn all(
     let mut waits = Vec::new();
     for asked in &required.asked {
         let params = asked.params.map(|at| at.of(result));
-        let question = Asked::read(server, &asked.method, params, addresses)?;
-        waits.push(open.put(question)?);
+        let mut question = Asked::read(server, &asked.method, params)?;
+        let address = question.address.take();
+        waits.push((address, open.put(question)?));
     }
     let mut answers = Vec::new();
-    for wait in waits {
-        answers.push(wait.value().await?);
+    for (address, wait) in waits {
+        let answer = wait.value().await?;
+        // Who declined waits for nothing to be done there.
+        addresses.extend(address.filter(|_| text(&answer, "action").as_deref() == Some("accept")));
+        answers.push(answer);
     }
     // Everything is answered, so there is nothing to take back.
     open.numbers.clear();
@@ -53,9 +54,31 @@ pub(super) async fn all(
     Ok(further_round(answers, state))
 }
 
+/// Returns the members of the next round where a result asks nothing, and only wants to be asked
+/// for again.
+pub(super) fn nobody(result: &[u8]) -> Result<Vec<u8>, LinkError> {
+    let required = required(result)?;
+    if !required.asked.is_empty() {
+        return Err(LinkError::Unanswered(NoAnswer::Nobody));
+    }
+    let state = required.state.map(|at| at.of(result));
+    Ok(further_round(std::iter::empty(), state))
+}
+
+fn required(result: &[u8]) -> Result<Required<'_>, LinkError> {
+    Required::read(result).map_err(|bad| match bad {
+        BadInput::TooMany => LinkError::Unanswered(NoAnswer::TooMany {
+            questions_max: QUESTIONS_MAX,
+        }),
+        bad => LinkError::BadAnswer(bad.to_string().into()),
+    })
+}
+
 /// One question of a server.
 #[derive(Debug)]
 struct Asked {
+    /// The id of the address that it sends a user to.
+    address: Option<String>,
     message: Message,
     method: Arc<str>,
     ability: Ability,
@@ -63,17 +86,10 @@ struct Asked {
 }
 
 impl Asked {
-    fn read(
-        server: &str,
-        method: &str,
-        params: Option<&[u8]>,
-        addresses: &mut Vec<String>,
-    ) -> Result<Self, LinkError> {
+    fn read(server: &str, method: &str, params: Option<&[u8]>) -> Result<Self, LinkError> {
         let id = address()?;
         let params = params.map(|params| question_to_legacy(method, params, &id));
-        if let Some(Cow::Owned(_)) = params {
-            addresses.push(id);
-        }
+        let address = matches!(params, Some(Cow::Owned(_))).then_some(id);
         let params = params.as_deref();
         let params = params.map(|source| Edited { source, edits: &[] });
         let mut line = Vec::new();
@@ -85,6 +101,7 @@ impl Asked {
         let method: Arc<str> = method.into();
         match ability(&message) {
             Some(ability) => Ok(Self {
+                address,
                 message,
                 method,
                 ability,
@@ -137,6 +154,7 @@ impl Open<'_> {
             method,
             ability,
             server,
+            ..
         } = asked;
         if ability == Ability::ElicitationForm
             && let Some(property) = secret_wanted(message.params().unwrap_or_default())

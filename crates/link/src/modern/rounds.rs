@@ -2,10 +2,11 @@
 //! request is answered with questions, the caller is asked, and the request is sent again with
 //! the answers, until it has a result.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::call::Body;
-use bowline_core::caller::Abilities;
+use bowline_core::caller::CallerEnd;
 use bowline_core::error::Execution;
 use bowline_core::pending::Sent;
 use bowline_wire::era::result::{self, ResultKind};
@@ -29,7 +30,7 @@ pub(crate) const ROUNDS_MAX: usize = 10;
 pub(crate) async fn drive<F, S>(
     server: &str,
     client: &ClientInfo,
-    mut request: Request,
+    request: Request,
     mut once: F,
 ) -> Result<Answer, LinkError>
 where
@@ -46,18 +47,12 @@ where
         method::TASKS_CANCEL => return tasks::cancel(of_task, &mut once).await,
         _ => {}
     }
-    let Some(caller) = request.caller.clone() else {
-        params::to_modern(&mut request, client, Abilities::default());
-        let answer = once(request).await?;
-        return match asks(&answer)? {
-            true => Err(LinkError::Unanswered(NoAnswer::Nobody)),
-            false => Ok(answer),
-        };
-    };
+    let caller = request.caller.clone();
     let round = |front: &[u8], asked: Duration| {
         // A copy shares the parameters.
         let mut next = request.clone();
-        params::to_round(&mut next, client, caller.abilities(), front);
+        let abilities = caller.as_ref().map(|caller| caller.abilities());
+        params::to_round(&mut next, client, abilities.unwrap_or_default(), front);
         next.deadline += asked;
         next
     };
@@ -66,16 +61,19 @@ where
     let mut addresses = Vec::new();
     for nth in 0..ROUNDS_MAX {
         if !asks(&answer)? {
-            ask::completed(&caller, &addresses);
+            completed(caller.as_ref(), &answer, &addresses);
             return Ok(if nth > 0 { unkept(answer) } else { answer });
         }
         let since = now();
         let patience = since + ASKED_MAX.saturating_sub(asked);
-        let asking = ask::all(server, &caller, answer.body_bytes(), &mut addresses);
-        let front = timeout_at(patience, asking).await;
-        let front = front.map_err(|_| LinkError::Timeout {
-            sent: Sent::Perhaps,
-        })??;
+        let body = answer.body_bytes();
+        let front = match &caller {
+            Some(caller) => {
+                let asking = ask::all(server, caller, body, &mut addresses);
+                timeout_at(patience, asking).await.map_err(|_| LATE)??
+            }
+            None => ask::nobody(body)?,
+        };
         asked += now().saturating_duration_since(since);
         answer = once(round(&front, asked)).await.map_err(begun)?;
     }
@@ -84,9 +82,20 @@ where
             rounds_max: ROUNDS_MAX,
         })),
         false => {
-            ask::completed(&caller, &addresses);
+            completed(caller.as_ref(), &answer, &addresses);
             Ok(unkept(answer))
         }
+    }
+}
+
+const LATE: LinkError = LinkError::Timeout {
+    sent: Sent::Perhaps,
+};
+
+/// Tells a caller that what its user was sent to is done, where the request is that asked for it.
+fn completed(caller: Option<&Arc<dyn CallerEnd>>, answer: &Answer, addresses: &[String]) {
+    if let Some(caller) = caller.filter(|_| answer.body == Body::Result) {
+        ask::completed(caller, addresses);
     }
 }
 

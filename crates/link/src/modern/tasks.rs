@@ -82,7 +82,7 @@ where
         };
         let caller = asking.request.caller.as_ref();
         if task.status.is_end() {
-            if let Some(caller) = caller {
+            if let Some(caller) = caller.filter(|_| task.status == Status::Completed) {
                 ask::completed(caller, &addresses);
             }
             return Ok(answer);

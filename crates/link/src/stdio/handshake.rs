@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use bowline_core::call::Body;
 use bowline_core::caller::{Abilities, Ability};
-use bowline_core::era::{Era, Speaks};
 use bowline_core::pending::Sent;
 use bowline_wire::mcp::{Revision, method};
 use bowline_wire::object::{field, text};
@@ -14,10 +13,10 @@ use bowline_wire::splice::write_string;
 use bytes::Bytes;
 use tokio::time::{Instant, timeout_at};
 
+use super::way::{Unstarted, Way};
 use super::{ClientInfo, ConnectError};
 use crate::desk::now;
 use crate::link::{Answer, Exit, LinkError, Request, ServerInfo};
-use crate::modern::OF_BOTH;
 use crate::modern::discover::{self, Found};
 use crate::peer::Peer;
 
@@ -25,61 +24,85 @@ use crate::peer::Peer;
 #[derive(Debug)]
 pub(crate) enum Failure {
     Link(LinkError),
-    /// The server went away when it was asked how it speaks.
-    Asked(LinkError),
-    Refused {
-        code: i64,
-        message: String,
-    },
+    Refused { code: i64, message: String },
     Revision(String),
     Bad(&'static str),
 }
 
+/// Why a process was not met.
+#[derive(Debug)]
+pub(super) enum Unmet {
+    /// It went away or took no handshake, having been asked how it speaks. Some legacy servers
+    /// take the first message for their handshake, whatever it is.
+    Asked(Failure),
+    /// Anything else.
+    Failed(Failure),
+}
+
+impl From<Failure> for Unmet {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
 /// How long a server may take to say how it speaks, before it is met with a handshake as well.
-/// Some legacy servers say nothing to a request that they do not know.
+/// Some legacy servers say nothing to a request that they do not know. A server that is known to
+/// read may take as long for what comes next.
 pub(crate) const PROBE_WAIT: Duration = Duration::from_secs(3);
 
 /// A server that was met.
 #[derive(Debug)]
-pub(crate) struct Met {
-    pub(crate) info: ServerInfo,
-    /// The era in which it is best met the next time.
-    pub(crate) best: Era,
+pub(super) struct Met {
+    pub(super) info: ServerInfo,
+    /// When it said that it is modern, where it took no handshake after that.
+    pub(super) unshaken: Option<Instant>,
 }
 
 impl From<ServerInfo> for Met {
     fn from(info: ServerInfo) -> Self {
-        let best = info.revision.era();
-        Self { info, best }
+        let unshaken = None;
+        Self { info, unshaken }
     }
 }
 
-/// Finds out how the server speaks, unless that is known, and meets it.
+/// Meets a process in one way.
 pub(super) async fn meet(
     peer: &Peer,
     client: &ClientInfo,
-    speaks: Speaks,
+    way: Way,
     abilities: Abilities,
     deadline: Instant,
-) -> Result<Met, Failure> {
-    let mut probe = pin!(peer.request(discover::request(client, deadline)));
-    let shaken = pin!(shake(peer, client, abilities, deadline));
-    let until = match speaks {
-        Speaks::Only(Era::Legacy) => return shaken.await.map(Met::from),
-        Speaks::Only(Era::Modern) => deadline,
-        Speaks::Auto => deadline.min(now() + PROBE_WAIT),
-    };
-    match (timeout_at(until, &mut probe).await, speaks) {
-        (Ok(answer), _) => match (found(answer)?, speaks) {
-            (Found::Modern(info), _) => Ok(info.into()),
-            (Found::Refused { code, message }, _) => Err(Failure::Refused { code, message }),
-            (Found::Legacy, Speaks::Auto) => shaken.await.map(Met::from),
-            (Found::Legacy, Speaks::Only(_)) => Err(Failure::Bad(NOT_MODERN)),
+) -> Result<Met, Unmet> {
+    let shaken = |until: Instant| shake(peer, client, abilities, until.min(deadline));
+    match way {
+        Way::Ask => {
+            let probe = pin!(peer.request(discover::request(client, deadline)));
+            ask(probe, shaken, deadline).await
+        }
+        Way::Shake => Ok(shaken(deadline).await?.into()),
+        Way::ShakeFirst(until) => match shaken(until).await {
+            Ok(info) => Ok(info.into()),
+            Err(failure) => {
+                let soon = deadline.min(now() + PROBE_WAIT);
+                let found = question(peer, client, soon).await;
+                Ok(found.map_err(|_| failure)?.into())
+            }
         },
-        (Err(_), Speaks::Only(_)) => Err(Failure::Link(LinkError::Timeout {
-            sent: Sent::Perhaps,
-        })),
-        (Err(_), Speaks::Auto) => both(probe, shaken).await,
+        Way::Modern => Ok(question(peer, client, deadline).await?.into()),
+    }
+}
+
+/// Meets a server that is known to be modern.
+async fn question(
+    peer: &Peer,
+    client: &ClientInfo,
+    deadline: Instant,
+) -> Result<ServerInfo, Failure> {
+    let answer = peer.request(discover::request(client, deadline)).await;
+    match found(answer)? {
+        Found::Modern(info) => Ok(info),
+        Found::Refused { code, message } => Err(Failure::Refused { code, message }),
+        Found::Legacy => Err(Failure::Bad(NOT_MODERN)),
     }
 }
 
@@ -89,50 +112,86 @@ const NOT_MODERN: &str = "it does not speak the revision 2026-07-28";
 fn found(answer: Result<Answer, LinkError>) -> Result<Found, Failure> {
     match answer {
         Ok(answer) => Ok(discover::read(&answer)),
-        Err(error @ (LinkError::Closed(_) | LinkError::Lost(_))) => Err(Failure::Asked(error)),
         // It answered, with something that nobody can use.
         Err(LinkError::TooLong { .. } | LinkError::BadAnswer(_)) => Ok(Found::Legacy),
         Err(error) => Err(Failure::Link(error)),
     }
 }
 
+/// Finds out how a server speaks, and has it shake hands where it does so after that.
+async fn ask<S>(
+    mut probe: Pin<&mut impl Future<Output = Result<Answer, LinkError>>>,
+    shaken: impl FnOnce(Instant) -> S,
+    deadline: Instant,
+) -> Result<Met, Unmet>
+where
+    S: Future<Output = Result<ServerInfo, Failure>>,
+{
+    match timeout_at(deadline.min(now() + PROBE_WAIT), &mut probe).await {
+        Ok(answer) => match found(answer).map_err(Unmet::Asked)? {
+            Found::Modern(info) => {
+                let said = now();
+                Ok(of_both(info, said, shaken(said + PROBE_WAIT).await))
+            }
+            Found::Refused { code, message } => {
+                Err(Unmet::Failed(Failure::Refused { code, message }))
+            }
+            // It reads. Should it say no more, there is to be time for one that is not asked.
+            Found::Legacy => {
+                let half = deadline.saturating_duration_since(now()) / 2;
+                let shaken = shaken(now() + half).await;
+                Ok(shaken.map_err(Unmet::Asked)?.into())
+            }
+        },
+        Err(_) => both(probe, pin!(shaken(deadline))).await,
+    }
+}
+
+/// Tells how a modern server was met, by what came of the handshake after it.
+fn of_both(info: ServerInfo, said: Instant, shaken: Result<ServerInfo, Failure>) -> Met {
+    match shaken {
+        Ok(info) => info.into(),
+        Err(_) => Met {
+            info,
+            unshaken: Some(said),
+        },
+    }
+}
+
 /// Waits for a server that was asked how it speaks, and said nothing: its handshake counts, unless
-/// it refuses it and answers what it was asked.
+/// it does not take it and answers what it was asked. When one of the two was answered, the other
+/// one is soon, or never.
 async fn both(
     mut probe: Pin<&mut impl Future<Output = Result<Answer, LinkError>>>,
     mut shaken: Pin<&mut impl Future<Output = Result<ServerInfo, Failure>>>,
-) -> Result<Met, Failure> {
-    let mut answered = None;
-    let shaken = loop {
-        tokio::select! {
-            biased;
-            shaken = &mut shaken => break shaken,
-            answer = &mut probe, if answered.is_none() => answered = Some(found(answer)),
-        }
+) -> Result<Met, Unmet> {
+    let answer = tokio::select! {
+        biased;
+        shaken = &mut shaken => match shaken {
+            Ok(info) => return Ok(info.into()),
+            Err(refused) => return match timeout_at(now() + PROBE_WAIT, probe).await.map(found) {
+                Ok(Ok(Found::Modern(info))) => Ok(of_both(info, now(), Err(refused))),
+                Ok(_) | Err(_) => Err(Unmet::Asked(refused)),
+            },
+        },
+        answer = &mut probe => answer,
     };
-    match shaken {
-        Ok(info) => {
-            let best = match answered {
-                Some(Ok(Found::Modern(_))) => OF_BOTH,
-                Some(_) | None => Era::Legacy,
-            };
-            Ok(Met { info, best })
+    match found(answer) {
+        Ok(Found::Modern(info)) => {
+            let said = now();
+            let late = |_| Err(Failure::Link(LATE));
+            let shaken = timeout_at(said + PROBE_WAIT, shaken).await;
+            Ok(of_both(info, said, shaken.unwrap_or_else(late)))
         }
-        Err(Failure::Link(error @ (LinkError::Closed(_) | LinkError::Lost(_)))) => {
-            Err(Failure::Asked(error))
-        }
-        Err(refused) => {
-            let answered = match answered {
-                Some(answered) => answered,
-                None => found(probe.await),
-            };
-            match answered {
-                Ok(Found::Modern(info)) => Ok(info.into()),
-                Ok(Found::Refused { .. } | Found::Legacy) | Err(_) => Err(refused),
-            }
+        Ok(Found::Refused { .. } | Found::Legacy) | Err(_) => {
+            Ok(shaken.await.map_err(Unmet::Asked)?.into())
         }
     }
 }
+
+const LATE: LinkError = LinkError::Timeout {
+    sent: Sent::Perhaps,
+};
 
 /// Agrees with the server on a revision, and tells it to begin.
 async fn shake(
@@ -225,16 +284,11 @@ impl Failure {
     /// Returns what went wrong as one clause.
     pub(crate) fn reason(&self) -> Arc<str> {
         match self {
-            Self::Link(error) | Self::Asked(error) => error.to_string().into(),
+            Self::Link(error) => error.to_string().into(),
             Self::Refused { code, message } => format!("code {code}: {message}").into(),
             Self::Revision(revision) => format!("unknown revision `{revision}`").into(),
             Self::Bad(reason) => (*reason).into(),
         }
-    }
-
-    /// Whether it may be the question how the server speaks that ended it.
-    pub(super) const fn was_asked(&self) -> bool {
-        matches!(self, Self::Asked(_))
     }
 
     /// Adds what is known once the process is gone.
@@ -245,7 +299,7 @@ impl Failure {
         stderr_tail: Vec<Arc<str>>,
     ) -> ConnectError {
         match self {
-            Self::Link(LinkError::Closed(_) | LinkError::Lost(_)) | Self::Asked(_) => {
+            Self::Link(LinkError::Closed(_) | LinkError::Lost(_)) => {
                 ConnectError::ExitedBeforeHandshake {
                     server,
                     exit,
@@ -272,6 +326,21 @@ impl Failure {
                 server,
                 reason: reason.into(),
             },
+        }
+    }
+}
+
+impl Unmet {
+    /// Adds what is known once the process is gone.
+    pub(super) fn explain(
+        self,
+        server: Arc<str>,
+        exit: Exit,
+        stderr_tail: Vec<Arc<str>>,
+    ) -> Unstarted {
+        match self {
+            Self::Asked(failure) => Unstarted::Asked(failure.explain(server, exit, stderr_tail)),
+            Self::Failed(failure) => Unstarted::Failed(failure.explain(server, exit, stderr_tail)),
         }
     }
 }

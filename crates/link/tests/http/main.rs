@@ -14,6 +14,7 @@ use std::time::Duration;
 use ::http::{HeaderName, HeaderValue};
 use bowline_core::caller::{Abilities, Ability, CallerEnd, Question, QuestionId, SessionKey};
 use bowline_core::era::{Era, Speaks};
+use bowline_core::level::Level;
 use bowline_link::http::client::HttpClient;
 use bowline_link::http::credentials::{Anonymous, CredentialError, Credentials};
 use bowline_link::http::endpoint::Endpoint;
@@ -166,6 +167,7 @@ fn answered(value: &str) -> String {
 struct Caller {
     told: mpsc::Sender<Bytes>,
     asked: mpsc::Sender<Question>,
+    level: Option<Level>,
 }
 
 /// What a caller hears.
@@ -175,13 +177,19 @@ struct Ears {
 }
 
 fn caller() -> (Arc<dyn CallerEnd>, Ears) {
+    caller_at(None)
+}
+
+/// One that said how much of the log it wants to hear.
+fn caller_at(level: Option<Level>) -> (Arc<dyn CallerEnd>, Ears) {
     let (told, told_end) = mpsc::channel(16);
     let (asked, asked_end) = mpsc::channel(16);
     let ears = Ears {
         told: told_end,
         asked: asked_end,
     };
-    (Arc::new(Caller { told, asked }), ears)
+    let caller = Caller { told, asked, level };
+    (Arc::new(caller), ears)
 }
 
 impl CallerEnd for Caller {
@@ -191,6 +199,10 @@ impl CallerEnd for Caller {
 
     fn abilities(&self) -> Abilities {
         Abilities::default().with(Ability::ElicitationForm)
+    }
+
+    fn level(&self) -> Option<Level> {
+        self.level
     }
 
     fn push(&self, notification: Bytes) {

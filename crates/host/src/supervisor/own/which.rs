@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bowline_core::call::{Call, Subject};
 use bowline_core::caller::{CallerEnd, SessionKey};
+use bowline_core::era::Era;
 use bowline_core::error::CallError;
 use bowline_core::tasks::LinkKey;
 use bowline_core::time::Now;
@@ -113,12 +114,14 @@ impl Supervisor {
     }
 
     /// Tells the server that the roots of a session changed. Only on the session's own link: on
-    /// one that others share there is nobody whose roots they could be. A peer knows sessions.
+    /// one that others share there is nobody whose roots they could be. A peer knows sessions. A
+    /// server of the modern era asks for roots whenever it needs them, and knows no such news.
     pub(crate) fn roots_changed(&self, session: SessionKey) {
         if let Some(ready) = self.open_link() {
             ready.link.roots_changed(session);
         }
-        for (_, _, ready) in self.shared.own.of_session(session) {
+        let own = self.shared.own.of_session(session).into_iter();
+        for (_, _, ready) in own.filter(|(_, _, own)| own.link.era() == Era::Legacy) {
             // A link that is gone, or so far behind, needs no such news.
             let _missed = ready.link.notify(method::ROOTS_LIST_CHANGED, None);
         }

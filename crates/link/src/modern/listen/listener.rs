@@ -1,5 +1,6 @@
 //! The task that keeps a stream of changes open for as long as its link lives.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -8,10 +9,11 @@ use bowline_core::backoff::{Backoff, Restarts};
 use bowline_core::call::Body;
 use bowline_core::caller::Abilities;
 use bowline_wire::jsonrpc::write_notification;
-use bowline_wire::mcp::method;
+use bowline_wire::mcp::{code, method};
+use bowline_wire::object::field;
 use bowline_wire::splice::write_string;
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::{Ear, Filter, Opened, RESOURCES_MAX, Streaming};
 use crate::desk::{Change, now};
@@ -117,6 +119,7 @@ pub(crate) async fn listen<E: Ear>(
         client,
         declared,
         current: None,
+        agreed: Vec::new(),
         missed: false,
         restarts: Restarts::new(AGAIN, STEADY),
     };
@@ -134,6 +137,8 @@ struct Listening<E> {
     client: ClientInfo,
     declared: Filter,
     current: Option<Current>,
+    /// The resources that the server last agreed to tell of, also once that stream is lost.
+    agreed: Vec<Arc<str>>,
     /// Whether something may have changed while nobody listened.
     missed: bool,
     restarts: Restarts,
@@ -149,9 +154,24 @@ struct Current {
 /// What came of asking for a stream.
 enum Asked {
     Agreed(Current),
-    /// The server answered in place of telling.
+    /// The server answered with an error, which may be for this time only or for this wish only.
     Refused,
+    /// It knows of no such thing.
+    Never,
     /// It did not agree in time, or the way to it was lost.
+    Lost,
+}
+
+/// How far it came with what is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Renewed {
+    /// As far as the server lets us.
+    Settled,
+    /// There is a stream, without resources that there was one with; to be tried again.
+    Partly,
+    /// There is no stream, and the server said so; to be tried again.
+    Refused,
+    /// The server did not say anything, or the stream before was lost.
     Lost,
 }
 
@@ -161,11 +181,18 @@ impl<E: Ear> Listening<E> {
         let mut wishes = listener.wanted.subscribe();
         loop {
             let wanted = wishes.borrow_and_update().clone();
-            if self.renew(&wanted).await {
+            let renewed = self.renew(&wanted).await;
+            if renewed != Renewed::Lost {
                 self.listener.agree(wanted.serial, self.uris());
+            }
+            if let Renewed::Settled | Renewed::Partly = renewed {
                 if self.missed || self.listener.late.swap(false, Ordering::Relaxed) {
                     self.tell_all().await;
                 }
+                let again = match renewed {
+                    Renewed::Partly => Some(self.restarts.wait(Duration::ZERO, jitter())),
+                    Renewed::Settled | Renewed::Refused | Renewed::Lost => None,
+                };
                 tokio::select! {
                     biased;
                     changed = wishes.changed() => match changed {
@@ -173,6 +200,7 @@ impl<E: Ear> Listening<E> {
                         Err(_) => return,
                     },
                     () = ended(&mut self.current) => {}
+                    () = pause(again) => continue,
                 }
             }
             self.missed = true;
@@ -187,29 +215,52 @@ impl<E: Ear> Listening<E> {
         current.map_or_else(Vec::new, |current| current.uris.clone())
     }
 
-    /// Brings about what is wanted, as far as the server lets us; `false` where it was lost.
-    async fn renew(&mut self, wanted: &Wanted) -> bool {
+    /// Brings about what is wanted, as far as the server lets us.
+    async fn renew(&mut self, wanted: &Wanted) -> Renewed {
         let mut filter = self.declared.clone();
         filter.uris.clone_from(&wanted.uris);
         if filter.is_empty() {
             self.current = None;
-            return true;
+            self.agreed.clear();
+            return Renewed::Settled;
         }
+        let still: HashSet<_> = wanted.uris.iter().collect();
+        self.agreed.retain(|uri| still.contains(uri));
         let mut asked = self.open(&filter).await;
-        // One resource that it does not know must not cost the news of its lists.
-        if matches!(asked, Asked::Refused) && self.current.is_none() && !filter.uris.is_empty() {
-            filter.uris.clear();
+        // One resource that it does not know must cost neither the news of those that it does,
+        // nor that of its lists.
+        for fewer in [self.agreed.clone(), Vec::new()] {
+            let refused = matches!(asked, Asked::Refused) && self.current.is_none();
+            if !refused || fewer.len() >= filter.uris.len() {
+                continue;
+            }
+            filter.uris = fewer;
             if !filter.is_empty() {
                 asked = self.open(&filter).await;
             }
         }
         match asked {
             // The one before is taken back only now, so that nothing is missed in between.
-            Asked::Agreed(current) => self.current = Some(current),
-            Asked::Refused => {}
-            Asked::Lost => return false,
+            Asked::Agreed(current) => {
+                let is_less = filter.uris.is_empty() && !self.agreed.is_empty();
+                if !is_less {
+                    self.agreed.clone_from(&current.uris);
+                }
+                self.current = Some(current);
+                match is_less {
+                    true => Renewed::Partly,
+                    false => Renewed::Settled,
+                }
+            }
+            // What it agreed to before goes on.
+            Asked::Refused => match &self.current {
+                Some(current) if current.uris.len() < self.agreed.len() => Renewed::Partly,
+                Some(_) => Renewed::Settled,
+                None => Renewed::Refused,
+            },
+            Asked::Never => Renewed::Settled,
+            Asked::Lost => Renewed::Lost,
         }
-        true
     }
 
     /// Asks for a stream, while the one before goes on.
@@ -247,7 +298,10 @@ impl<E: Ear> Listening<E> {
                     error = %String::from_utf8_lossy(answer.body_bytes()),
                     "a server will not tell of changes"
                 );
-                Asked::Refused
+                match code_of(answer.body_bytes()) {
+                    Some(code::METHOD_NOT_FOUND) => Asked::Never,
+                    Some(_) | None => Asked::Refused,
+                }
             }
             Ok(Err(_)) | Err(_) => Asked::Lost,
         }
@@ -291,9 +345,25 @@ async fn ended(current: &mut Option<Current>) {
     }
 }
 
+/// Waits so long; for ever where it is not said.
+async fn pause(wait: Option<Duration>) {
+    match wait {
+        Some(wait) => sleep(wait).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn code_of(error: &[u8]) -> Option<i64> {
+    let digits = field(error, "code")?.of(error);
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
+
 fn jitter() -> u64 {
     let mut random = [0; 8];
     // Without it, waits are only the same for all.
     let _ = getrandom::fill(&mut random);
     u64::from_ne_bytes(random)
 }
+
+#[cfg(test)]
+mod tests;

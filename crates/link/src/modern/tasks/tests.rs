@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// A caller that answers every question of a person.
+/// A caller that answers every question of a person: what it was asked, and what it was told.
 #[derive(Debug, Default)]
-struct Person(Mutex<Vec<Value>>);
+struct Person(Mutex<Vec<Value>>, Mutex<Vec<Bytes>>);
 
 impl CallerEnd for Person {
     fn session(&self) -> SessionKey {
@@ -21,10 +21,13 @@ impl CallerEnd for Person {
     }
 
     fn abilities(&self) -> Abilities {
-        Abilities::default().with(Ability::ElicitationForm)
+        let form = Abilities::default().with(Ability::ElicitationForm);
+        form.with(Ability::ElicitationUrl)
     }
 
-    fn push(&self, _: Bytes) {}
+    fn push(&self, notification: Bytes) {
+        self.1.lock().unwrap().push(notification);
+    }
 
     fn ask(&self, question: Question) -> Option<QuestionId> {
         let asked = serde_json::from_slice(&question.request).unwrap();
@@ -158,6 +161,24 @@ async fn what_a_task_asks_is_put_to_the_caller_once_and_answered_with_an_update(
     let (came, _) = go(method::TASKS_RESULT, None, vec![asks]).await;
     let nobody = LinkError::Unanswered(NoAnswer::Nobody);
     assert_eq!(came.unwrap_err().to_string(), nobody.to_string());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_an_address_is_told_where_its_task_has_a_result() {
+    let url = r#"{"mode":"url","message":"m","url":"https://x.example"}"#;
+    let asks =
+        format!(r#","inputRequests":{{"k":{{"method":"elicitation/create","params":{url}}}}}"#);
+    for (status, told) in [("completed", 1), ("failed", 0), ("cancelled", 0)] {
+        let answers = vec![
+            task("input_required", &asks),
+            answer(Body::Result, ACK),
+            task(status, ""),
+        ];
+        let person = Arc::new(Person::default());
+        let (came, _) = go(method::TASKS_RESULT, Some(Arc::clone(&person)), answers).await;
+        came.unwrap();
+        assert_eq!(person.1.lock().unwrap().len(), told, "{status}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

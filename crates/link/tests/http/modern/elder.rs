@@ -106,3 +106,96 @@ async fn a_call_that_is_taken_back_while_the_server_is_greeted_is_not_sent() {
     assert!(scene.server.is_quiet());
     assert_eq!(scene.link.in_flight(), 0);
 }
+
+#[tokio::test]
+async fn calls_do_not_wait_for_a_session_whose_handshake_just_failed() {
+    let mut scene = scene().await;
+    let (first, _ears) = call();
+    let calling = scene.begin(first);
+    // Something in between turns away what it does not know, as often as it is tried.
+    let called = loop {
+        let seen = scene.server.post().await;
+        if seen.header("mcp-method") == Some("tools/call") {
+            break seen;
+        }
+        assert!(seen.body.contains(r#""method":"initialize""#));
+        seen.status(502).await;
+    };
+    called.result("7").await;
+    assert_eq!(text(calling.await.unwrap()), answered("7"));
+    for _ in 0..2 {
+        let (next, _ears) = call();
+        let calling = scene.begin(next);
+        let seen = scene.server.post().await;
+        assert_eq!(seen.header("mcp-method"), Some("tools/call"));
+        seen.result("8").await;
+        assert_eq!(text(calling.await.unwrap()), answered("8"));
+    }
+    assert!(scene.link.is_open());
+}
+
+#[tokio::test]
+async fn a_session_is_ended_when_its_link_is_closed() {
+    let mut scene = scene().await;
+    let (asking, _ears) = call();
+    let calling = scene.begin(asking);
+    scene.server.shakes("one").await;
+    scene.server.post().await.result("7").await;
+    calling.await.unwrap().unwrap();
+    // Every connection is in use, so that it is not said at once.
+    let mut others = Vec::new();
+    for _ in 0..4 {
+        let calling = scene.begin(request("tools/call"));
+        others.push((calling, scene.server.post().await));
+    }
+    assert_eq!(soon(scene.link.close()).await, Exit::Stopping);
+    let deleted = scene.server.delete().await;
+    assert_eq!(deleted.header("mcp-session-id"), Some("one"));
+}
+
+/// Opens the session `one` with a server that says this of itself.
+async fn opens(server: &mut Server, capabilities: &str) {
+    let init = server.post().await;
+    let hello = server::hello(&init.id());
+    let body = hello.replace(r#""capabilities":{}"#, capabilities);
+    let headers = format!("{JSON}Mcp-Session-Id: one\r\n");
+    init.answer(200, &headers, &body).await;
+    server.post().await.accepted().await;
+    server.get().await.status(405).await;
+}
+
+#[tokio::test]
+async fn a_server_is_told_in_the_session_how_much_its_callers_want_to_hear() {
+    for (capabilities, takes) in [
+        (r#""capabilities":{"logging":{}}"#, true),
+        (r#""capabilities":{}"#, false),
+    ] {
+        let mut scene = scene().await;
+        for (nth, level, told) in [
+            (0, None, None),
+            (1, Some(Level::Warning), Some("warning")),
+            (2, Some(Level::Error), None),
+            (3, Some(Level::Debug), Some("debug")),
+            (4, Some(Level::Info), None),
+        ] {
+            let (end, _ears) = caller_at(level);
+            let mut call = request("tools/call");
+            call.caller = Some(end);
+            let calling = scene.begin(call);
+            if nth == 0 {
+                opens(&mut scene.server, capabilities).await;
+            }
+            if let Some(told) = told.filter(|_| takes) {
+                let seen = scene.server.post().await;
+                assert_eq!(seen.header("mcp-session-id"), Some("one"));
+                let words = format!(r#""method":"logging/setLevel","params":{{"level":"{told}"}}"#);
+                assert!(seen.body.contains(&words), "{}", seen.body);
+                seen.result("{}").await;
+            }
+            let seen = scene.server.post().await;
+            assert!(seen.body.contains("tools/call"), "{}", seen.body);
+            seen.result("7").await;
+            assert_eq!(text(calling.await.unwrap()), answered("7"));
+        }
+    }
+}

@@ -78,6 +78,9 @@ async fn a_server_that_only_wants_to_be_asked_again_is() {
     let caller = Caller::new(&[], &[]);
     link.request(call_of(&caller)).await.unwrap();
     assert_eq!(caller.asked().len(), 0);
+    // Nobody is needed for that.
+    let answer = call(&*link).await.unwrap();
+    assert_eq!(body(&answer), r#"{"resultType":"complete","content":[]}"#);
     link.close().await;
 }
 
@@ -174,6 +177,45 @@ async fn an_address_has_an_id_and_its_end_is_told() {
         )]
     );
     link.close().await;
+}
+
+#[tokio::test]
+async fn the_end_of_an_address_is_told_to_whoever_opened_it_for_a_result() {
+    let address = r#"{"method":"elicitation/create","params":{"mode":"url","message":"m","url":"https://x.example"}}"#;
+    let questions = format!(r#""inputRequests":{{"u":{address}}}"#);
+    for (says, ends, told) in [
+        (
+            r#""result":{"action":"accept"}"#,
+            "answer '\"content\":[]'",
+            1,
+        ),
+        (
+            r#""result":{"action":"decline"}"#,
+            "answer '\"content\":[]'",
+            0,
+        ),
+        (
+            r#""result":{"action":"cancel"}"#,
+            "answer '\"content\":[]'",
+            0,
+        ),
+        (
+            r#""error":{"code":1,"message":"no"}"#,
+            "answer '\"content\":[]'",
+            0,
+        ),
+        (r#""result":{"action":"accept"}"#, "refuse -32603", 0),
+    ] {
+        let scene = modern(&format!(
+            "{MODERN} *inputResponses*) {ends} ;; *tools/call*) ask '{questions}' ;;"
+        ));
+        let link = scene.link().await;
+        let caller = Caller::new(&[Ability::ElicitationUrl], &[says]);
+        link.request(call_of(&caller)).await.unwrap();
+        let pushed = caller.pushed.lock().unwrap().len();
+        assert_eq!(pushed, told, "{says} {ends}");
+        link.close().await;
+    }
 }
 
 #[tokio::test]
