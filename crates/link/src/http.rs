@@ -340,9 +340,20 @@ impl Link for HttpLink {
                 params::to_legacy(&mut request);
                 Box::pin(talk.request(request))
             }
-            (Era::Modern, Era::Modern) => Box::pin(talk.stand_alone(request)),
+            (Era::Modern, Era::Modern) => match &self.elder {
+                Some(elder) if elder.is_for(&request) => Box::pin(async move {
+                    match elder.session(request.deadline).await {
+                        Some(session) => {
+                            params::to_legacy(&mut request);
+                            session.request(request).await
+                        }
+                        None => talk.stand_alone(request).await,
+                    }
+                }),
+                Some(_) | None => Box::pin(talk.stand_alone(request)),
+            },
             (Era::Legacy, Era::Modern) => match &self.elder {
-                Some(elder) if elder::is_for_session(&request) => Box::pin(async move {
+                Some(elder) if elder.is_for(&request) => Box::pin(async move {
                     match elder.session(request.deadline).await {
                         Some(session) => session.request(request).await,
                         None => self.drive(request).await,

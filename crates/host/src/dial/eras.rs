@@ -53,11 +53,12 @@ impl Eras {
                 self.remember(spec, link.era());
                 None
             }
-            // Perhaps the question is too much for it, so that the next process is not asked. Of
-            // a server at an address it says nothing: that is an outage.
-            Err(ConnectError::HandshakeTimeout { .. })
-                if guess.speaks == Speaks::Auto && spec.reach.is_process() =>
-            {
+            // Perhaps the question is too much for it, so that the next process is not asked; one
+            // that ends at once, asked or not, is not started twice the next time. Of a server at
+            // an address it says nothing: that is an outage.
+            Err(
+                ConnectError::HandshakeTimeout { .. } | ConnectError::ExitedBeforeHandshake { .. },
+            ) if guess.speaks == Speaks::Auto && spec.reach.is_process() => {
                 self.remember(spec, Era::Legacy);
                 None
             }

@@ -1,13 +1,16 @@
-//! The session with a server that speaks both ways. Such a server asks callers in the way of
-//! their own era only, so that those of the legacy one that can be asked are brought to it there.
+//! The session with a server that speaks both ways. Most tools of such a server can ask in the way
+//! of the legacy era only, so that callers that can be asked are brought to it there.
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use bowline_core::caller::CallerEnd;
 use bowline_core::era::Era;
 use bowline_core::level::Level;
 use bowline_core::sync::lock;
+use bowline_wire::era::input::Round;
+use bowline_wire::era::meta::{Said, takes_tasks};
 use bowline_wire::mcp::method;
 use bowline_wire::object;
 use bowline_wire::splice::write_string;
@@ -76,19 +79,33 @@ pub(super) struct Making {
 }
 
 /// Whether a server may ask during this request, in a way that only a session carries.
-pub(super) fn is_for_session(request: &Request) -> bool {
+fn is_for_session(request: &Request) -> bool {
     let asks = matches!(
         &*request.method,
         method::TOOLS_CALL | method::PROMPTS_GET | method::RESOURCES_READ
     );
-    let caller = request.caller.as_ref();
-    asks && request.era == Era::Legacy
-        && caller.is_some_and(|caller| caller.abilities().any())
+    let can_be_asked = |caller: &Arc<dyn CallerEnd>| caller.abilities().any();
+    if !asks || !request.caller.as_ref().is_some_and(can_be_asked) {
+        return false;
+    }
+    let params = request.params.as_deref().unwrap_or_default();
+    match request.era {
         // A task is asked about later, by requests that go the other way.
-        && object::field(request.params.as_deref().unwrap_or_default(), "task").is_none()
+        Era::Legacy => object::field(params, "task").is_none(),
+        // What may become a task, and what goes on with a question of this era, stays in it.
+        Era::Modern => {
+            let said = Said::read(params).capabilities.map(|at| at.of(params));
+            !said.is_some_and(takes_tasks) && !Round::read(params).is_further()
+        }
+    }
 }
 
 impl Elder {
+    /// Whether a request had better go over the session.
+    pub(super) fn is_for(&self, request: &Request) -> bool {
+        !matches!(&*self.0.borrow(), State::Never) && is_for_session(request)
+    }
+
     /// Returns the session, which is made if need be; nothing where the server keeps none.
     pub(super) async fn session(&self, deadline: Instant) -> Option<Arc<Session>> {
         self.0.send_if_modified(|state| {

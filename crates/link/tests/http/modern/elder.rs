@@ -10,7 +10,7 @@ fn call() -> (Request, Ears) {
 }
 
 #[tokio::test]
-async fn a_caller_that_can_be_asked_is_brought_to_a_server_in_its_own_era() {
+async fn a_caller_that_can_be_asked_is_brought_to_a_server_in_the_era_in_which_its_tools_ask() {
     let mut scene = scene().await;
     let (first, mut ears) = call();
     let calling = scene.begin(first);
@@ -197,5 +197,35 @@ async fn a_server_is_told_in_the_session_how_much_its_callers_want_to_hear() {
             seen.result("7").await;
             assert_eq!(text(calling.await.unwrap()), answered("7"));
         }
+    }
+}
+
+#[tokio::test]
+async fn a_modern_call_goes_over_the_session_as_one_of_its_era_unless_it_must_not() {
+    let mut scene = scene().await;
+    let (asked, _ears) = caller();
+    let mut first = modern("tools/call", r#""name":"x""#);
+    first.caller = Some(asked.clone());
+    let calling = scene.begin(first);
+    scene.server.shakes("one").await;
+    let seen = scene.server.post().await;
+    assert_eq!(seen.header("mcp-session-id"), Some("one"));
+    assert!(!seen.body.contains("io.modelcontextprotocol"), "{seen:?}");
+    seen.result("7").await;
+    assert_eq!(calling.await.unwrap().unwrap().era, Era::Legacy);
+    let takes_tasks = concat!(
+        r#"{"name":"x","_meta":{"io.modelcontextprotocol/clientCapabilities":{"extensions":"#,
+        r#"{"io.modelcontextprotocol/tasks":{}}}}}"#,
+    );
+    let mut task = modern("tools/call", r#""name":"x""#);
+    task.params = Some(Bytes::from_static(takes_tasks.as_bytes()));
+    let further = modern("tools/call", r#""name":"x","requestState":"s""#);
+    for mut stays in [task, further] {
+        stays.caller = Some(asked.clone());
+        let calling = scene.begin(stays);
+        let seen = scene.server.post().await;
+        assert_eq!(seen.header("mcp-session-id"), None, "{seen:?}");
+        seen.result("8").await;
+        assert_eq!(calling.await.unwrap().unwrap().era, Era::Modern);
     }
 }
