@@ -477,16 +477,19 @@ async fn a_server_without_sessions_hears_neither_levels_nor_of_roots_on_links_of
         };
         let host = world.host(vec![spec], HostLimits::default());
         assert!(reaches(&host, "s", "ready").await);
-        let call = || Call {
+        let call = Call {
             caller: Some(Hearer::of(1)),
             ..call("s__t", "{}")
         };
-        host.call(call()).await.unwrap();
         let scope = single("s");
         let level = host.set_level(&scope, SessionKey(1), Level::Info);
         level.await.unwrap();
+        host.call(call).await.unwrap();
         host.roots_changed(SessionKey(1));
-        host.call(call()).await.unwrap();
+        // Whoever has something to say has time for it.
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
         let record = world.record();
         let own = record.requests.iter().filter(|(_, life, _)| *life > 1);
         let heard: Vec<_> = own
