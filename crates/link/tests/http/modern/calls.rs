@@ -100,7 +100,8 @@ async fn a_request_of_the_new_era_is_written_for_the_old_one() {
 async fn an_answer_may_come_on_a_stream_with_words_before_it() {
     let mut scene = scene().await;
     let (end, mut ears) = caller();
-    let mut asking = modern("tools/call", r#""name":"x""#);
+    // A further round, so that it is surely sent in this era.
+    let mut asking = modern("tools/call", r#""name":"x","requestState":"s""#);
     asking.caller = Some(end);
     let call = scene.begin(asking);
     let mut seen = scene.server.post().await;

@@ -194,7 +194,8 @@ async fn a_stream_that_is_never_agreed_to_keeps_nobody_from_calling() {
 async fn only_changes_are_heard_on_the_stream() {
     let (mut scene, mut stream) = listening().await;
     let (end, mut ears) = caller();
-    let mut asking = modern("tools/call", r#""name":"x""#);
+    // A further round, so that it is surely sent in this era.
+    let mut asking = modern("tools/call", r#""name":"x","requestState":"s""#);
     asking.caller = Some(end);
     let call = scene.begin(asking);
     let seen = scene.server.post().await;
