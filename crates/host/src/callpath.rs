@@ -38,7 +38,7 @@ use crate::memory::Memory;
 use crate::outbox::{self, Outbox};
 use crate::ports::{Clock, Moment};
 use crate::spec::{Reach, Side};
-use crate::supervisor::{Carrier, Ready, Supervisor, Tally};
+use crate::supervisor::{Passage, Ready, Supervisor, Tally};
 
 pub(crate) use verdict::{explain, health};
 
@@ -279,7 +279,7 @@ impl CallPath {
     }
 
     /// Returns the link that carries a call; what is asked of a task goes where the task lives.
-    async fn link(&self, call: &Call, way: Way<'_>) -> Result<Carrier, CallError> {
+    async fn link(&self, call: &Call, way: Way<'_>) -> Result<Passage, CallError> {
         let server = way.server;
         // A write that can wait is stored already: its caller is told so, rather than kept.
         let deadline = match &way.route.queue {

@@ -50,7 +50,7 @@ use self::own::OwnLinks;
 use self::turn::Turns;
 
 pub use list::ListError;
-pub use own::Carrier;
+pub use own::Passage;
 pub use state::{Order, State};
 pub use status::{CacheStatus, LastError, Limits, ServerStatus};
 pub(crate) use tally::Tally;

@@ -101,14 +101,15 @@ impl Slot {
     }
 }
 
-/// A link that carries a call, and its place there where no other call may have it meanwhile.
+/// The passage of a call: the link that carries it, and its place there where no other call may
+/// have it meanwhile.
 #[derive(Debug)]
-pub struct Carrier {
+pub struct Passage {
     ready: Arc<Ready>,
     _place: Option<Place>,
 }
 
-impl From<Arc<Ready>> for Carrier {
+impl From<Arc<Ready>> for Passage {
     fn from(ready: Arc<Ready>) -> Self {
         Self {
             ready,
@@ -117,7 +118,7 @@ impl From<Arc<Ready>> for Carrier {
     }
 }
 
-impl Deref for Carrier {
+impl Deref for Passage {
     type Target = Ready;
 
     fn deref(&self) -> &Ready {
@@ -214,7 +215,7 @@ impl OwnLinks {
         key: Key,
         caller: &Arc<dyn CallerEnd>,
         deadline: Now,
-    ) -> Result<Carrier, CallError> {
+    ) -> Result<Passage, CallError> {
         let (key, slot) = self.slot(shared, key)?;
         let place = matches!(key, Key::OneCall(..)).then(|| Place(Arc::clone(&slot)));
         let connect = self.connect(shared, &key, &slot, caller, deadline);
@@ -222,7 +223,7 @@ impl OwnLinks {
         let now = shared.clock.now();
         slot.used_ms.store(now.0, Ordering::Relaxed);
         match ready {
-            Ok(ready) => Ok(Carrier {
+            Ok(ready) => Ok(Passage {
                 ready,
                 _place: place,
             }),

@@ -10,22 +10,22 @@ use bowline_core::tasks::LinkKey;
 use bowline_core::time::Now;
 use bowline_wire::mcp::method;
 
-use super::{Carrier, Key};
+use super::{Key, Passage};
 use crate::spec::Isolation;
 use crate::supervisor::{Ready, Supervisor};
 
 impl Supervisor {
     /// Returns the link that carries `call` where that is surely the shared one, and serves.
-    pub(crate) fn ready_for(&self, call: &Call) -> Option<Carrier> {
+    pub(crate) fn ready_for(&self, call: &Call) -> Option<Passage> {
         let may_be_elsewhere = matches!(call.subject, Subject::Task { .. });
         if may_be_elsewhere || self.key_of(call).is_some() {
             return None;
         }
-        self.open_link().map(Carrier::from)
+        self.open_link().map(Passage::from)
     }
 
     /// Returns the link that carries `call`: the shared one, or one of its session or principal.
-    pub async fn link_for(&self, call: &Call, deadline: Now) -> Result<Carrier, CallError> {
+    pub async fn link_for(&self, call: &Call, deadline: Now) -> Result<Passage, CallError> {
         // Also where the call has its own: a server that does not start is told of once.
         let common = self.link(deadline).await?;
         let Some((key, caller)) = self.key_of(call) else {
@@ -43,9 +43,9 @@ impl Supervisor {
         call: &Call,
         link: LinkKey,
         deadline: Now,
-    ) -> Result<Carrier, CallError> {
+    ) -> Result<Passage, CallError> {
         if link == LinkKey::SHARED {
-            return self.link(deadline).await.map(Carrier::from);
+            return self.link(deadline).await.map(Passage::from);
         }
         match self.shared.own.by_key(link) {
             Some(ready) => Ok(ready.into()),
