@@ -144,7 +144,10 @@ impl HyperClient {
                 // It was closed while it waited, before a byte was written.
                 Err(Refused::Unsent(_)) if !is_new => {}
                 Err(Refused::Unsent(reason)) => return Err(HttpError::Unreachable(reason)),
-                Err(Refused::Failed(error)) => return Err(error),
+                Err(Refused::Failed(error)) => {
+                    self.pool.failed(to, &error);
+                    return Err(error);
+                }
             }
         }
     }

@@ -22,6 +22,35 @@ async fn a_connection_that_is_lost_costs_its_call_alone() {
 }
 
 #[tokio::test]
+async fn after_a_connection_broke_none_that_waited_beside_it_is_used() {
+    let mut scene = Scene::new().await;
+    let calls = [scene.call(), scene.call()];
+    let seen = [scene.server.post().await, scene.server.post().await];
+    let waiting = seen.each_ref().map(|seen| seen.connection);
+    for (call, seen) in calls.into_iter().zip(seen) {
+        seen.result("1").await;
+        call.await.unwrap().unwrap();
+    }
+    let lost = scene.call();
+    let seen = scene.server.post().await;
+    assert!(waiting.contains(&seen.connection));
+    drop(seen);
+    lost.await.unwrap().unwrap_err();
+    let next = scene.call();
+    // The server is told that nobody waits for the first any more.
+    let seen = loop {
+        let seen = scene.server.post().await;
+        assert!(!waiting.contains(&seen.connection), "{waiting:?}");
+        if seen.body.contains("tools/call") {
+            break seen;
+        }
+        seen.accepted().await;
+    };
+    seen.result("2").await;
+    assert_eq!(text(next.await.unwrap()), answered("2"));
+}
+
+#[tokio::test]
 async fn a_server_that_cannot_be_reached_ends_the_link_but_not_the_calls_in_flight() {
     let mut server = Server::start().await;
     let connecting = spawn(connect(spec(&server)));

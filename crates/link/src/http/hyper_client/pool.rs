@@ -76,6 +76,16 @@ impl Pool {
         }
     }
 
+    /// Lets go of all connections to where one broke: what broke it may have broken the others, and
+    /// that is not always known yet. Who tries again then does so over a new one.
+    pub(super) fn failed(&self, to: &Origin, error: &HttpError) {
+        if matches!(error, HttpError::Lost(_)) {
+            let gone = lock(&self.idle).get_mut(to).map(std::mem::take);
+            // Closed without the lock.
+            drop(gone);
+        }
+    }
+
     /// Lets go of what was not used for a while.
     pub(super) fn tidy(&self) {
         let now = clock::now();
@@ -141,8 +151,9 @@ impl Chunks for Kept {
             return Poll::Ready(None);
         };
         let chunk = reading.poll_chunk(cx);
-        if let Poll::Ready(Some(Err(_))) = &chunk {
+        if let Poll::Ready(Some(Err(error))) = &chunk {
             self.open = None;
+            self.pool.failed(&self.to, error);
         } else if let Some(mut reading) = self.open.take_if(|reading| reading.is_over()) {
             self.trailers = reading.trailers();
             self.pool.keep(&self.to, reading);
