@@ -9,6 +9,7 @@ mod last;
 pub(crate) mod listing;
 mod mark;
 mod offer;
+mod shelf;
 mod unlisted;
 mod widened;
 
@@ -26,7 +27,8 @@ pub use introduction::Introduction;
 pub use kind::{ListKind, PerList};
 pub use listing::Listing;
 pub use mark::Marks;
-pub use offer::{Age, Item, Mirroring, Offer, Pages, Shelf, Verdict};
+pub use offer::{Age, Item, Mirroring, Offer, Pages, Verdict};
+pub use shelf::Shelf;
 
 use self::last::LastOffers;
 use self::unlisted::Unlisted;

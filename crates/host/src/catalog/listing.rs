@@ -13,7 +13,8 @@ use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 
 use super::mark::mark_stale;
-use super::offer::{Age, Item, Offer, Shelf};
+use super::offer::{Age, Item, Offer};
+use super::shelf::Shelf;
 use super::{ListKind, keep};
 
 /// About what a mark adds to a definition.
