@@ -323,11 +323,29 @@ struct HttpLink {
 }
 
 impl HttpLink {
-    /// Carries a request of the legacy era to a server of the modern one.
+    /// Carries a request to a server of the modern era.
     async fn drive(&self, request: Request) -> Result<Answer, LinkError> {
         let talk = &self.talk;
         let once = |round| talk.stand_alone(round);
-        rounds::drive(&talk.spec.server, &talk.client, request, once).await
+        match request.era {
+            Era::Modern => once(request).await,
+            // Boxed, so that a request that needs no rounds carries no room for them.
+            Era::Legacy => {
+                let (server, client) = (&talk.spec.server, &talk.client);
+                Box::pin(rounds::drive(server, client, request, once)).await
+            }
+        }
+    }
+
+    /// The same, over the session where that can be had.
+    async fn drive_over(&self, elder: &Elder, mut request: Request) -> Result<Answer, LinkError> {
+        let Some(session) = elder.session(request.deadline).await else {
+            return self.drive(request).await;
+        };
+        if request.era == Era::Modern {
+            params::to_legacy(&mut request);
+        }
+        session.request(request).await
     }
 }
 
@@ -340,25 +358,8 @@ impl Link for HttpLink {
                 params::to_legacy(&mut request);
                 Box::pin(talk.request(request))
             }
-            (Era::Modern, Era::Modern) => match &self.elder {
-                Some(elder) if elder.is_for(&request) => Box::pin(async move {
-                    match elder.session(request.deadline).await {
-                        Some(session) => {
-                            params::to_legacy(&mut request);
-                            session.request(request).await
-                        }
-                        None => talk.stand_alone(request).await,
-                    }
-                }),
-                Some(_) | None => Box::pin(talk.stand_alone(request)),
-            },
-            (Era::Legacy, Era::Modern) => match &self.elder {
-                Some(elder) if elder.is_for(&request) => Box::pin(async move {
-                    match elder.session(request.deadline).await {
-                        Some(session) => session.request(request).await,
-                        None => self.drive(request).await,
-                    }
-                }),
+            (_, Era::Modern) => match &self.elder {
+                Some(elder) if elder.is_for(&request) => Box::pin(self.drive_over(elder, request)),
                 Some(_) | None => Box::pin(self.drive(request)),
             },
         }
