@@ -122,12 +122,12 @@ impl Host {
     /// change. Whoever asks now is shown the old ones.
     pub(crate) fn refresh(&self, catalog: &Catalog, scope: &Scope, kind: ListKind) {
         for offer in in_scope(catalog, scope) {
-            let Some(worn_at) = offer.shelf(kind).worn_at() else {
+            let worn_at = offer.shelf(kind).worn_at();
+            let Some(worn_at) = worn_at.filter(|at| *at <= self.path.clock.now()) else {
                 continue;
             };
             let tells = format!("{}.listChanged", kind.capability());
-            if worn_at <= self.path.clock.now()
-                && !declares(&offer.initialize, &tells)
+            if !declares(&offer.initialize, &tells)
                 && let Some(server) = self.path.servers.load().get(&offer.server)
             {
                 server.refresh(worn_at);
