@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::{Caller, answers, said, state_of, text};
 use crate::harness::served::Served;
 use crate::harness::{Gateway, eventually, fixture};
+use crate::streams::next_event;
 
 /// Does what every caller can do with a server named `one`.
 fn walk(gateway: &Gateway) {
@@ -186,14 +187,15 @@ fn a_caller_that_cannot_be_asked_is_told_what_is_missing() {
 fn who_closes_the_stream_takes_the_call_back() {
     let gateway = Gateway::up(&fixture("one", &["--era", "legacy"]));
     gateway.wait_for("one", "ready");
-    let caller = Caller::of(&gateway, "/mcp");
+    let mut caller = Caller::of(&gateway, "/mcp");
+    caller.meta = json!({"progressToken": "t"});
     // In the first round, and in one that brings answers.
     let params = json!({"name": "one__slow", "arguments": {"ms": 600_000}});
     let http = caller.send(&json!(1), "tools/call", params);
     eventually("it runs", || gateway.status("one")["in_flight"] == 1);
     drop(http);
     eventually("it is over", || gateway.status("one")["in_flight"] == 0);
-    let arguments = json!({"key": "left", "questions": 2, "ms": 600_000});
+    let arguments = json!({"key": "left", "ms": 600_000});
     let asked = caller.call("one__effect_asked", &arguments);
     let state = state_of(&asked);
     assert_eq!(gateway.status("one")["in_flight"], 1, "it waits");
@@ -202,6 +204,12 @@ fn who_closes_the_stream_takes_the_call_back() {
         "name": "one__effect_asked", "arguments": arguments,
         "inputResponses": given, "requestState": state,
     });
-    drop(caller.send(&json!(2), "tools/call", params));
+    let mut http = caller.send(&json!(2), "tools/call", params);
+    // It says that it goes on, so the answers were taken.
+    let head = http.read_head();
+    assert_eq!(head.header("content-type"), Some("text/event-stream"));
+    let told = next_event(&mut http).unwrap().json();
+    assert_eq!(told["params"]["progress"], 2, "{told}");
+    drop(http);
     eventually("it is over too", || gateway.status("one")["in_flight"] == 0);
 }
