@@ -33,6 +33,7 @@ pub mod run;
 pub mod search;
 pub mod seats;
 pub mod seen;
+pub mod shares;
 pub mod subscriptions;
 pub mod supervision;
 pub mod sync;

@@ -30,6 +30,7 @@ use bowline_journal::Journal;
 use bowline_link::stderr::{LogLine, Stamps};
 use tokio::sync::{Semaphore, watch};
 
+use crate::accounts::PrincipalAccounts;
 use crate::audience::Hall;
 use crate::audit::Audit;
 use crate::callpath::audited::Auditor;
@@ -70,6 +71,8 @@ pub struct Host {
     /// What each supervisor is given.
     around: Surroundings,
     limits: Arc<ArcSwap<HostLimits>>,
+    /// What each principal holds of what all share.
+    accounts: PrincipalAccounts,
     /// Numbers the lines of all logs.
     stamps: Arc<Stamps>,
     /// Lets one look at the processes of servers at a time.
@@ -103,6 +106,15 @@ pub struct Ports {
     pub journal: Arc<dyn Journal>,
     /// Takes a row for every call.
     pub audit: Arc<dyn Audit>,
+}
+
+fn start_supervisor(
+    spec: ServerSpec,
+    stamps: &Arc<Stamps>,
+    around: &Surroundings,
+) -> (Arc<str>, Supervisor) {
+    let (name, log) = (Arc::clone(&spec.name), apply::new_log(&spec, stamps));
+    (name, Supervisor::start(spec, log, around))
 }
 
 impl Host {
@@ -144,10 +156,7 @@ impl Host {
         let stamps = Stamps::new(move || wall.unix_ms());
         let servers: Servers = specs
             .into_iter()
-            .map(|spec| {
-                let (name, log) = (Arc::clone(&spec.name), apply::new_log(&spec, &stamps));
-                (name, Supervisor::start(spec, log, &around))
-            })
+            .map(|spec| start_supervisor(spec, &stamps, &around))
             .collect();
         events.follow(catalog.changes(), &tasks);
         let outbox = Outbox::new(journal, &audit, &around, &hall);
@@ -172,6 +181,7 @@ impl Host {
             path,
             standing,
             around,
+            accounts: PrincipalAccounts::new(limits.shares),
             limits: Arc::new(ArcSwap::from_pointee(limits)),
             stamps,
             measuring: Arc::new(Semaphore::new(1)),
@@ -234,6 +244,12 @@ impl Host {
     #[must_use]
     pub fn audit(&self) -> &Arc<dyn Audit> {
         self.path.auditor.audit()
+    }
+
+    /// Returns what each principal holds of the resources that all share.
+    #[must_use]
+    pub const fn accounts(&self) -> &PrincipalAccounts {
+        &self.accounts
     }
 
     /// Returns how many calls each principal has in flight.

@@ -1,5 +1,6 @@
 //! What happens: catalog, call path and supervisors; starts every task. The library others embed.
 
+pub mod accounts;
 mod address;
 pub mod allowlist;
 pub mod audience;

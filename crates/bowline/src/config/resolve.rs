@@ -167,6 +167,7 @@ fn limits(file: &File) -> HostLimits {
         first_list_wait: file.first_list_wait.unwrap_or(host.first_list_wait),
         stop_wait: file.stop_wait.unwrap_or(host.stop_wait),
         cache: cache(file),
+        shares: host.shares,
     }
 }
 

@@ -164,6 +164,7 @@ impl Host {
     pub fn relimit(&self, limits: HostLimits) {
         self.path.seats.allow(limits.principal_calls_max);
         self.path.answers.relimit(limits.cache);
+        self.accounts.set_limits(limits.shares);
         self.limits.store(Arc::new(limits));
     }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bowline_core::cache::CacheLimits;
+use bowline_core::shares::ShareLimits;
 
 /// How much the host takes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +18,8 @@ pub struct HostLimits {
     pub stop_wait: Duration,
     /// How much is kept of what servers answered.
     pub cache: CacheLimits,
+    /// How much each principal, and all together, may hold of what they share.
+    pub shares: ShareLimits,
 }
 
 impl Default for HostLimits {
@@ -27,6 +30,7 @@ impl Default for HostLimits {
             first_list_wait: Duration::from_millis(1_500),
             stop_wait: Duration::from_secs(6),
             cache: CacheLimits::default(),
+            shares: ShareLimits::default(),
         }
     }
 }

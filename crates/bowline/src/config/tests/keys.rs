@@ -85,6 +85,7 @@ fn how_a_server_lives_and_what_it_takes_is_read_from_both_syntaxes() {
             ttl_max: seconds(60),
             ..CacheLimits::default()
         },
+        ..HostLimits::default()
     };
     assert_eq!(config.limits, limits);
     assert_eq!(
