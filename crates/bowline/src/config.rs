@@ -10,6 +10,7 @@ mod expand;
 mod file;
 mod find;
 mod frame;
+mod limits;
 mod name;
 pub(crate) mod policy;
 mod reach;
@@ -51,6 +52,7 @@ pub use self::executor::{ExecutorConfig, HeldSecret, Protocol, ServantConfig};
 pub(crate) use self::expand::read_secret_file;
 pub use self::find::find;
 pub use self::frame::{Place, Problem, place};
+pub use self::limits::ConnectionLimits;
 pub use self::policy::{Mention, PolicyConfig, ProfileConfig, RoleConfig, WhenConfig};
 pub use self::reach::{Child, Reach, Remote, Template};
 pub use self::secrets::Secrets;
@@ -91,6 +93,8 @@ pub struct Config {
     pub names: Vec<Arc<str>>,
     /// How much all servers together take on.
     pub limits: HostLimits,
+    /// How many connections are kept that have not proved who they are.
+    pub connections: ConnectionLimits,
     /// What is told of calls, and where.
     pub telemetry: Telemetry,
     /// What remembers queued writes.
@@ -135,6 +139,7 @@ impl Default for Config {
             listen: vec![defaults::LISTEN],
             names: Vec::new(),
             limits: HostLimits::default(),
+            connections: ConnectionLimits::default(),
             telemetry: Telemetry::default(),
             journal: Engine::default(),
             broker: BrokerConfig::default(),

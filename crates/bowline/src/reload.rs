@@ -21,8 +21,8 @@ use self::watch::Watch;
 pub(crate) use self::watch::{Stamp, stamp};
 use crate::assemble::executors::dial;
 use crate::config::{
-    self, Audit, Broken, BrokerConfig, Config, Engine, Env, ExecutorConfig, Mention, PolicyConfig,
-    Telemetry,
+    self, Audit, Broken, BrokerConfig, Config, ConnectionLimits, Engine, Env, ExecutorConfig,
+    Mention, PolicyConfig, Telemetry,
 };
 use crate::edge::Edge;
 use crate::secrets::Vault;
@@ -64,6 +64,7 @@ struct Fixed {
     broker: BrokerConfig,
     audit: Audit,
     starts_max: usize,
+    connections: ConnectionLimits,
 }
 
 /// How the configuration stands.
@@ -194,6 +195,7 @@ impl Reloader {
                 broker: config.broker,
                 audit: config.audit,
                 starts_max: config.limits.starts_max,
+                connections: config.connections,
             },
             dialling: None,
         }
@@ -293,6 +295,14 @@ impl Reloader {
             (
                 "limits.starts",
                 config.limits.starts_max == self.fixed.starts_max,
+            ),
+            (
+                "limits.unproven_connections",
+                config.connections.unproven_max == self.fixed.connections.unproven_max,
+            ),
+            (
+                "limits.address_connections",
+                config.connections.address_max == self.fixed.connections.address_max,
             ),
         ];
         let strangers = strangers::of(&config.mentions, &host.catalog());

@@ -25,6 +25,8 @@ pub enum Resource {
     DeliveryBytes,
     /// Bytes that the journal stores.
     JournalBytes,
+    /// Connections that have proved who they are.
+    Connections,
 }
 
 impl Resource {
@@ -37,7 +39,25 @@ impl Resource {
         Self::ResponseBytes,
         Self::DeliveryBytes,
         Self::JournalBytes,
+        Self::Connections,
     ];
+
+    /// Returns the resource of this name.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|resource| resource.name() == name)
+    }
+
+    /// Whether it is counted in bytes.
+    #[must_use]
+    pub const fn is_bytes(self) -> bool {
+        matches!(
+            self,
+            Self::BodyBytes | Self::ResponseBytes | Self::DeliveryBytes | Self::JournalBytes
+        )
+    }
 
     /// Returns the key of this resource in `[limits]`, in metrics and in errors.
     #[must_use]
@@ -50,12 +70,13 @@ impl Resource {
             Self::ResponseBytes => "response_bytes",
             Self::DeliveryBytes => "delivery_bytes",
             Self::JournalBytes => "journal_bytes",
+            Self::Connections => "connections",
         }
     }
 }
 
 /// How many resources there are.
-const COUNT: usize = 7;
+const COUNT: usize = 8;
 
 /// How much of one resource may be held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +102,7 @@ impl ShareLimit {
             } else {
                 half
             },
-            owner_reserve: total / 16,
+            owner_reserve: total.div_ceil(16),
         }
     }
 }
@@ -102,6 +123,7 @@ impl Default for ShareLimits {
             ShareLimit::new(256 * MIB, 32 * MIB),
             ShareLimit::new(128 * MIB, 16 * MIB),
             ShareLimit::new(4 * 1024 * MIB, 256 * MIB),
+            ShareLimit::new(12_288, 4_096),
         ])
     }
 }
@@ -118,6 +140,7 @@ impl ShareLimits {
             responses,
             deliveries,
             journal,
+            connections,
         ] = self.0;
         match resource {
             Resource::Sessions => sessions,
@@ -127,6 +150,7 @@ impl ShareLimits {
             Resource::ResponseBytes => responses,
             Resource::DeliveryBytes => deliveries,
             Resource::JournalBytes => journal,
+            Resource::Connections => connections,
         }
     }
 

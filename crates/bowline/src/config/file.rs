@@ -4,6 +4,7 @@ mod broker;
 mod clients;
 mod executor;
 mod keys;
+mod limits;
 mod reader;
 mod rules;
 mod secrets;
@@ -30,17 +31,12 @@ use crate::secrets::StoreKind;
 
 pub(crate) use self::clients::Agent;
 pub(crate) use self::executor::{Executor, Servant};
+pub(crate) use self::limits::{ShareHolder, WrittenShare};
 pub(crate) use self::secrets::Secret;
 pub(crate) use self::server::{Server, Span, Text};
 
 /// Most servers in one file.
 const SERVERS_MAX: usize = 1024;
-
-/// Calls that one principal may have in flight.
-const PRINCIPAL_CALLS: RangeInclusive<u32> = 1..=1_000_000;
-
-/// Servers that may be started at the same time.
-const STARTS: RangeInclusive<u32> = 1..=1_024;
 
 /// Answers that are kept at all, and of one tool.
 const CACHE_ENTRIES: RangeInclusive<u32> = 0..=1_000_000;
@@ -65,6 +61,12 @@ pub(crate) struct File {
     pub(crate) principal_calls: Option<u32>,
     /// `limits.starts`.
     pub(crate) starts: Option<u32>,
+    /// What `limits` says of resources that principals share.
+    pub(crate) shares: Vec<WrittenShare>,
+    /// `limits.unproven_connections`.
+    pub(crate) unproven_connections: Option<u32>,
+    /// `limits.address_connections`.
+    pub(crate) address_connections: Option<u32>,
     /// `limits.first_list_wait`.
     pub(crate) first_list_wait: Option<Duration>,
     /// `limits.stop_wait`.
@@ -148,7 +150,7 @@ fn toml(reader: &mut Reader, root: &Node, file: &mut File) {
 fn common(reader: &mut Reader, key: &str, node: &Node, place: &str, file: &mut File) {
     match key {
         "gateway" => gateway(reader, node, place, file),
-        "limits" => limits(reader, node, place, file),
+        "limits" => limits::read(reader, node, place, file),
         "telemetry" => telemetry(reader, node, place, file),
         "cache" => cache(reader, node, place, file),
         "journal" => journal(reader, node, place, file),
@@ -250,20 +252,6 @@ fn gateway(reader: &mut Reader, node: &Node, place: &str, file: &mut File) {
             "listen" => file.listen = reader.addresses(entry),
             "names" => file.names = reader.names_of_hosts(entry),
             "expose" | "favourites" => file.rules.exposure(reader, entry),
-            _ => {}
-        }
-    }
-}
-
-fn limits(reader: &mut Reader, node: &Node, place: &str, file: &mut File) {
-    for entry in reader.table(node, "limits", place, &keys::LIMITS) {
-        match entry.key.as_str() {
-            "principal_calls" => {
-                file.principal_calls = reader.count_within(entry, &PRINCIPAL_CALLS);
-            }
-            "starts" => file.starts = reader.count_within(entry, &STARTS),
-            "first_list_wait" => file.first_list_wait = reader.duration(entry),
-            "stop_wait" => file.stop_wait = reader.duration(entry),
             _ => {}
         }
     }

@@ -5,7 +5,6 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use bowline_core::cache::CacheLimits;
 use bowline_host::allowlist::{Allowlist, DOCUMENT_BYTES_MAX};
 use bowline_link::http::endpoint::Endpoint;
 use http::HeaderValue;
@@ -21,8 +20,8 @@ use super::tree::Syntax;
 use super::via::{self, Via};
 use super::warn::{warn, warn_of_forgetting, warn_of_strangers};
 use super::{
-    Audit, Breaker, Broken, Config, HostLimits, Restart, ServerConfig, Telemetry, Warning, clients,
-    defaults, name, policy, read_up_to,
+    Audit, Breaker, Broken, Config, Restart, ServerConfig, Telemetry, Warning, clients, defaults,
+    limits, name, policy, read_up_to,
 };
 use crate::secrets::Vault;
 
@@ -54,7 +53,8 @@ pub(super) fn resolve(
         ..origin
     };
     let mut config = Config {
-        limits: limits(&file),
+        limits: limits::host(&file),
+        connections: limits::connections(&file),
         audit: audit(&file),
         telemetry: telemetry(&file),
         journal: file.engine.unwrap_or_default(),
@@ -95,6 +95,7 @@ pub(super) fn resolve(
             Err(problem) => problems.push(problem),
         }
     }
+    limits::warn_of_shares(&file.shares, origin, &mut config);
     warn_of_forgetting(&mut config);
     config.mentions = policy::mentions(file.rules.mentions, origin.text);
     config.sources = secrets.clone();
@@ -157,20 +158,6 @@ enum Stop {
     Machine(String),
 }
 
-fn limits(file: &File) -> HostLimits {
-    let host = HostLimits::default();
-    HostLimits {
-        principal_calls_max: file.principal_calls.unwrap_or(host.principal_calls_max),
-        starts_max: file
-            .starts
-            .map_or(host.starts_max, |starts| starts as usize),
-        first_list_wait: file.first_list_wait.unwrap_or(host.first_list_wait),
-        stop_wait: file.stop_wait.unwrap_or(host.stop_wait),
-        cache: cache(file),
-        shares: host.shares,
-    }
-}
-
 fn audit(file: &File) -> Audit {
     let fallback = Audit::default();
     Audit {
@@ -178,23 +165,6 @@ fn audit(file: &File) -> Audit {
         payload: file.audit_payload.unwrap_or(fallback.payload),
         max_bytes: file.audit_bytes.unwrap_or(fallback.max_bytes),
         keep: file.audit_keep.unwrap_or(fallback.keep),
-    }
-}
-
-fn cache(file: &File) -> CacheLimits {
-    let fallback = CacheLimits::default();
-    CacheLimits {
-        entries_max: file
-            .cache_entries
-            .map_or(fallback.entries_max, |count| count as usize),
-        bytes_max: (file.cache_bytes)
-            .and_then(|bytes| usize::try_from(bytes).ok())
-            .unwrap_or(fallback.bytes_max),
-        per_tool_max: file
-            .cache_per_tool
-            .map_or(fallback.per_tool_max, |count| count as usize),
-        ttl_max: file.cache_ttl_max.unwrap_or(fallback.ttl_max),
-        ..fallback
     }
 }
 

@@ -14,6 +14,7 @@ mod roles;
 mod search;
 mod servers;
 mod sessions;
+mod shares;
 mod tokens;
 
 use std::sync::{Arc, Weak};

@@ -4,6 +4,7 @@ mod broker;
 mod executors;
 mod outbox;
 mod own;
+mod shares;
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use self::broker::Broker;
 use self::executors::Executors;
 use self::outbox::Waiting;
 use self::own::Own;
+use self::shares::Shares;
 use super::Edge;
 use super::body::{self, Answer};
 use super::door::Refused;
@@ -73,6 +75,9 @@ mod name {
     pub(super) const EXECUTOR_OPENED: &str = "bowline_executor_opened";
     pub(super) const EXECUTOR_BYTES: &str = "bowline_executor_bytes";
     pub(super) const SPANS: &str = "bowline_spans";
+    pub(super) const SHARE_USED: &str = "bowline_share_used";
+    pub(super) const SHARE_LIMIT: &str = "bowline_share_limit";
+    pub(super) const SHARE_REFUSED: &str = "bowline_share_refused";
     pub(super) const DENIED: &str = "bowline_denied";
 }
 
@@ -124,6 +129,7 @@ struct Scrape {
     waiting: Waiting,
     broker: Broker,
     executors: Executors,
+    shares: Shares,
     /// How often each sort of rule denied somebody something.
     denials: Vec<(&'static str, u64)>,
     /// Spans that a collector took, and that were lost; absent where they go nowhere.
@@ -142,6 +148,7 @@ impl Scrape {
             waiting: Waiting::of(edge).await,
             broker: Broker::of(edge).await,
             executors: Executors::of(edge),
+            shares: Shares::of(edge),
             denials: edge.host.denials(),
             spans: edge
                 .traces
@@ -277,6 +284,7 @@ impl Collector for Scrape {
         self.waiting.write(&mut out, &self.servers)?;
         self.broker.write(&mut out)?;
         self.executors.write(&mut out)?;
+        self.shares.write(&mut out)?;
         out.denied(&self.denials)?;
         match self.spans {
             Some((sent, dropped)) => out.spans(sent, dropped),

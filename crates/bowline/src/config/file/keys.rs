@@ -32,7 +32,30 @@ pub(super) const GATEWAY: Keys = Keys {
     planned: &[],
 };
 pub(super) const LIMITS: Keys = Keys {
-    built: &["principal_calls", "starts", "first_list_wait", "stop_wait"],
+    built: &[
+        "principal_calls",
+        "starts",
+        "first_list_wait",
+        "stop_wait",
+        "sessions",
+        "principal_sessions",
+        "streams",
+        "principal_streams",
+        "subscriptions",
+        "principal_subscriptions",
+        "body_bytes",
+        "principal_body_bytes",
+        "response_bytes",
+        "principal_response_bytes",
+        "delivery_bytes",
+        "principal_delivery_bytes",
+        "journal_bytes",
+        "principal_journal_bytes",
+        "connections",
+        "principal_connections",
+        "unproven_connections",
+        "address_connections",
+    ],
     planned: &[],
 };
 pub(super) const TELEMETRY: Keys = Keys {

@@ -3,6 +3,7 @@
 use bowline_core::cache::CacheLimits;
 use bowline_core::era::Era;
 use bowline_core::policy::Pattern;
+use bowline_core::shares::{Resource, ShareLimits};
 
 use super::*;
 
@@ -301,4 +302,49 @@ fn a_refused_file_shows_nothing_of_itself_in_debug_output() {
     let text = "[servers.a]\ncommand = \"a\"\nenv = { K = \"canary-1\" }\nlasy = true\n";
     let error = parse(text, Path::new("/x.toml"), &Env::default()).unwrap_err();
     assert!(!format!("{error:?}").contains("canary-1"));
+}
+
+#[test]
+fn share_of_a_principal_is_at_most_half() {
+    let lines = "[limits]\nsessions = 100\nprincipal_sessions = 80\nbody_bytes = \"8MiB\"\n\
+                 principal_streams = 7\nunproven_connections = 32\naddress_connections = 9\n";
+    let text = format!("{lines}[servers.a]\ncommand = \"a\"\n");
+    let config = toml(&text, &Env::default()).unwrap();
+    let shares = config.limits.shares;
+    let sessions = shares.get(Resource::Sessions);
+    assert_eq!((sessions.total, sessions.per_principal), (100, 50));
+    let bodies = shares.get(Resource::BodyBytes);
+    assert_eq!((bodies.total, bodies.per_principal), (8 << 20, 4 << 20));
+    assert_eq!(shares.get(Resource::Streams).per_principal, 7);
+    let untouched = ShareLimits::default().get(Resource::JournalBytes);
+    assert_eq!(shares.get(Resource::JournalBytes), untouched);
+    let connections = ConnectionLimits {
+        unproven_max: 32,
+        address_max: 9,
+    };
+    assert_eq!(config.connections, connections);
+    let warned: Vec<_> = config.warnings.iter().map(|one| &one.message).collect();
+    assert_eq!(warned.len(), 1, "{warned:?}");
+    assert!(warned[0].contains("`principal_sessions` is more than half of the 100"));
+    for (line, message) in [
+        ("streams = 0", "`streams` must be a whole number from 1 to"),
+        ("body_bytes = 5", "`body_bytes` must be"),
+    ] {
+        let text = format!("[limits]\n{line}\n");
+        let report = toml(&text, &Env::default()).unwrap_err();
+        assert!(report.contains(message), "{report}");
+    }
+}
+
+#[test]
+fn every_shared_resource_has_two_keys() {
+    for resource in Resource::ALL {
+        let value = match resource.is_bytes() {
+            true => "\"2MiB\"",
+            false => "2",
+        };
+        let name = resource.name();
+        let text = format!("[limits]\n{name} = {value}\nprincipal_{name} = {value}\n");
+        toml(&text, &Env::default()).unwrap_or_else(|report| panic!("{report}"));
+    }
 }

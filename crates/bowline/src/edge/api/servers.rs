@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::{Failure, Shared, alive, broker, executors, outbox};
+use super::{Failure, Shared, alive, broker, executors, outbox, shares};
 use crate::edge::Edge;
 use crate::edge::door::Auth;
 
@@ -41,6 +41,7 @@ pub(super) async fn status(State(edge): Shared) -> Result<Json<Value>, Failure> 
         "broker": broker::counts(&edge),
         "executors": executors::counts(&edge),
         "audit": edge.about.audit.status(),
+        "shares": shares::view(&edge),
     })))
 }
 
