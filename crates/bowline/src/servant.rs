@@ -88,12 +88,10 @@ impl Secrets for Held {
 
     fn read(&self, name: &str, to: &Endpoint) -> Result<String, NoSecret> {
         let held = self.named.get(name).ok_or(NoSecret::Unknown)?;
-        if let Some(allowed) = &held.to {
-            let host = Host::parse(to.uri().host().unwrap_or_default());
-            let is_there = host.is_some_and(|host| allowed.names(&host, to.port()));
-            if !is_there {
-                return Err(NoSecret::NotThere);
-            }
+        let host = Host::parse(to.uri().host().unwrap_or_default());
+        let is_there = host.is_some_and(|host| held.to.names(&host, to.port()));
+        if !is_there {
+            return Err(NoSecret::NotThere);
         }
         let value = held.value.value();
         let value = value.map_err(|reason| NoSecret::Unreadable(reason.into()))?;
@@ -118,8 +116,10 @@ value = "${TOKEN}"
 to = ["a.example:443", "10.0.0.1:80"]
 [executor.secrets.all]
 value = "x"
+to = ["b.example:443"]
 [executor.secrets.lost]
 value = "${UNSET}"
+to = ["a.example:443"]
 [servers.files]
 command = "files"
 args = ["a"]

@@ -1,5 +1,6 @@
 //! Tokens of principals: shown once, kept as hashes, gone at once when they are revoked.
 
+mod kind;
 mod record;
 mod text;
 
@@ -21,6 +22,8 @@ use foldhash::fast::RandomState;
 use subtle::ConstantTimeEq as _;
 use thiserror::Error;
 use tokio::sync::Notify;
+
+pub use kind::TokenKind;
 
 use crate::state::{self, State, file};
 
@@ -81,6 +84,8 @@ fn is_plain(name: &str) -> bool {
 pub struct Issued {
     /// Whom it proves, with its id as `credential`.
     pub principal: Arc<Principal>,
+    /// What its holder is.
+    pub kind: TokenKind,
     /// When it was made, in milliseconds since 1970.
     pub created_ms: u64,
     /// When it ends.
@@ -136,6 +141,8 @@ impl Issued {
 pub struct Wanted {
     /// Whom it proves.
     pub principal: Arc<str>,
+    /// What its holder is.
+    pub kind: TokenKind,
     /// What that principal is; [`Role::None`] where the policy says so.
     pub role: Role,
     /// What it is narrowed by.
@@ -262,6 +269,7 @@ impl Tokens {
         };
         let token = Arc::new(Issued {
             principal: Arc::new(principal),
+            kind: wanted.kind,
             created_ms: now,
             expires_ms: wanted.life.map(|life| now.saturating_add(millis(life))),
             run: wanted.run.clone(),

@@ -4,6 +4,7 @@ mod agents;
 mod executors;
 mod nouns;
 mod search;
+mod tokens;
 mod workers;
 
 use std::ffi::OsString;
@@ -18,6 +19,7 @@ pub(super) use self::agents::{Connect, RunClient};
 pub(super) use self::executors::{ExecutorCommand, JoinGateway, Listen, Means};
 pub(super) use self::nouns::{OutboxCommand, OutboxFilter, Pin, RoleCommand, SecretCommand, Trial};
 pub(super) use self::search::Search;
+pub(super) use self::tokens::{NewToken, TokenCommand};
 pub(super) use self::workers::{Join, MailCommand, MailFilter, WorkerCommand};
 use crate::config::duration;
 
@@ -236,38 +238,6 @@ pub enum Command {
         /// ID of the token
         token: String,
     },
-}
-
-/// What to do with tokens.
-#[derive(Debug, Subcommand)]
-pub enum TokenCommand {
-    /// Make a token; it is shown once
-    Create(NewToken),
-    /// List tokens, without their secrets
-    Ls,
-    /// Revoke a token, or all of a principal, and end what they opened
-    Revoke {
-        /// ID of a token or name of a principal
-        #[arg(value_name = "ID|PRINCIPAL")]
-        token: String,
-    },
-}
-
-/// Options of `token create`.
-#[derive(Args, Clone, Debug)]
-pub struct NewToken {
-    /// Whom it proves
-    #[arg(long, value_name = "NAME")]
-    pub principal: String,
-    /// What that principal may do; needed unless the config gives it a role
-    #[arg(long, value_name = "ROLE")]
-    pub role: Option<String>,
-    /// How long it lives, such as 12h or 30d
-    #[arg(long, value_name = "DURATION", value_parser = life)]
-    pub expires: Option<Duration>,
-    /// Narrow it by this rule of the config; may stand several times
-    #[arg(long, value_name = "NAME")]
-    pub context: Vec<String>,
 }
 
 fn life(text: &str) -> Result<Duration, &'static str> {

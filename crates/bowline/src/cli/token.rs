@@ -13,6 +13,7 @@ use super::failure::{Exit, Failure};
 use super::out::{Format, Out};
 use super::table::{count, duration, table};
 use super::{Context, clean};
+use crate::tokens::TokenKind;
 
 const PATH: &str = "/api/v1/tokens";
 
@@ -22,6 +23,7 @@ struct Token {
     id: String,
     token: String,
     principal: String,
+    kind: TokenKind,
     role: Option<String>,
     acts_for_owner: bool,
     run: Option<String>,
@@ -60,6 +62,7 @@ pub(super) fn run(command: &TokenCommand, context: &mut Context) -> Result<Exit,
 fn create(client: &Client, new: &NewToken, out: &mut Out) -> Result<(), Failure> {
     let asked = json!({
         "principal": new.principal,
+        "kind": new.kind,
         "role": new.role,
         "expires_s": new.expires.map(|life| life.as_secs()),
         "contexts": new.context,
@@ -72,9 +75,13 @@ fn create(client: &Client, new: &NewToken, out: &mut Out) -> Result<(), Failure>
     let made: Token = api::read(&body)?;
     // The token alone on stdout, so that it can be sent to a file.
     out.line(&clean::line(&made.token))?;
-    let role = made.role.as_deref().unwrap_or("as the config says");
+    let role = match (made.kind, made.role.as_deref()) {
+        (TokenKind::Agent, role) => role.unwrap_or("as the config says"),
+        (TokenKind::Executor, _) => "none: it joins as an executor and calls nothing",
+    };
     let lines = [
         format!("principal  {}", made.principal),
+        format!("kind       {}", made.kind),
         format!("role       {role}"),
         format!("expires    {}", life(new.expires)),
         "keep it now: it is not shown again; the gateway has its hash only (tokens.json)".into(),
@@ -111,6 +118,7 @@ fn list(client: &Client, out: &mut Out) -> Result<(), Failure> {
     let head = [
         "ID",
         "PRINCIPAL",
+        "KIND",
         "ROLE",
         "CONTEXTS",
         "AGE",
@@ -120,7 +128,7 @@ fn list(client: &Client, out: &mut Out) -> Result<(), Failure> {
     Ok(out.line(&table(head, &rows))?)
 }
 
-fn row(token: &Token, now_ms: u64) -> [String; 7] {
+fn row(token: &Token, now_ms: u64) -> [String; 8] {
     let role = match &token.role {
         Some(role) => role.clone(),
         None if token.acts_for_owner => "as the owner, MCP only".to_owned(),
@@ -134,6 +142,7 @@ fn row(token: &Token, now_ms: u64) -> [String; 7] {
     [
         token.id.clone(),
         token.principal.clone(),
+        token.kind.to_string(),
         role,
         token.contexts.join(","),
         duration(now_ms.saturating_sub(token.created_at_ms)),

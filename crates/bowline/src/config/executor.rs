@@ -43,8 +43,8 @@ pub struct ServantConfig {
 pub struct HeldSecret {
     /// Read whenever it is sent.
     pub value: Template,
-    /// Where it may be sent; everywhere that may be reached where absent.
-    pub to: Option<Egress>,
+    /// Where it may be sent, and nowhere else.
+    pub to: Egress,
 }
 
 /// Reads the address of an executor or of a gateway, `ws` or `http`, with or without TLS.
@@ -146,7 +146,7 @@ fn own(servant: &file::Servant, ground: &Ground) -> ServantConfig {
             let held = HeldSecret {
                 value: Template::new(&value.text, ground),
                 // There are no more than fit: the file was read so.
-                to: to.map(|to| Egress::new(to).unwrap_or_default()),
+                to: Egress::new(to).unwrap_or_default(),
             };
             own.secrets.insert(secret.name.as_str().into(), held);
         }

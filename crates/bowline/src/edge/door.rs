@@ -10,8 +10,8 @@ use http::uri::Authority;
 use subtle::ConstantTimeEq as _;
 use thiserror::Error;
 
-use super::route::Place;
-use crate::tokens::{Issued, Tokens};
+use super::route::{Goes, Place};
+use crate::tokens::{Issued, TokenKind, Tokens};
 
 /// Why a request was turned away.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
@@ -36,6 +36,12 @@ pub enum Refused {
     /// The credential is right but may not do this.
     #[error("this needs the owner token")]
     Forbidden,
+    /// The credential is right and of a kind that does not open this.
+    #[error(
+        "this is an executor's token, which opens /executor alone; for an agent: `bowline token \
+         create --principal NAME --role ROLE`"
+    )]
+    ExecutorToken,
 }
 
 /// Whether callers must prove who they are.
@@ -70,6 +76,13 @@ pub struct Proven {
 }
 
 impl Proven {
+    /// Returns the kind of the token; the owner's is as good as an agent's.
+    pub fn kind(&self) -> TokenKind {
+        self.token
+            .as_ref()
+            .map_or(TokenKind::Agent, |token| token.kind)
+    }
+
     fn by_itself(principal: &Arc<Principal>) -> Self {
         Self {
             principal: Arc::clone(principal),
@@ -230,7 +243,7 @@ impl Door {
     /// Says who makes a request for `place`. What a request says of itself counts for nothing.
     pub fn identify(&self, parts: &Parts, place: &Place) -> Result<Proven, Refused> {
         if let Some(proven) = self.introduced(parts)? {
-            return Ok(proven);
+            return opens(proven.kind(), place).map(|()| proven);
         }
         match (place, self.auth) {
             (Place::Mcp(_) | Place::Sse(_) | Place::Messages(_), Auth::NotForMcp)
@@ -265,6 +278,25 @@ impl Door {
             principal: Arc::clone(&issued.principal),
             token: Some(issued),
         })
+    }
+}
+
+/// Whether a token of this kind opens a place.
+fn opens(kind: TokenKind, place: &Place) -> Result<(), Refused> {
+    match (kind, place) {
+        (TokenKind::Agent, _)
+        | (TokenKind::Executor, Place::Upgrade(Goes::Executor) | Place::Livez | Place::Readyz) => {
+            Ok(())
+        }
+        (
+            TokenKind::Executor,
+            Place::Mcp(_)
+            | Place::Sse(_)
+            | Place::Messages(_)
+            | Place::Upgrade(Goes::Peer)
+            | Place::Api
+            | Place::Metrics,
+        ) => Err(Refused::ExecutorToken),
     }
 }
 

@@ -15,6 +15,8 @@ use tokio::net::TcpStream;
 
 use super::Edge;
 use super::arrival::Arrival;
+use super::door::Proven;
+use crate::tokens::TokenKind;
 
 /// The code of a refusal for want of a right.
 const NOT_ALLOWED: &str = "not_allowed";
@@ -45,6 +47,17 @@ impl Porter for Entrance {
         // A connection without one is not let so far.
         let proven = self.arrival.proven.clone().ok_or_else(unproven)?;
         let name = Arc::clone(&hello.name);
+        if !is_executor(&proven) {
+            let make = "bowline token create --kind executor --principal";
+            // A name that is none is not repeated.
+            let named = if name::is_server(&name) {
+                &name
+            } else {
+                "NAME"
+            };
+            let reason = format!("this needs an executor's token: {make} {named}");
+            return Err(refusal(NOT_ALLOWED, &reason));
+        }
         let is_dialled = edge.executors.dialled().contains(&name);
         if is_dialled || !may_be(edge, &proven.principal, &name) {
             return Err(refusal(NOT_ALLOWED, "the credential does not allow this"));
@@ -73,6 +86,12 @@ impl Porter for Entrance {
             reason: Some(reason),
         });
     }
+}
+
+/// Whether a credential is that of an executor, or the owner's. The token of an agent is none, also
+/// where the agent has the name of an executor.
+fn is_executor(proven: &Proven) -> bool {
+    proven.principal.role == Role::Owner || proven.kind() == TokenKind::Executor
 }
 
 /// Whether a principal may be the executor of this name: its own, or one that the config gives it.

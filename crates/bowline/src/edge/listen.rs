@@ -90,7 +90,9 @@ pub(super) async fn answer(
 /// Turns a caller away. The body is an error that MCP clients can show.
 pub(super) fn refusal(refused: Refused) -> Answer {
     let status = match refused {
-        Refused::Host | Refused::Origin | Refused::Forbidden => StatusCode::FORBIDDEN,
+        Refused::Host | Refused::Origin | Refused::Forbidden | Refused::ExecutorToken => {
+            StatusCode::FORBIDDEN
+        }
         Refused::Unauthorized => StatusCode::UNAUTHORIZED,
         Refused::Query => StatusCode::BAD_REQUEST,
     };

@@ -9,7 +9,8 @@ use bowline_core::call::{Contexts, Principal, Role};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    CONTEXTS_MAX, Issued, NAME_BYTES_MAX, TOKENS_MAX, is_principal, is_run, owners_agent, text,
+    CONTEXTS_MAX, Issued, NAME_BYTES_MAX, TOKENS_MAX, TokenKind, is_principal, is_run,
+    owners_agent, text,
 };
 use crate::state::{self, file};
 
@@ -31,6 +32,9 @@ struct Record {
 struct One {
     id: String,
     principal: String,
+    /// Absent for an agent's, as it was before there were kinds.
+    #[serde(default, skip_serializing_if = "TokenKind::is_default")]
+    kind: TokenKind,
     role: Option<String>,
     contexts: Vec<String>,
     created_at_ms: u64,
@@ -87,6 +91,7 @@ fn one(token: &Issued) -> One {
     One {
         id: owned(token.id()),
         principal: owned(&token.principal.name),
+        kind: token.kind,
         role: token.role().map(owned),
         contexts: token.principal.contexts.names().iter().map(owned).collect(),
         created_at_ms: token.created_ms,
@@ -102,6 +107,7 @@ fn issued(one: One) -> Option<Issued> {
     let good = text::is_id(&one.id)
         && one.run.as_deref().is_none_or(is_run)
         && is_of_its_principal(&one)
+        && is_of_its_kind(&one)
         && one.role.as_deref().is_none_or(named)
         && one.contexts.len() <= CONTEXTS_MAX
         && one.contexts.iter().all(|name| named(name));
@@ -120,6 +126,7 @@ fn issued(one: One) -> Option<Issued> {
     };
     Some(Issued {
         principal: Arc::new(principal),
+        kind: one.kind,
         created_ms: one.created_at_ms,
         expires_ms: one.expires_at_ms,
         run: one.run.map(Into::into),
@@ -135,5 +142,13 @@ fn is_of_its_principal(one: &One) -> bool {
         (true, Some(run)) => one.role.is_none() && *one.principal == *owners_agent(run),
         (true, None) => false,
         (false, _) => is_principal(&one.principal),
+    }
+}
+
+/// Whether it says no more than a token of its kind can: an executor has neither role nor run.
+fn is_of_its_kind(one: &One) -> bool {
+    match one.kind {
+        TokenKind::Agent => true,
+        TokenKind::Executor => one.role.is_none() && one.run.is_none() && one.contexts.is_empty(),
     }
 }

@@ -55,6 +55,7 @@ impl World {
 fn wanted(principal: &str) -> Wanted {
     Wanted {
         principal: principal.into(),
+        kind: TokenKind::Agent,
         role: Role::Named("reader".into()),
         contexts: Contexts::new(["night"]),
         life: None,

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
-use bowline::tokens::Wanted;
+use bowline::tokens::{TokenKind, Wanted};
 use bowline::{BindError, Bound, Gateway, Whom};
 use bowline_core::policy::{Pattern, Policy, RoleRules};
 use bowline_host::guard::{Guard, Verdict};
@@ -80,6 +80,7 @@ impl Served {
     fn token(&self) -> String {
         let wanted = Wanted {
             principal: "ann".into(),
+            kind: TokenKind::Agent,
             role: Role::Named("guest".into()),
             run: None,
             contexts: Contexts::default(),

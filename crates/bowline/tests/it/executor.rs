@@ -27,7 +27,7 @@ fn allow(served: &Served) -> [String; 2] {
 fn office() -> (Served, Gateway, Executor) {
     let served = Served::start(&[]);
     let gateway = Gateway::up(&(through("far", &served, "office") + ROLE));
-    let token = gateway.token_for("office", "none");
+    let token = gateway.executor_token("office");
     let [flag, place] = allow(&served);
     let executor = Executor::join(&gateway, ("office", &token), "", &[&flag, &place]);
     (served, gateway, executor)
@@ -92,7 +92,7 @@ fn a_server_whose_executor_is_away_is_told_so_and_comes_by_itself_when_it_joins(
     let words: Vec<_> = line.unwrap_or_default().split_whitespace().collect();
     assert_eq!(words.get(1), Some(&"away"), "{listed}");
 
-    let token = gateway.token_for("office", "none");
+    let token = gateway.executor_token("office");
     let [flag, place] = allow(&served);
     let _executor = Executor::join(&gateway, ("office", &token), "", &[&flag, &place]);
     gateway.wait_for("far", "ready");

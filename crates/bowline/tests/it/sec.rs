@@ -10,6 +10,7 @@ mod egress;
 mod flood;
 mod framing;
 mod hostile;
+mod joining;
 mod json;
 mod limits;
 mod owners_file;

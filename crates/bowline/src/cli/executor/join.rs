@@ -142,5 +142,5 @@ fn refused(join: &JoinGateway, status: Option<u16>, reason: &str) -> Failure {
 
 /// How a token for it is made.
 fn make(name: &str) -> String {
-    format!("on the gateway: bowline token create --principal {name} --role NAME")
+    format!("on the gateway: bowline token create --kind executor --principal {name}")
 }

@@ -49,8 +49,8 @@ pub(crate) struct Servant {
 pub(crate) struct Held {
     pub(crate) name: String,
     pub(crate) value: Option<Text>,
-    /// Where it may be sent; everywhere that may be reached where absent.
-    pub(crate) to: Option<Vec<Rule>>,
+    /// Where it may be sent, and nowhere else.
+    pub(crate) to: Vec<Rule>,
 }
 
 /// Reads `executors`.
@@ -131,22 +131,29 @@ fn secret(reader: &mut Reader, named: &Entry, place: &str) -> Option<Held> {
     let mut held = Held {
         name: named.key.clone(),
         value: None,
-        to: None,
+        to: Vec::new(),
     };
     let place = inside(place, &named.key);
     let entries = reader.table(&named.node, &named.key, &place, &keys::EXECUTOR_SECRET);
     for entry in entries {
         match entry.key.as_str() {
             "value" => held.value = reader.text(entry),
-            "to" => held.to = Some(places(reader, entry)),
+            "to" => held.to = places(reader, entry),
             _ => {}
         }
     }
-    if !entries.iter().any(|entry| entry.key == "value") {
-        let message = format!("secret `{}` has no `value`", named.key);
-        let problem = Problem::new(named.span.clone(), message, "`value` is missing");
-        let help = "for instance value = \"${file:token}\"";
-        reader.problems.push(problem.help(help));
+    for (key, help) in [
+        ("value", "for instance value = \"${file:token}\""),
+        (
+            "to",
+            "name where it may be sent, for instance to = [\"tracker.example:443\"]",
+        ),
+    ] {
+        if !entries.iter().any(|entry| entry.key == key) {
+            let message = format!("secret `{}` has no `{key}`", named.key);
+            let problem = Problem::new(named.span.clone(), message, format!("`{key}` is missing"));
+            reader.problems.push(problem.help(help));
+        }
     }
     Some(held)
 }

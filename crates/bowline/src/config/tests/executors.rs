@@ -93,6 +93,7 @@ value = "${TOKEN}"
 to = ["tracker.example:443"]
 [executor.secrets.any]
 value = "plain"
+to = ["10.1.0.0/16:*"]
 [servers.files]
 command = "files"
 "#;
@@ -105,9 +106,8 @@ command = "files"
     assert_eq!(servant.servers["tracker"], rules(&["[fd00::1]:80"]));
     let tracker = &servant.secrets["tracker"];
     assert_eq!(tracker.value.value().unwrap(), "canary");
-    let to = tracker.to.as_ref().map(Egress::rules);
-    assert_eq!(to, Some(rules(&first[..1]).as_slice()));
-    assert_eq!(servant.secrets["any"].to, None);
+    assert_eq!(tracker.to.rules(), rules(&first[..1]));
+    assert_eq!(servant.secrets["any"].to.rules(), rules(&first[1..]));
     assert!(!format!("{config:?}").contains("canary"));
     assert!(config.warnings.is_empty(), "{:?}", config.warnings);
     let unset = toml(text, &Env::default()).unwrap();
@@ -148,6 +148,10 @@ fn what_cannot_be_said_of_executors_is_refused_with_its_line_and_a_way_out() {
             "did you mean `value`?",
         ),
         ("\n[executor.secrets.a]\n", "secret `a` has no `value`"),
+        (
+            "[executor.secrets.a]\nvalue = \"x\"",
+            "secret `a` has no `to`",
+        ),
         (
             "[servers.a]\nvia = \"office\"",
             "did you mean \"executor:office\"?",

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::{Failure, Noted, Shared, alive, contexts_of, nearest, outbox, read_body};
 use crate::edge::Edge;
 use crate::tokens::{
-    CreateError, Issued, LIFE_MAX, NAME_BYTES_MAX, Tokens, Wanted, is_principal, is_run,
+    CreateError, Issued, LIFE_MAX, NAME_BYTES_MAX, TokenKind, Tokens, Wanted, is_principal, is_run,
     owners_agent,
 };
 
@@ -25,6 +25,9 @@ use crate::tokens::{
 struct Asked {
     /// Whom it is for; the owner's agent, where it is for a run and nothing is said.
     principal: Option<String>,
+    /// What its holder is; an agent where nothing is said.
+    #[serde(default)]
+    kind: TokenKind,
     role: Option<String>,
     expires_s: Option<u64>,
     #[serde(default)]
@@ -167,11 +170,17 @@ fn wanted(policy: &Policy, asked: Asked) -> Result<Wanted, Failure> {
                        letter or a digit";
         return Err(refused("invalid_run", message));
     }
+    if let Err(message) = fits_its_kind(&asked) {
+        return Err(refused("invalid_kind", message));
+    }
     let (principal, role) = match (&asked.principal, &asked.run, &asked.role) {
         (None, Some(run), None) => (owners_agent(run), Role::OwnersAgent),
         (Some(name), _, role) if is_principal(name) => (
             name.as_str().into(),
-            role_of(policy, name, role.as_deref())?,
+            match asked.kind {
+                TokenKind::Agent => role_of(policy, name, role.as_deref())?,
+                TokenKind::Executor => Role::None,
+            },
         ),
         (Some(_), _, _) | (None, _, _) => {
             let message = "a principal is named by 1 to 64 of a-z, 0-9, `.`, `_` and `-`, \
@@ -189,11 +198,25 @@ fn wanted(policy: &Policy, asked: Asked) -> Result<Wanted, Failure> {
     };
     Ok(Wanted {
         principal,
+        kind: asked.kind,
         role,
         contexts: Contexts::new(contexts_of(policy, asked.contexts)?),
         life,
         run: asked.run.map(Into::into),
     })
+}
+
+/// Whether no more is asked for than a token of that kind can say.
+fn fits_its_kind(asked: &Asked) -> Result<(), &'static str> {
+    match asked.kind {
+        TokenKind::Agent => Ok(()),
+        TokenKind::Executor => {
+            let plain = asked.role.is_none() && asked.run.is_none() && asked.contexts.is_empty();
+            plain.then_some(()).ok_or(
+                "an executor calls no tools: its token has neither a role nor contexts nor a run",
+            )
+        }
+    }
 }
 
 /// Returns the role a token is made with; none where the policy gives the principal one, or lets
@@ -253,6 +276,7 @@ fn shown(token: &Issued, now_ms: u64) -> Value {
     json!({
         "id": token.id(),
         "principal": token.principal.name,
+        "kind": token.kind,
         "role": token.role(),
         "acts_for_owner": token.principal.role == Role::OwnersAgent,
         "run": token.run,

@@ -15,6 +15,7 @@ use crate::config::PeerConfig;
 use crate::edge::Edge;
 use crate::edge::arrival::Arrival;
 use crate::edge::door::Proven;
+use crate::tokens::TokenKind;
 
 /// What is said to one whose rights are others now.
 const CHANGED: &str = "what this peer may do has changed; connect again";
@@ -72,7 +73,8 @@ impl Porter for Entrance {
         let proven = self.prove(hello).ok_or_else(unproven)?;
         let standing = Standing::of(&self.arrival.edge, &proven.principal);
         let same_role = hello.role.is_none() || hello.role == standing.role;
-        let mailbox = mailbox(&proven.principal, &hello.session_id).filter(|_| same_role);
+        let is_peer = same_role && proven.kind() == TokenKind::Agent;
+        let mailbox = mailbox(&proven.principal, &hello.session_id).filter(|_| is_peer);
         let Some(mailbox) = mailbox else {
             let refusal = not_allowed();
             self.note(&proven.principal, "broker.hello", &refusal);

@@ -27,8 +27,8 @@ fn join(gateway: &Gateway, name: &str, token: &str) -> (Option<i32>, Value) {
 #[test]
 fn a_principal_is_the_executor_of_its_own_name_or_of_one_that_the_config_gives_it() {
     let gateway = Gateway::up(&format!("{ROLE}{LAB}"));
-    let lab = gateway.token_for("lab", "none");
-    let other = gateway.token_for("other", "none");
+    let lab = gateway.executor_token("lab");
+    let other = gateway.executor_token("other");
     let owner = gateway.token.clone();
     for (name, token) in [
         ("lab", &lab),
@@ -131,7 +131,7 @@ fn only_a_whole_handshake_with_a_credential_in_its_header_comes_in() {
 fn a_revoked_token_cuts_its_executor_off_and_a_new_one_in_its_file_brings_it_back() {
     let served = Served::start(&[]);
     let gateway = Gateway::up(&(through("far", &served, "office") + ROLE));
-    let wanted = json!({"principal": "office", "role": "none"});
+    let wanted = json!({"principal": "office", "kind": "executor"});
     let (id, token) = gateway.token_of(&wanted);
     let [flag, place] = allow(&served);
     let executor = Executor::join(&gateway, ("office", &token), "", &[&flag, &place]);
@@ -140,7 +140,7 @@ fn a_revoked_token_cuts_its_executor_off_and_a_new_one_in_its_file_brings_it_bac
     assert!(revoked.status.success(), "{revoked:?}");
     gateway.until_executor("office", false);
     let lost = gateway.executor("office");
-    let next = gateway.token_for("office", "none");
+    let next = gateway.executor_token("office");
     write_private(&executor.token_file(), &next);
     gateway.until_executor("office", true);
     assert!(lost["lost"].is_string(), "{lost}");
@@ -154,7 +154,7 @@ fn a_revoked_token_cuts_its_executor_off_and_a_new_one_in_its_file_brings_it_bac
 #[test]
 fn an_executor_whose_name_is_taken_from_its_principal_is_cut_off_and_others_stay() {
     let gateway = Gateway::up(&format!("{ROLE}{LAB}"));
-    let lab = gateway.token_for("lab", "none");
+    let lab = gateway.executor_token("lab");
     let _attic = Executor::join(&gateway, ("attic", &lab), "", &[]);
     let _one = Executor::join(&gateway, ("lab-1", &lab), "", &[]);
     gateway.reconfigure(&format!("{ROLE}{}", LAB.replace("attic", "cellar")));
@@ -168,7 +168,7 @@ fn an_executor_whose_name_is_taken_from_its_principal_is_cut_off_and_others_stay
 fn of_two_executors_with_one_name_the_newer_serves_and_the_older_ends() {
     let (served, gateway, mut first) = office();
     gateway.wait_for("far", "ready");
-    let token = gateway.token_for("office", "none");
+    let token = gateway.executor_token("office");
     let [flag, place] = allow(&served);
     let _second = Executor::join(&gateway, ("office", &token), "", &[&flag, &place]);
     assert_eq!(first.wait().code(), Some(1));

@@ -11,7 +11,7 @@ use crate::harness::served::Served;
 /// A gateway with these servers, and its executor `office` with a config and arguments.
 fn joined(servers: &str, config: &str, args: &[&str]) -> (Gateway, Executor) {
     let gateway = Gateway::up(&format!("{servers}{ROLE}"));
-    let token = gateway.token_for("office", "none");
+    let token = gateway.executor_token("office");
     let executor = Executor::join(&gateway, ("office", &token), config, args);
     (gateway, executor)
 }

@@ -12,7 +12,7 @@ const GATEWAY: &str = "[servers.files]\nvia = \"executor:office\"\nserver = \"to
 
 fn joined() -> (Gateway, Executor) {
     let gateway = Gateway::up(&format!("{GATEWAY}{ROLE}"));
-    let token = gateway.token_for("office", "none");
+    let token = gateway.executor_token("office");
     let config = fixture("tools", &[]);
     let executor = Executor::join(&gateway, ("office", &token), &config, &[]);
     (gateway, executor)

@@ -164,6 +164,12 @@ pub(crate) fn fails(token: Option<&str>, args: &[&str]) -> (Option<i32>, Value) 
 }
 
 impl Gateway {
+    /// Makes a token with which a principal joins as an executor, and returns its text.
+    pub(crate) fn executor_token(&self, principal: &str) -> String {
+        let wanted = json!({"principal": principal, "kind": "executor"});
+        self.token_of(&wanted).1
+    }
+
     /// Returns what the gateway says of an executor.
     pub(crate) fn executor(&self, name: &str) -> Value {
         let listed = self.api("/api/v1/executors");
