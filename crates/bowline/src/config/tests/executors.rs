@@ -1,6 +1,6 @@
 //! What a file says of executors, at the gateway and at the executor itself.
 
-use bowline_core::egress::{Egress, Rule};
+use bowline_core::egress::Rule;
 use bowline_wire::executor::Fill;
 
 use super::*;
@@ -149,7 +149,7 @@ fn what_cannot_be_said_of_executors_is_refused_with_its_line_and_a_way_out() {
         ),
         ("\n[executor.secrets.a]\n", "secret `a` has no `value`"),
         (
-            "[executor.secrets.a]\nvalue = \"x\"",
+            "\n[executor.secrets.a]\nvalue = \"x\"",
             "secret `a` has no `to`",
         ),
         (
