@@ -27,6 +27,7 @@ mod status;
 mod stdio;
 mod table;
 mod token;
+mod trust;
 mod up;
 mod visit;
 mod worker;
@@ -42,7 +43,7 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 
-pub use self::args::{Cli, Command, Global, Passed, Up};
+pub use self::args::{Cli, Command, Global, Passed, Trust, Up};
 pub use self::failure::{Exit, Failure};
 pub use self::out::{Format, Out};
 use crate::config::Env;
@@ -128,6 +129,7 @@ pub fn finish(outcome: Result<Exit, Failure>, out: &mut Out) -> ExitCode {
 pub fn run(command: &Command, context: &mut Context) -> Result<Exit, Failure> {
     match command {
         Command::Up(up) => up::run(up, context),
+        Command::Trust(asked) => trust::run(asked, context),
         Command::Run(asked) => run::run(asked, context),
         Command::Connect(asked) => connect::run(asked, context),
         Command::RunEnd { parent, token } => run::end(*parent, token, context),

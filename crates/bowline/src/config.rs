@@ -43,6 +43,7 @@ use crate::clients::Client;
 use crate::reload::digest;
 use crate::secrets::follow::Watched;
 use crate::secrets::{SecretsConfig, Sources, Vault};
+use crate::trust::TrustStore;
 
 pub use self::broker::{BrokerConfig, PeerConfig};
 pub use self::clients::{ClientConfig, Direct};
@@ -50,6 +51,7 @@ pub use self::env::Env;
 pub use self::error::Error;
 pub use self::executor::{ExecutorConfig, HeldSecret, Protocol, ServantConfig};
 pub(crate) use self::expand::read_secret_file;
+pub(crate) use self::find::FILE_NAME;
 pub use self::find::find;
 pub use self::frame::{Place, Problem, place};
 pub use self::limits::ConnectionLimits;
@@ -129,6 +131,9 @@ pub struct Config {
     pub path: Option<PathBuf>,
     /// Tells its text from others.
     pub digest: u64,
+    /// Set where the file is read only because its directory is trusted: another text of it must
+    /// be trusted as well.
+    pub trust: Option<TrustStore>,
     /// Addresses to serve on instead, where the command line names some.
     pub listen_instead: Vec<SocketAddr>,
 }
@@ -157,6 +162,7 @@ impl Default for Config {
             warnings: Vec::new(),
             path: None,
             digest: 0,
+            trust: None,
             listen_instead: Vec::new(),
         }
     }

@@ -18,6 +18,7 @@ pub mod state;
 pub mod telemetry;
 pub mod tokens;
 mod trial;
+pub mod trust;
 pub mod worker;
 
 pub use assemble::Gateway;

@@ -5,7 +5,7 @@ mod watch;
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use bowline_core::sync::lock;
@@ -27,6 +27,7 @@ use crate::config::{
 use crate::edge::Edge;
 use crate::secrets::Vault;
 use crate::telemetry::Secrets;
+use crate::trust::{Trust, TrustStore};
 
 /// Outcomes that one who listens may be behind.
 const OUTCOMES_MAX: usize = 64;
@@ -50,6 +51,8 @@ pub struct Reloader {
 /// Where a configuration comes from.
 struct Source {
     path: PathBuf,
+    /// Set where the file counts only because its directory is trusted.
+    trust: Option<TrustStore>,
     env: Env,
     vault: Arc<Vault>,
     translate: Box<Translate>,
@@ -170,6 +173,7 @@ impl Reloader {
         let source = config.path.as_ref().map(|path| {
             Arc::new(Source {
                 path: path.clone(),
+                trust: config.trust.clone(),
                 env: env.clone(),
                 vault: Arc::clone(config.sources.vault()),
                 translate,
@@ -353,6 +357,9 @@ impl Source {
                 Ok(text) => text,
                 Err(error) => return (None, Err(Refusal::of(&error))),
             };
+            if let Err(refusal) = this.check_trust(&text) {
+                return (Some(digest(&text)), Err(refusal));
+            }
             let config = config::parse_with(&text, &this.path, &this.env, &this.vault);
             let specs = config
                 .map(|config| {
@@ -364,6 +371,18 @@ impl Source {
         });
         read.await
             .unwrap_or_else(|error| (None, Err(Refusal::cut_short(&error))))
+    }
+
+    /// Refuses a text that nobody has trusted, where the file counts by trust alone.
+    fn check_trust(&self, text: &str) -> Result<(), Refusal> {
+        let (Some(store), Some(directory)) = (&self.trust, self.path.parent()) else {
+            return Ok(());
+        };
+        match store.check(directory, text) {
+            Ok(Trust::Trusted) => Ok(()),
+            Ok(Trust::Changed | Trust::Unknown) => Err(Refusal::untrusted(directory)),
+            Err(error) => Err(Refusal::plain(&bowline_core::error::whole(&error))),
+        }
     }
 }
 
@@ -378,12 +397,23 @@ impl Refusal {
     }
 
     fn cut_short(error: &tokio::task::JoinError) -> Self {
-        let message = format!("the config file was not read to its end: {error}");
+        Self::plain(&format!("the config file was not read to its end: {error}"))
+    }
+
+    fn untrusted(directory: &Path) -> Self {
+        let directory = directory.display();
+        Self::plain(&format!(
+            "the config file changed since its directory was trusted; look at it, then run: \
+             bowline trust {directory} && bowline reload"
+        ))
+    }
+
+    fn plain(message: &str) -> Self {
         Self {
             report: format!("error[config]: {message}"),
             problems: json!([]),
-            summary: message.as_str().into(),
-            message,
+            summary: message.into(),
+            message: message.to_owned(),
         }
     }
 }

@@ -149,7 +149,7 @@ fn is_attack(name: &str) -> bool {
         .strip_prefix("sec_")
         .and_then(|rest| rest.split_once('_'));
     digits
-        .is_some_and(|(number, _)| number.len() == 2 && number.chars().all(|c| c.is_ascii_digit()))
+        .is_some_and(|(number, _)| number.len() >= 2 && number.chars().all(|c| c.is_ascii_digit()))
 }
 
 #[cfg(test)]

@@ -40,6 +40,7 @@ Watch
   audit     who called what, and whether the trail of it is whole
 Fix
   check     validate the config file
+  trust     let `up` read the bowline.toml of a directory, as it is now
   start     start a server
   stop      stop a server
   restart   stop and start a server
@@ -158,6 +159,8 @@ pub enum Command {
     },
     /// Validate the config file
     Check,
+    /// Let `up` read the bowline.toml of a directory when it is started there
+    Trust(Trust),
     /// Start a server
     Start {
         /// Its name
@@ -258,6 +261,23 @@ pub struct Up {
     /// Let any local process call tools without a token (loopback only)
     #[arg(long)]
     pub insecure_no_auth: bool,
+    /// Started by a client and not by a person: the current directory says nothing
+    #[arg(long, hide = true)]
+    pub for_client: bool,
+}
+
+/// Options of `trust`.
+#[derive(Args, Clone, Debug)]
+pub struct Trust {
+    /// Directory with a bowline.toml [default: the current one]
+    #[arg(value_name = "DIR", conflicts_with = "ls")]
+    pub directory: Option<PathBuf>,
+    /// List trusted directories
+    #[arg(long, conflicts_with = "revoke")]
+    pub ls: bool,
+    /// Trust the directory no longer
+    #[arg(long)]
+    pub revoke: bool,
 }
 
 /// Arguments that another part of the program reads.

@@ -8,19 +8,21 @@ use serde_json::json;
 
 use super::failure::{Exit, Failure};
 use super::table::{count, duration, table};
-use super::{Context, clean};
+use super::{Context, clean, trust};
 use crate::config::{self, Config, Warning};
 use crate::secrets::Vault;
 use crate::state;
 
 pub(super) fn run(context: &mut Context) -> Result<Exit, Failure> {
     let directory = state::locate(context.global.state.as_deref(), &context.env);
-    let vault = match directory {
-        Ok(directory) => Vault::of(&directory, &context.env),
-        // Then no secret is set.
-        Err(_) => Vault::empty(&context.env),
+    let config = match directory {
+        Ok(directory) => {
+            let vault = Vault::of(&directory, &context.env);
+            trust::load(context, &directory, &vault)?
+        }
+        // Then no secret is set and nothing is trusted.
+        Err(_) => config::load(context.config(), &context.env)?,
     };
-    let config = config::load_with(context.config(), &context.env, &vault)?;
     let path = config
         .path
         .as_ref()

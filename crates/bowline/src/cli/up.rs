@@ -11,7 +11,7 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::Interval;
 
-use super::{Context, Exit, Failure, Out, Up};
+use super::{Context, Exit, Failure, Out, Up, trust};
 use crate::assemble::{AssembleError, Gateway, fix_of_journal};
 use crate::audit;
 use crate::cli::Format;
@@ -41,7 +41,11 @@ async fn serve(up: &Up, context: &mut Context) -> Result<(), Failure> {
         demo()?
     } else {
         let vault = Vault::of(&directory, &context.env);
-        config::load_with(context.config(), &context.env, &vault)?
+        if up.for_client {
+            config::load_with(context.config(), &context.env, &vault)?
+        } else {
+            trust::load(context, &directory, &vault)?
+        }
     };
     for warning in &config.warnings {
         context.out.warning(&warning.message);

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use super::{Env, Error};
 
 /// The name looked for in every place.
-const FILE_NAME: &str = "bowline.toml";
+pub(crate) const FILE_NAME: &str = "bowline.toml";
 
-/// `explicit`, else `$BOWLINE_CONFIG`, else the first of the usual places that has a file.
+/// `explicit`, else `$BOWLINE_CONFIG`, else the file of the user. Never the one of the current
+/// directory: a repository may bring that, and programs are started by what it says.
 pub fn find(explicit: Option<&Path>, env: &Env) -> Result<PathBuf, Error> {
     if let Some(path) = explicit {
         return Ok(path.to_owned());
@@ -19,11 +20,8 @@ pub fn find(explicit: Option<&Path>, env: &Env) -> Result<PathBuf, Error> {
 }
 
 fn places(env: &Env) -> Vec<PathBuf> {
-    let here = PathBuf::from(format!("./{FILE_NAME}"));
-    let home = env
-        .directory("XDG_CONFIG_HOME", ".config")
-        .map(|path| path.join(FILE_NAME));
-    std::iter::once(here).chain(home).collect()
+    let home = env.directory("XDG_CONFIG_HOME", ".config");
+    home.map(|path| path.join(FILE_NAME)).into_iter().collect()
 }
 
 fn first(places: Vec<PathBuf>) -> Result<PathBuf, Error> {
@@ -50,11 +48,10 @@ mod tests {
     #[test]
     fn the_usual_places_are_asked_in_order() {
         let env = Env::of([("XDG_CONFIG_HOME", "/xdg"), ("HOME", "/home/a")]);
-        let expected = ["./bowline.toml", "/xdg/bowline/bowline.toml"].map(PathBuf::from);
-        assert_eq!(places(&env), expected);
+        assert_eq!(places(&env), [PathBuf::from("/xdg/bowline/bowline.toml")]);
         let home = Env::of([("HOME", "/home/a")]);
         assert_eq!(
-            places(&home)[1],
+            places(&home)[0],
             Path::new("/home/a/.config/bowline/bowline.toml")
         );
 

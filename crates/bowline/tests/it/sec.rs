@@ -19,6 +19,7 @@ mod roads;
 mod rules;
 mod secrecy;
 mod sessions;
+mod trust;
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};

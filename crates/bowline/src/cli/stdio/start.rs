@@ -35,7 +35,7 @@ impl Starter {
     pub(in crate::cli) fn new(context: &Context) -> Result<Self, Failure> {
         let program = std::env::current_exe()
             .map_err(|error| Failure::unexpected(format!("cannot find this binary: {error}")))?;
-        let mut args: Vec<OsString> = vec!["up".into()];
+        let mut args: Vec<OsString> = vec!["up".into(), "--for-client".into()];
         let paths = [
             ("--config", &context.global.config),
             ("--state", &context.global.state),
