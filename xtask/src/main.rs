@@ -14,6 +14,7 @@ mod codex;
 mod cuts;
 mod examples;
 mod fleet;
+mod floods;
 mod ordeal;
 mod peers;
 mod process;
@@ -57,6 +58,8 @@ usage: cargo xtask COMMAND
            [--binary PATH] [--keep]
   cuts     calls through an executor while the connection with it is cut [--cuts N] [--seed S]
            [--short] [--binary PATH]
+  floods   one low principal, or nobody, floods the gateway while its owner works [--seconds N]
+           [--only NAME,..] [--short] [--binary PATH] [--json]
   apart    both SDKs call servers that only an executor reaches: it and they are in one network
            namespace, the gateway and the clients in another, with nothing between (root)
   soak     sim, ordeal, writes, fleet, cuts, chaos, and the long forms of tests; three
@@ -92,6 +95,7 @@ fn run(command: &str, rest: &[String]) -> Result<ExitCode> {
         "writes" => writes::run(&root, rest),
         "fleet" => fleet::run(&root, rest),
         "cuts" => cuts::run(&root, rest),
+        "floods" => floods::run(&root, rest),
         "apart" => apart::run(&root, rest),
         "soak" => no_options(rest).and_then(|()| soak::run(&root)),
         "bench" => bench::run(&root, rest),

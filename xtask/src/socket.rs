@@ -118,6 +118,11 @@ impl Socket {
         self.send(TEXT, frame.to_string().as_bytes())
     }
 
+    /// Sends one frame that is written already.
+    pub(crate) fn say_text(&mut self, frame: &str) -> Result<()> {
+        self.send(TEXT, frame.as_bytes())
+    }
+
     /// Waits for the next message at most so long; answers pings meanwhile.
     pub(crate) fn hear(&mut self, patience: Duration) -> Result<Came> {
         // No timeout at all would be zero.
