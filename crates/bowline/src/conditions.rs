@@ -1,8 +1,12 @@
 //! Conditions on the arguments of calls, written in CEL. Nobody else here knows the language.
 //!
-//! A condition is written by the owner of the gateway, and its arguments by whoever calls: so what
-//! it costs is bounded by what it may look at, and whatever cannot be decided refuses the call.
+//! A condition is written by the owner of the gateway, and its arguments by whoever calls: so its
+//! patterns are compiled when it is read, the cost of an evaluation is estimated before it begins,
+//! and whatever cannot be decided refuses the call.
 
+mod check;
+mod cost;
+mod patterns;
 #[cfg(test)]
 mod tests;
 
@@ -10,14 +14,14 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use bowline_core::policy::{Condition, Facts, Undecided};
+use bowline_core::policy::{Condition, Effort, Facts, Undecided};
 use bowline_wire::scan;
-use cel::common::ast::{EntryExpr, Expr};
 use cel::objects::Key;
-use cel::{Context, Env, ExecutionError, IdedExpr, Program, Value};
+use cel::{Context, Env, ExecutionError, Program, Value};
 use thiserror::Error;
 
-use crate::config::suggest::nearest;
+use self::check::Check;
+use self::patterns::Patterns;
 
 /// The longest condition.
 pub const CONDITION_BYTES_MAX: usize = 1_024;
@@ -28,9 +32,14 @@ pub const ARGUMENTS_BYTES_MAX: usize = 64 * 1024;
 /// How deep `all`, `exists`, `map` and `filter` may stand in each other.
 pub const LOOPS_MAX: u32 = 2;
 
-/// Steps that the loops of a condition may take, at most: all values of the arguments, as often as
-/// loops stand in each other.
-pub const STEPS_MAX: u64 = 1_000_000;
+/// Units of work that an evaluation may take, by its estimate: one unit is about 0.1 us.
+pub const COST_MAX: u64 = 16_000_000;
+
+/// Units of work that an evaluation may take on the serving thread.
+pub const QUICK_COST_MAX: u64 = 5_000;
+
+/// Arguments longer than this are not even parsed on the serving thread.
+pub const QUICK_ARGUMENTS_BYTES_MAX: usize = 4 * 1024;
 
 /// The names a condition may use.
 const VARIABLES: [&str; 5] = ["args", "principal", "role", "server", "tool"];
@@ -97,6 +106,20 @@ pub enum Fault {
     /// Its loops stand too deep in each other.
     #[error("more than {LOOPS_MAX} loops stand in each other")]
     TooManyLoops,
+    /// A pattern of `matches` is not written out.
+    #[error("the pattern of `matches` must be written out as a text, such as '^[a-z]+$'")]
+    PatternNotLiteral,
+    /// A pattern of `matches` does not follow the syntax of patterns.
+    #[error("`{pattern}` is no pattern: {reason}")]
+    BadPattern {
+        /// As it was written.
+        pattern: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A pattern of `matches` is too large once it is compiled.
+    #[error("the pattern `{0}` takes more than 10 MiB when it is compiled")]
+    LargePattern(String),
 }
 
 fn variables() -> String {
@@ -127,8 +150,8 @@ impl fmt::Debug for Language {
 pub struct Cel {
     text: Arc<str>,
     program: Program,
-    /// How deep its loops stand in each other.
-    loops: u32,
+    /// Its patterns, compiled.
+    patterns: Arc<Patterns>,
     language: Language,
 }
 
@@ -163,18 +186,13 @@ impl Language {
             let first = errors.errors.first();
             Fault::Syntax(first.map_or_else(|| errors.to_string(), |error| error.msg.clone()))
         })?;
-        let mut look = Look::default();
-        look.at(program.expression(), 0);
-        if let Some(fault) = look.unknown {
-            return Err(fault);
-        }
-        if look.loops > LOOPS_MAX {
-            return Err(Fault::TooManyLoops);
-        }
+        let mut check = Check::default();
+        check.visit(program.expression(), 0);
+        let patterns = check.finish()?;
         Ok(Cel {
             text: text.into(),
             program,
-            loops: look.loops,
+            patterns: Arc::new(patterns),
             language: self.clone(),
         })
     }
@@ -185,9 +203,10 @@ impl Condition for Cel {
         &self.text
     }
 
-    fn holds(&self, facts: &Facts<'_>) -> Result<bool, Undecided> {
-        let args = self.arguments(facts.arguments)?;
+    fn holds(&self, facts: &Facts<'_>, effort: Effort) -> Result<bool, Undecided> {
+        let args = self.arguments(facts.arguments, effort)?;
         let mut context = Context::with_env(Arc::clone(&self.language.0));
+        self.patterns.register(&mut context);
         context.add_variable_from_value("args", args);
         for (name, value) in [
             ("principal", facts.principal),
@@ -206,31 +225,38 @@ impl Condition for Cel {
 }
 
 impl Cel {
-    fn arguments(&self, json: &[u8]) -> Result<Value, Undecided> {
+    /// Reads the arguments and makes sure that the evaluation on them takes no more than it may.
+    fn arguments(&self, json: &[u8], effort: Effort) -> Result<Value, Undecided> {
         if json.len() > ARGUMENTS_BYTES_MAX {
             let why = format!("the arguments are longer than {ARGUMENTS_BYTES_MAX} bytes");
-            return Err(Undecided(why));
+            return Err(Undecided::Because(why));
+        }
+        if effort == Effort::Quick && json.len() > QUICK_ARGUMENTS_BYTES_MAX {
+            return Err(Undecided::TakesLong);
         }
         // Of a member that comes twice the server might read the other one.
         let whole = scan::check(json, scan::Keys::Unique).ok();
         let parsed = whole.and_then(|()| serde_json::from_slice(json).ok());
-        let Some(serde_json::Value::Object(object)) = parsed else {
+        let Some(args @ serde_json::Value::Object(_)) = parsed else {
             return Err(undecided("the arguments cannot be read"));
         };
-        let mut count = 0;
-        let args = map(object, &mut count);
-        let steps = count.checked_pow(self.loops);
-        if steps.is_none_or(|steps| steps > STEPS_MAX) {
-            return Err(undecided("the arguments hold too many values"));
+        let cost = cost::estimate(self.program.expression(), &args, &self.patterns);
+        if cost > COST_MAX {
+            return Err(Undecided::TooCostly {
+                cost,
+                cost_max: COST_MAX,
+            });
         }
-        Ok(args)
+        if effort == Effort::Quick && cost > QUICK_COST_MAX {
+            return Err(Undecided::TakesLong);
+        }
+        Ok(value(args))
     }
 }
 
-/// Turns JSON into what the language knows, and counts the values. A whole number is signed where
-/// it fits, so that it can be reckoned with the numbers of the condition.
-fn value(json: serde_json::Value, count: &mut u64) -> Value {
-    *count += 1;
+/// Turns JSON into what the language knows. A whole number is signed where it fits, so that it can
+/// be reckoned with the numbers of the condition.
+fn value(json: serde_json::Value) -> Value {
     match json {
         serde_json::Value::Null => Value::Null,
         serde_json::Value::Bool(yes) => Value::Bool(yes),
@@ -241,23 +267,20 @@ fn value(json: serde_json::Value, count: &mut u64) -> Value {
         },
         serde_json::Value::String(text) => Value::String(Arc::new(text)),
         serde_json::Value::Array(items) => {
-            let items = items.into_iter().map(|item| value(item, count));
-            Value::List(Arc::new(items.collect()))
+            Value::List(Arc::new(items.into_iter().map(value).collect()))
         }
-        serde_json::Value::Object(object) => map(object, count),
+        serde_json::Value::Object(object) => {
+            let members = object.into_iter();
+            let members: HashMap<Key, Value> = members
+                .map(|(key, member)| (Key::from(key), value(member)))
+                .collect();
+            Value::from(members)
+        }
     }
 }
 
-fn map(object: serde_json::Map<String, serde_json::Value>, count: &mut u64) -> Value {
-    let members = object.into_iter();
-    let members: HashMap<Key, Value> = members
-        .map(|(key, member)| (Key::from(key), value(member, count)))
-        .collect();
-    Value::from(members)
-}
-
 fn undecided(why: &str) -> Undecided {
-    Undecided(why.to_owned())
+    Undecided::Because(why.to_owned())
 }
 
 /// Says why, without what the arguments hold.
@@ -277,88 +300,4 @@ fn reason(error: &ExecutionError) -> Undecided {
         _ => "it fails on these arguments",
     };
     undecided(why)
-}
-
-/// What there is to know of a condition before it is asked.
-#[derive(Debug, Default)]
-struct Look {
-    /// The variables of the loops that are open.
-    bound: Vec<String>,
-    /// The first name that nobody gives a meaning.
-    unknown: Option<Fault>,
-    /// How deep loops stand in each other.
-    loops: u32,
-}
-
-impl Look {
-    fn at(&mut self, node: &IdedExpr, loops: u32) {
-        self.loops = self.loops.max(loops);
-        match &node.expr {
-            Expr::Unspecified | Expr::Literal(_) => {}
-            Expr::Ident(name) => self.name(name),
-            Expr::Call(call) => {
-                self.function(&call.func_name);
-                for part in call.target.as_deref().into_iter().chain(&call.args) {
-                    self.at(part, loops);
-                }
-            }
-            Expr::Comprehension(all) => {
-                self.at(&all.iter_range, loops);
-                self.at(&all.accu_init, loops);
-                let outside = self.bound.len();
-                self.bound.push(all.iter_var.clone());
-                self.bound.extend(all.iter_var2.clone());
-                self.bound.push(all.accu_var.clone());
-                for inner in [&all.loop_cond, &all.loop_step, &all.result] {
-                    self.at(inner, loops + 1);
-                }
-                self.bound.truncate(outside);
-            }
-            Expr::List(list) => {
-                for element in &list.elements {
-                    self.at(element, loops);
-                }
-            }
-            Expr::Map(map) => map
-                .entries
-                .iter()
-                .for_each(|entry| self.entry(&entry.expr, loops)),
-            Expr::Select(select) => self.at(&select.operand, loops),
-            Expr::Struct(fields) => {
-                let entries = fields.entries.iter();
-                entries.for_each(|entry| self.entry(&entry.expr, loops));
-            }
-        }
-    }
-
-    fn entry(&mut self, entry: &EntryExpr, loops: u32) {
-        match entry {
-            EntryExpr::StructField(field) => self.at(&field.value, loops),
-            EntryExpr::MapEntry(pair) => {
-                self.at(&pair.key, loops);
-                self.at(&pair.value, loops);
-            }
-        }
-    }
-
-    fn name(&mut self, name: &str) {
-        let given = VARIABLES.contains(&name) || TYPES.contains(&name);
-        if !given && !self.bound.iter().any(|bound| bound == name) {
-            let near = nearest(name, VARIABLES).map(str::to_owned);
-            let name = name.to_owned();
-            self.unknown
-                .get_or_insert(Fault::UnknownName { name, near });
-        }
-    }
-
-    /// Operators are functions whose names hold signs.
-    fn function(&mut self, name: &str) {
-        let is_operator = !name.bytes().all(|byte| byte.is_ascii_alphanumeric());
-        if !is_operator && !FUNCTIONS.contains(&name) {
-            let near = nearest(name, FUNCTIONS).map(str::to_owned);
-            let name = name.to_owned();
-            self.unknown
-                .get_or_insert(Fault::UnknownFunction { name, near });
-        }
-    }
 }

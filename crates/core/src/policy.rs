@@ -18,7 +18,7 @@ use crate::budget::Allowance;
 use crate::call::{Kind, Principal, Role, Scope};
 
 pub use allowlist::RoleAllowlist;
-pub use condition::{Condition, Facts, Undecided, When};
+pub use condition::{Condition, Effort, Facts, Undecided, When};
 pub use enabled::Enabled;
 pub use exposure::{AUTO_TOOLS_MAX, Expose, Exposure};
 pub use pattern::{PATTERN_BYTES_MAX, Pattern, PatternError, WILDCARDS_MAX};
@@ -167,19 +167,21 @@ impl Policy {
         scope: &'p Scope,
         thing: Thing<'_>,
     ) -> Ruling<'p> {
-        self.decide_with(principal, scope, thing, || thing.arguments)
+        self.decide_with(principal, scope, thing, Effort::Full, || thing.arguments)
     }
 
-    /// The same, with arguments that are looked up only where a condition is about them.
+    /// The same, with arguments that are looked up only where a condition is about them, and with
+    /// a bound on the work that conditions take.
     #[must_use]
     pub fn decide_with<'p, 'a>(
         &'p self,
         principal: &'p Principal,
         scope: &'p Scope,
         thing: Thing<'_>,
+        effort: Effort,
         arguments: impl FnOnce() -> Option<&'a [u8]>,
     ) -> Ruling<'p> {
-        let ruling = self.ruling(principal, scope, thing, arguments);
+        let ruling = self.ruling(principal, scope, thing, effort, arguments);
         if thing.kind != Kind::Resource || !ruling.allows() || self.sees_all(principal, scope) {
             return ruling;
         }
@@ -192,7 +194,7 @@ impl Policy {
                     name: &plain,
                     ..thing
                 };
-                let plain = self.ruling(principal, scope, thing, || None);
+                let plain = self.ruling(principal, scope, thing, effort, || None);
                 if plain.allows() { ruling } else { plain }
             }
         }
@@ -203,6 +205,7 @@ impl Policy {
         principal: &'p Principal,
         scope: &'p Scope,
         thing: Thing<'_>,
+        effort: Effort,
         arguments: impl FnOnce() -> Option<&'a [u8]>,
     ) -> Ruling<'p> {
         if let Some(narrowed) = self.narrowed(principal, scope, thing) {
@@ -222,7 +225,7 @@ impl Policy {
             Filtered::Denied(pattern) => Ruling::Denied { role, pattern },
             Filtered::NotListed => Ruling::NotListed { role },
             Filtered::Allowed(pattern) => granted
-                .unmet(principal, role, thing, arguments)
+                .unmet((principal, role), thing, effort, arguments)
                 .unwrap_or(Ruling::Allowed { role, pattern }),
         }
     }
@@ -413,9 +416,9 @@ impl Granted {
     /// Returns the first condition that does not hold.
     fn unmet<'p, 'a>(
         &'p self,
-        principal: &Principal,
-        role: &'p Arc<str>,
+        (principal, role): (&Principal, &'p Arc<str>),
         thing: Thing<'_>,
+        effort: Effort,
         arguments: impl FnOnce() -> Option<&'a [u8]>,
     ) -> Option<Ruling<'p>> {
         let about = |when: &&When| {
@@ -432,7 +435,7 @@ impl Granted {
             name: thing.name,
             arguments,
         };
-        due.find_map(|when| match when.condition.holds(&facts) {
+        due.find_map(|when| match when.condition.holds(&facts, effort) {
             Ok(true) => None,
             Ok(false) => Some(Ruling::Unmet { role, when }),
             Err(why) => Some(Ruling::Undecided { role, when, why }),

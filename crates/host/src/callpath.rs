@@ -35,6 +35,7 @@ use crate::callpath::seat::SeatTable;
 use crate::catalog::CatalogStore;
 use crate::decide::Decider;
 use crate::memory::Memory;
+use crate::offload::Offload;
 use crate::outbox::{self, Outbox};
 use crate::ports::{Clock, Moment};
 use crate::spec::{Reach, Side};
@@ -64,6 +65,7 @@ pub struct CallPath {
     pub(crate) servers: ArcSwap<Servers>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) memory: Arc<Memory>,
+    pub(crate) offload: Offload,
     /// Set once, when the host goes down: from then on a missing server is no news.
     pub(crate) closing: AtomicBool,
 }
@@ -115,6 +117,7 @@ impl CallPath {
 
         // Policy: the same decision as for listing.
         self.permit(call.into(), &route)
+            .await
             .inspect_err(|_| record.refused())?;
 
         // Headers: what somebody on the way went by is what is called.

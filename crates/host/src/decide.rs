@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use bowline_core::call::{Body, Principal, Reply, Role, Route, Scope};
 use bowline_core::error::CallError;
-use bowline_core::policy::{Policy, Thing};
+use bowline_core::policy::{Effort, Policy, Ruling, Thing};
 use bowline_link::OnBehalf;
 use tokio::sync::watch;
 
@@ -60,23 +60,23 @@ impl Decider {
     }
 
     /// Decides about one thing. Where a condition is about it, `arguments` are looked up.
+    /// `None` where that takes longer than the serving thread may: [`Sight::decide`] decides
+    /// then, on another thread.
     pub(crate) fn decide<'a>(
         &self,
         principal: &Principal,
         scope: &Scope,
         thing: Thing<'_>,
         arguments: impl FnOnce() -> Option<&'a [u8]>,
-    ) -> Result<(), Refusal> {
+    ) -> Option<Result<(), Refusal>> {
         let force = self.force.load();
-        let ruling = force.policy.decide_with(principal, scope, thing, arguments);
-        if !ruling.allows() {
-            return Err(Refusal {
-                source: ruling.source(),
-                reason: ruling.to_string().into(),
-            });
+        let policy = &force.policy;
+        let ruling = policy.decide_with(principal, scope, thing, Effort::Quick, arguments);
+        if ruling.takes_long() {
+            return None;
         }
         let guard = self.guard.load();
-        guarded(guard.as_ref(), thing.server, Some(thing.name))
+        Some(judged(&ruling, guard.as_ref(), thing))
     }
 
     /// Whether `principal` may see and use something, arguments aside.
@@ -193,6 +193,17 @@ impl Sight {
             && guarded(self.guard.as_ref(), thing.server, Some(thing.name)).is_ok()
     }
 
+    /// Decides about one thing and its arguments, however long that takes.
+    pub(crate) fn decide(
+        &self,
+        principal: &Principal,
+        scope: &Scope,
+        thing: Thing<'_>,
+    ) -> Result<(), Refusal> {
+        let ruling = self.policy().decide(principal, scope, thing);
+        judged(&ruling, self.guard.as_ref(), thing)
+    }
+
     /// Returns the policy.
     pub(crate) fn policy(&self) -> &Policy {
         &self.force.policy
@@ -203,6 +214,21 @@ impl Sight {
     pub(crate) fn version(&self) -> Option<u64> {
         self.guard.is_none().then_some(self.force.version)
     }
+}
+
+/// Turns a ruling into a decision, with the word of the guard where the policy allows.
+fn judged(
+    ruling: &Ruling<'_>,
+    guard: Option<&Arc<Box<dyn Guard>>>,
+    thing: Thing<'_>,
+) -> Result<(), Refusal> {
+    if !ruling.allows() {
+        return Err(Refusal {
+            source: ruling.source(),
+            reason: ruling.to_string().into(),
+        });
+    }
+    guarded(guard, thing.server, Some(thing.name))
 }
 
 /// Asks the guard about a server and, where one is named, about a thing of it.

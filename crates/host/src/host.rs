@@ -47,6 +47,7 @@ use crate::expose::{Index, Meta};
 use crate::inprocess::Beside;
 use crate::manifest::Manifests;
 use crate::memory::Memory;
+use crate::offload::Offload;
 use crate::outbox::{self, Outbox};
 use crate::pins::{PinStore, Pins};
 use crate::ports::{Audience, Clock};
@@ -171,6 +172,7 @@ impl Host {
             checker: Checker::default(),
             auditor: Auditor::new(audit, Arc::clone(&clock)),
             seats: SeatTable::new(limits.principal_calls_max),
+            offload: Offload::default(),
             servers: ArcSwap::from_pointee(servers),
             clock,
             closing: AtomicBool::new(false),

@@ -23,6 +23,7 @@ pub mod host;
 mod inprocess;
 pub mod manifest;
 pub mod memory;
+pub mod offload;
 pub mod outbox;
 pub mod output;
 pub mod pins;

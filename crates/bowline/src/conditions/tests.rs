@@ -19,7 +19,7 @@ fn facts(arguments: &[u8]) -> Facts<'_> {
 }
 
 fn asked(text: &str, arguments: &str) -> Result<bool, String> {
-    let holds = read(text).holds(&facts(arguments.as_bytes()));
+    let holds = read(text).holds(&facts(arguments.as_bytes()), Effort::Full);
     holds.map_err(|why| why.to_string())
 }
 
@@ -133,14 +133,14 @@ fn what_cannot_be_decided_says_why_and_not_what_the_arguments_hold() {
         ("true", &long, "the arguments are longer than 65536 bytes"),
         ("true", &deep, "the arguments cannot be read"),
         (
-            "args.p.matches(args.q)",
-            r#"{"p":"a","q":"("}"#,
-            "it fails on these arguments",
+            "args.p.matches('a')",
+            r#"{"p":1}"#,
+            "an argument has another type",
         ),
     ] {
         assert_eq!(asked(text, arguments), Err(why.to_owned()), "{text}");
     }
-    let not_text = read("true").holds(&facts(b"{\"a\":\"\xff\"}"));
+    let not_text = read("true").holds(&facts(b"{\"a\":\"\xff\"}"), Effort::Full);
     assert_eq!(not_text, Err(undecided("the arguments cannot be read")));
 }
 
@@ -170,17 +170,114 @@ fn a_text_that_is_no_condition_says_why() {
         fault("args.a.all(x, args.b.all(y, args.c.all(z, z == 1)))"),
         "more than 2 loops stand in each other"
     );
+    let literal = "the pattern of `matches` must be written out as a text, such as '^[a-z]+$'";
+    for text in [
+        "args.p.matches(args.q)",
+        "matches(args.p, args.q)",
+        "args.p.matches('a' + role)",
+        "args.l.all(x, x.matches(x))",
+        "args.p.matches(1)",
+        "args.p.matches()",
+    ] {
+        assert_eq!(fault(text), literal, "{text}");
+    }
+    assert_eq!(
+        fault("args.p.matches('(')"),
+        "`(` is no pattern: unclosed group"
+    );
+    assert_eq!(
+        fault("args.p.matches('(x{1000}){1000}')"),
+        "the pattern `(x{1000}){1000}` takes more than 10 MiB when it is compiled"
+    );
+}
+
+/// A JSON object with `count` texts of `bytes` bytes under `a`.
+fn texts(count: usize, bytes: usize) -> String {
+    let texts: Vec<_> = (0..count).map(|n| format!("\"{n:0>bytes$}\"")).collect();
+    format!(r#"{{"a":[{}]}}"#, texts.join(","))
+}
+
+fn cost_of(text: &str, arguments: &str) -> u64 {
+    let condition = read(text);
+    let args = serde_json::from_str(arguments).unwrap();
+    cost::estimate(condition.program.expression(), &args, &condition.patterns)
 }
 
 #[test]
-fn loops_take_no_more_steps_than_they_may() {
-    let list = |count: usize| format!(r#"{{"a":[{}]}}"#, vec!["1"; count].join(","));
+fn evaluation_is_bounded_by_its_estimated_cost() {
+    let ones = |count: usize| format!(r#"{{"a":[{}]}}"#, vec!["1"; count].join(","));
     let once = "args.a.all(x, x == 1)";
-    assert_eq!(asked(once, &list(30_000)), Ok(true));
+    assert_eq!(asked(once, &ones(30_000)), Ok(true));
     let twice = "args.a.all(x, args.a.all(y, x == y))";
-    assert_eq!(asked(twice, &list(300)), Ok(true));
-    let many = Err("the arguments hold too many values".to_owned());
-    assert_eq!(asked(twice, &list(1_001)), many);
+    assert_eq!(asked(twice, &ones(300)), Ok(true));
+    let refused = read(twice).holds(&facts(ones(2_000).as_bytes()), Effort::Full);
+    let cost = cost_of(twice, &ones(2_000));
+    let cost_max = COST_MAX;
+    assert_eq!(refused, Err(Undecided::TooCostly { cost, cost_max }));
+    for (text, arguments, least, most) in [
+        (
+            "args.path.startsWith('/srv/')",
+            r#"{"path":"/srv/a"}"#,
+            1,
+            20,
+        ),
+        (
+            "args.a.all(x, args.a.all(y, x.contains(y)))",
+            &texts(999, 4),
+            5_000_000,
+            COST_MAX,
+        ),
+        (
+            r"args.a.all(x, x.matches('^\\w{1,100}$'))",
+            &texts(3_000, 4),
+            QUICK_COST_MAX,
+            COST_MAX,
+        ),
+        // Every turn looks at the whole text.
+        (
+            "args.a.all(x, args.t.contains(x))",
+            &format!(r#"{{"t":"{}","a":["b","c","d","e"]}}"#, "a".repeat(60_000)),
+            4 * 60_000 / cost::SCANNED_BYTES,
+            COST_MAX,
+        ),
+        // What a loop makes is as large as all its turns make it.
+        (
+            "args.a.map(x, args.a.map(y, args.t + x)).size() == 1",
+            &format!(r#"{{"t":"{}","a":{:?}}}"#, "a".repeat(30_000), vec![1; 300]),
+            COST_MAX,
+            u64::MAX,
+        ),
+        (
+            "args.a.all(x, x.all(y, y in x))",
+            &format!(r#"{{"a":[{:?},{:?}]}}"#, vec![1; 9_000], [0; 0]),
+            COST_MAX,
+            u64::MAX,
+        ),
+    ] {
+        let cost = cost_of(text, arguments);
+        assert!((least..=most).contains(&cost), "{text}: {cost}");
+    }
+}
+
+#[test]
+fn quick_evaluations_do_little_work() {
+    let quick =
+        |text: &str, arguments: &str| read(text).holds(&facts(arguments.as_bytes()), Effort::Quick);
+    assert_eq!(quick("args.a.all(x, x != '')", &texts(20, 4)), Ok(true));
+    let long = texts(QUICK_ARGUMENTS_BYTES_MAX / 4, 4);
+    for (text, arguments) in [
+        ("args.a.all(x, x.matches('^[0-9]+$'))", &texts(400, 4)),
+        ("args.a.all(x, args.a.all(y, x == y))", &texts(100, 4)),
+        ("true", &long),
+    ] {
+        assert_eq!(quick(text, arguments), Err(Undecided::TakesLong), "{text}");
+    }
+    // What is refused at any effort is refused at once.
+    let longest = texts(ARGUMENTS_BYTES_MAX / 4, 4);
+    assert!(matches!(
+        quick("true", &longest),
+        Err(Undecided::Because(_))
+    ));
 }
 
 /// A thread of the runtime has no more.
@@ -217,7 +314,7 @@ fn the_longest_conditions_neither_panic_nor_use_up_the_stack() {
             for count in [1, 10, 40, 100, most] {
                 let text = [before.repeat(count), middle.to_owned(), after.repeat(count)].concat();
                 if let Ok(condition) = Language::default().read(&text) {
-                    let _decided = condition.holds(&facts(b"{\"a\":[1]}"));
+                    let _decided = condition.holds(&facts(b"{\"a\":[1]}"), Effort::Full);
                 }
             }
         }
@@ -258,8 +355,10 @@ fn ten_thousand_malformed_conditions_never_panic() {
             let text = String::from_utf8_lossy(&bytes);
             if let Ok(condition) = language.read(&text) {
                 good += 1;
-                let _decided =
-                    condition.holds(&facts(b"{\"path\":\"/srv/a\",\"tags\":[\"a\"],\"n\":3}"));
+                let _decided = condition.holds(
+                    &facts(b"{\"path\":\"/srv/a\",\"tags\":[\"a\"],\"n\":3}"),
+                    Effort::Full,
+                );
             }
         }
         good

@@ -4,6 +4,7 @@ mod address;
 mod broker;
 mod certificates;
 mod claims;
+mod cost;
 mod credentials;
 mod crossing;
 mod egress;

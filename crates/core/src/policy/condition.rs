@@ -24,8 +24,31 @@ pub struct Facts<'a> {
 
 /// A condition could not be decided, which refuses the call.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[error("{0}")]
-pub struct Undecided(pub String);
+pub enum Undecided {
+    /// It cannot be evaluated on these arguments.
+    #[error("{0}")]
+    Because(String),
+    /// It takes more work than the bound of every condition.
+    #[error("it takes {cost} units of work on these arguments, of {cost_max} at most")]
+    TooCostly {
+        /// The estimate.
+        cost: u64,
+        /// The bound.
+        cost_max: u64,
+    },
+    /// It takes more work than [`Effort::Quick`] allows.
+    #[error("it takes too long to be decided at once")]
+    TakesLong,
+}
+
+/// How much work an evaluation may take on the thread that asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effort {
+    /// So little that a thread that serves others can do it.
+    Quick,
+    /// As much as the bound of every condition.
+    Full,
+}
 
 /// Says whether a call with these arguments may be made.
 pub trait Condition: fmt::Debug + Send + Sync {
@@ -35,8 +58,9 @@ pub trait Condition: fmt::Debug + Send + Sync {
     /// Decides.
     ///
     /// # Errors
-    /// It cannot: an argument is missing or of another type, or takes too much to look at.
-    fn holds(&self, facts: &Facts<'_>) -> Result<bool, Undecided>;
+    /// It cannot: an argument is missing or of another type, or takes too much to look at, or
+    /// takes more work than `effort` allows.
+    fn holds(&self, facts: &Facts<'_>, effort: Effort) -> Result<bool, Undecided>;
 }
 
 /// A condition and what it is about.

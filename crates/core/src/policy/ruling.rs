@@ -98,6 +98,19 @@ impl Ruling<'_> {
         }
     }
 
+    /// Whether a condition was not evaluated, because that takes more than
+    /// [`Effort::Quick`](super::Effort::Quick).
+    #[must_use]
+    pub const fn takes_long(&self) -> bool {
+        matches!(
+            self,
+            Self::Undecided {
+                why: Undecided::TakesLong,
+                ..
+            }
+        )
+    }
+
     /// Returns the word under which decisions like this one are counted.
     #[must_use]
     pub const fn source(&self) -> &'static str {

@@ -131,7 +131,7 @@ impl Condition for Fixed {
         "fixed"
     }
 
-    fn holds(&self, _: &Facts<'_>) -> Result<bool, Undecided> {
+    fn holds(&self, _: &Facts<'_>, _: Effort) -> Result<bool, Undecided> {
         self.0.clone()
     }
 }
@@ -158,7 +158,10 @@ fn a_condition_narrows_calls_and_one_that_cannot_be_decided_refuses_them() {
     };
     assert!(call(&with(Ok(true)), "read_a"));
     assert!(!call(&with(Ok(false)), "read_a") && call(&with(Ok(false)), "write"));
-    assert!(!call(&with(Err(Undecided("no".to_owned()))), "read_a"));
+    assert!(!call(
+        &with(Err(Undecided::Because("no".to_owned()))),
+        "read_a"
+    ));
     let seen = with(Ok(false));
     assert!(
         seen.decide(&named("r"), &Scope::All, tool("read_a"))

@@ -28,7 +28,7 @@ impl CallPath {
             ..call.into()
         };
         let (route, server) = self.resolve(own, started.now()).await?;
-        self.permit(call.into(), &route)?;
+        self.permit(call.into(), &route).await?;
         let way = Way::new(call, &route, &server, started.now());
         self.run(call, way, started).await.map(|(reply, _)| reply)
     }

@@ -83,11 +83,11 @@ impl CallPath {
                 }
                 match self.look_up(ask)? {
                     Found::Route(route) => route,
-                    Found::Withdrawn(route) => return Err(self.withdrawn(ask, &route)),
+                    Found::Withdrawn(route) => return Err(self.withdrawn(ask, &route).await),
                     Found::Nothing | Found::Unlisted(_) => return Err(unknown()),
                 }
             }
-            Found::Withdrawn(route) => return Err(self.withdrawn(ask, &route)),
+            Found::Withdrawn(route) => return Err(self.withdrawn(ask, &route).await),
             Found::Unlisted(name) => {
                 let server = servers
                     .get(&name)
@@ -110,7 +110,7 @@ impl CallPath {
                 }
                 match self.look_up(ask)? {
                     Found::Route(route) => route,
-                    Found::Withdrawn(route) => return Err(self.withdrawn(ask, &route)),
+                    Found::Withdrawn(route) => return Err(self.withdrawn(ask, &route).await),
                     Found::Nothing | Found::Unlisted(_) => return Err(unknown()),
                 }
             }
@@ -187,8 +187,8 @@ impl CallPath {
 
     /// Says why a tool that waits for a person is not called; who may not call it at all is not
     /// told of it.
-    fn withdrawn(&self, ask: Ask<'_>, route: &Route) -> CallError {
-        match self.permit(ask, route) {
+    async fn withdrawn(&self, ask: Ask<'_>, route: &Route) -> CallError {
+        match Box::pin(self.permit(ask, route)).await {
             Err(denied) => denied,
             Ok(()) => CallError::PinChanged {
                 server: Arc::clone(&route.server),
@@ -198,7 +198,7 @@ impl CallPath {
     }
 
     /// Asks the policy, as listing does. Every refusal is counted and told.
-    pub(crate) fn permit(&self, ask: Ask<'_>, route: &Route) -> Result<(), CallError> {
+    pub(crate) async fn permit(&self, ask: Ask<'_>, route: &Route) -> Result<(), CallError> {
         let tool = self.maker(ask, route);
         let thing = Thing {
             kind: if tool.is_some() {
@@ -210,10 +210,38 @@ impl CallPath {
             name: tool.as_ref().unwrap_or(&route.name),
             arguments: None,
         };
-        let decided = self
+        let quick = self
             .decider
             .decide(ask.principal, ask.scope, thing, || ask.arguments());
+        // What is rare is boxed, so that a call carries no room for it.
+        let decided = match quick {
+            Some(decided) => decided,
+            None => Box::pin(self.decide_off_thread(ask, thing)).await?,
+        };
         decided.map_err(|refusal| self.refused(ask, route, refusal))
+    }
+
+    /// Evaluates the conditions of a call off the serving thread, by the rules of this moment.
+    async fn decide_off_thread(
+        &self,
+        ask: Ask<'_>,
+        thing: Thing<'_>,
+    ) -> Result<Result<(), Refusal>, CallError> {
+        let sight = self.decider.sight();
+        let (principal, scope) = (ask.principal.clone(), ask.scope.clone());
+        let (kind, server, name) = (thing.kind, thing.server.to_owned(), thing.name.to_owned());
+        let arguments = ask.arguments().map(<[u8]>::to_vec);
+        let job = move || {
+            let thing = Thing {
+                kind,
+                server: &server,
+                name: &name,
+                arguments: arguments.as_deref(),
+            };
+            sight.decide(&principal, &scope, thing)
+        };
+        let done = self.offload.run(ask.principal, job).await;
+        done.map_err(|error| error.to_call_error(ask.principal))
     }
 
     /// Returns the tool that made a task: who may not use that does not reach the task either.
@@ -263,7 +291,7 @@ impl CallPath {
         let decided = self
             .decider
             .decide(ask.principal, ask.scope, thing, || None);
-        let refusal = decided.err().unwrap_or_else(|| Refusal {
+        let refusal = decided.and_then(Result::err).unwrap_or_else(|| Refusal {
             source: "role",
             reason: "nothing of this server is allowed".into(),
         });

@@ -117,7 +117,7 @@ impl Host {
                 auditor.unsubscribed(ask, Target::Unknown, error);
             }
         })?;
-        self.path.permit(ask, &route).inspect_err(|error| {
+        self.path.permit(ask, &route).await.inspect_err(|error| {
             let target = Target::Route(Arc::clone(&route));
             auditor.unsubscribed(ask, target, error);
         })?;

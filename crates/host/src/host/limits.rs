@@ -5,6 +5,9 @@ use std::time::Duration;
 use bowline_core::cache::CacheLimits;
 use bowline_core::shares::ShareLimits;
 
+use super::Host;
+use crate::offload::Offload;
+
 /// How much the host takes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostLimits {
@@ -32,5 +35,13 @@ impl Default for HostLimits {
             cache: CacheLimits::default(),
             shares: ShareLimits::default(),
         }
+    }
+}
+
+impl Host {
+    /// Returns what runs long computations off the serving thread.
+    #[must_use]
+    pub fn offload(&self) -> &Offload {
+        &self.path.offload
     }
 }
