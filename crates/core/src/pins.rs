@@ -1,5 +1,6 @@
-//! The pins of one server: which definitions of its tools were approved, and which are others now.
+//! The pins of one server: which of its definitions were approved, and which are others now.
 
+mod kind;
 #[cfg(test)]
 mod tests;
 
@@ -10,16 +11,22 @@ use bytes::Bytes;
 
 use crate::lint::Finding;
 
-/// Tools of one server that are remembered, gone ones included.
+pub use kind::PinKind;
+
+/// Tools of one server that are remembered, gone ones included; so many prompts and templates too.
 pub const TOOLS_MAX: usize = 2_048;
 
-/// Tools with longer names are not remembered.
+/// Resources of one server that are remembered, gone ones included.
+pub const RESOURCES_MAX: usize = 8_192;
+
+/// Entries with longer names or URIs are not remembered.
 pub const NAME_BYTES_MAX: usize = 1_024;
 
 /// A definition longer than this is remembered by its hash alone.
 pub const DEFINITION_BYTES_MAX: usize = 128 * 1024;
 
-/// Definitions of one server longer than this together are remembered by their hashes alone.
+/// Definitions of one server's tools longer than this together are remembered by their hashes
+/// alone; the definitions of everything else have a budget of the same size.
 pub const DEFINITIONS_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// The SHA-256 of a definition in canonical form.
@@ -82,10 +89,12 @@ impl State {
     }
 }
 
-/// A tool as a list shows it.
+/// An entry as a list shows it.
 #[derive(Clone, Debug)]
 pub struct Sight {
-    /// The server's own name of it.
+    /// What it is.
+    pub kind: PinKind,
+    /// The server's own name of it, or its URI.
     pub tool: Arc<str>,
     /// The hash of its definition.
     pub hash: Hash,
@@ -95,19 +104,23 @@ pub struct Sight {
     pub findings: Vec<Finding>,
 }
 
-/// A tool that stands otherwise than before.
+/// An entry that stands otherwise than before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct News {
-    /// The tool.
+    /// What it is.
+    pub kind: PinKind,
+    /// Its name or URI.
     pub tool: Arc<str>,
     /// How it stands now.
     pub state: &'static str,
 }
 
-/// A tool that a person accepted.
+/// An entry that a person accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Accepted {
-    /// The tool.
+    /// What it is.
+    pub kind: PinKind,
+    /// Its name or URI.
     pub tool: Arc<str>,
     /// The hash that counted before.
     pub old: Hash,
@@ -127,43 +140,52 @@ pub enum Unaccepted {
     },
 }
 
-/// The pins of one server.
+/// The pins of one server, by kind and name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pins {
-    pins: BTreeMap<Arc<str>, Pin>,
+    tools: Entries,
+    prompts: Entries,
+    resources: Entries,
+    templates: Entries,
+    introduction: Entries,
 }
+
+type Entries = BTreeMap<Arc<str>, Pin>;
 
 impl Pins {
     /// Takes up what was remembered.
     #[must_use]
-    pub fn restore(pins: impl IntoIterator<Item = (Arc<str>, Pin)>) -> Self {
-        Self {
-            pins: pins.into_iter().collect(),
+    pub fn restore(pins: impl IntoIterator<Item = (PinKind, Arc<str>, Pin)>) -> Self {
+        let mut restored = Self::default();
+        for (kind, name, pin) in pins {
+            restored.entries_mut(kind).insert(name, pin);
         }
+        restored
     }
 
-    /// Returns what is known of one tool.
+    /// Returns what is known of one entry.
     #[must_use]
-    pub fn get(&self, tool: &str) -> Option<&Pin> {
-        self.pins.get(tool)
+    pub fn get(&self, kind: PinKind, name: &str) -> Option<&Pin> {
+        self.entries(kind).get(name)
     }
 
-    /// Returns all that is known, by tool.
-    pub fn iter(&self) -> impl Iterator<Item = (&Arc<str>, &Pin)> {
-        self.pins.iter()
+    /// Returns all that is known of one kind, by name.
+    pub fn iter(&self, kind: PinKind) -> impl Iterator<Item = (&Arc<str>, &Pin)> {
+        self.entries(kind).iter()
     }
 
-    /// Returns how many tools stand in which state.
+    /// Returns how many entries of all kinds stand in which state.
     #[must_use]
     pub fn count(&self, is: impl Fn(&State) -> bool) -> usize {
-        self.pins.values().filter(|pin| is(&pin.state)).count()
+        self.all().filter(|pin| is(&pin.state)).count()
     }
 
     /// Whether seeing this would change anything.
     #[must_use]
     pub fn is_news(&self, sight: &Sight) -> bool {
-        let Some(pin) = self.pins.get(&sight.tool) else {
-            return self.pins.len() < TOOLS_MAX && sight.tool.len() <= NAME_BYTES_MAX;
+        let entries = self.entries(sight.kind);
+        let Some(pin) = entries.get(&sight.tool) else {
+            return entries.len() < sight.kind.entries_max() && sight.tool.len() <= NAME_BYTES_MAX;
         };
         let is_other = sight.hash != pin.approved.hash;
         match &pin.state {
@@ -177,20 +199,24 @@ impl Pins {
         }
     }
 
-    /// Takes in one list of the server. A tool that is not in it keeps its pin.
+    /// Takes in one list of the server. An entry that is not in it keeps its pin.
     pub fn see(&mut self, sights: &[Sight], now_ms: u64) -> Vec<News> {
         let mut news = Vec::new();
-        let mut room = self.room();
+        let (mut tools, mut others) = (self.room(is_tool), self.room(is_other_kind));
         for sight in sights
             .iter()
             .filter(|sight| self.is_news(sight))
             .collect::<Vec<_>>()
         {
-            let version = version(sight, now_ms, &mut room);
-            let Some(pin) = self.pins.get_mut(&sight.tool) else {
-                if self.pins.len() < TOOLS_MAX {
-                    self.pins
-                        .insert(Arc::clone(&sight.tool), first(sight, version));
+            let room = match sight.kind {
+                PinKind::Tool => &mut tools,
+                _ => &mut others,
+            };
+            let version = version(sight, now_ms, room);
+            let entries = self.entries_mut(sight.kind);
+            let Some(pin) = entries.get_mut(&sight.tool) else {
+                if entries.len() < sight.kind.entries_max() {
+                    entries.insert(Arc::clone(&sight.tool), first(sight, version));
                     news.extend((!sight.findings.is_empty()).then(|| told(sight, "quarantined")));
                 }
                 continue;
@@ -205,15 +231,16 @@ impl Pins {
         news
     }
 
-    /// Approves a tool as it is now. With a hash, only where it is the one of what the tool is
+    /// Approves an entry as it is now. With a hash, only where it is the one of what the entry is
     /// now, or of what counted before: that takes the last approval back.
     pub fn accept(
         &mut self,
-        tool: &str,
+        (kind, name): (PinKind, &str),
         hash: Option<&Hash>,
         now_ms: u64,
     ) -> Result<Option<Accepted>, Unaccepted> {
-        let (name, pin) = match self.pins.get_key_value(tool) {
+        let entries = self.entries_mut(kind);
+        let (name, pin) = match entries.get_key_value(name) {
             Some((name, pin)) => (Arc::clone(name), pin),
             None => return Err(Unaccepted::Unknown),
         };
@@ -224,41 +251,78 @@ impl Pins {
             return Ok(None);
         }
         let new = pin.approved.hash;
-        self.pins.insert(Arc::clone(&name), pin);
+        entries.insert(Arc::clone(&name), pin);
         Ok(Some(Accepted {
+            kind,
             tool: name,
             old,
             new,
         }))
     }
 
-    /// Approves every tool as it is now.
+    /// Approves every entry of every kind as it is now.
     pub fn accept_all(&mut self, now_ms: u64) -> Vec<Accepted> {
-        let tools: Vec<_> = self.pins.keys().cloned().collect();
-        let accepted = tools.iter().map(|tool| self.accept(tool, None, now_ms));
+        let mut accepted = Vec::new();
+        for kind in PinKind::ALL {
+            let names: Vec<_> = self.entries(kind).keys().cloned().collect();
+            let each = names
+                .iter()
+                .map(|name| self.accept((kind, name), None, now_ms));
+            accepted.extend(each.filter_map(|accepted| accepted.ok().flatten()));
+        }
         accepted
-            .filter_map(|accepted| accepted.ok().flatten())
-            .collect()
     }
 
-    /// Forgets tools that are not offered any more, where there is no room for others.
-    pub fn make_room(&mut self, is_offered: impl Fn(&str) -> bool) {
-        if self.pins.len() >= TOOLS_MAX {
-            self.pins.retain(|tool, _| is_offered(tool));
+    /// Forgets entries that are not offered any more, where there is no room for others.
+    pub fn make_room(&mut self, is_offered: impl Fn(PinKind, &str) -> bool) {
+        for kind in PinKind::ALL {
+            let entries = self.entries_mut(kind);
+            if entries.len() >= kind.entries_max() {
+                entries.retain(|name, _| is_offered(kind, name));
+            }
         }
     }
 
-    /// How many bytes of definitions may still be remembered.
-    fn room(&self) -> usize {
+    /// How many bytes of definitions of these kinds may still be remembered.
+    fn room(&self, is_counted: fn(PinKind) -> bool) -> usize {
         let held = |version: &Version| version.definition.as_ref().map_or(0, Bytes::len);
-        let each = self.pins.values().map(|pin| {
-            let seen = match &pin.state {
-                State::Changed { seen, .. } => held(seen),
-                State::Approved | State::Quarantined => 0,
-            };
-            held(&pin.approved) + pin.before.as_ref().map_or(0, held) + seen
-        });
+        let kinds = PinKind::ALL.into_iter();
+        let kinds = kinds.filter(|kind| is_counted(*kind));
+        let each = kinds
+            .flat_map(|kind| self.entries(kind).values())
+            .map(|pin| {
+                let seen = match &pin.state {
+                    State::Changed { seen, .. } => held(seen),
+                    State::Approved | State::Quarantined => 0,
+                };
+                held(&pin.approved) + pin.before.as_ref().map_or(0, held) + seen
+            });
         DEFINITIONS_BYTES_MAX.saturating_sub(each.sum())
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Pin> {
+        let kinds = PinKind::ALL.into_iter();
+        kinds.flat_map(|kind| self.entries(kind).values())
+    }
+
+    const fn entries(&self, kind: PinKind) -> &Entries {
+        match kind {
+            PinKind::Tool => &self.tools,
+            PinKind::Prompt => &self.prompts,
+            PinKind::Resource => &self.resources,
+            PinKind::Template => &self.templates,
+            PinKind::Introduction => &self.introduction,
+        }
+    }
+
+    const fn entries_mut(&mut self, kind: PinKind) -> &mut Entries {
+        match kind {
+            PinKind::Tool => &mut self.tools,
+            PinKind::Prompt => &mut self.prompts,
+            PinKind::Resource => &mut self.resources,
+            PinKind::Template => &mut self.templates,
+            PinKind::Introduction => &mut self.introduction,
+        }
     }
 }
 
@@ -373,8 +437,17 @@ fn version(sight: &Sight, at_ms: u64, room: &mut usize) -> Version {
     }
 }
 
+fn is_tool(kind: PinKind) -> bool {
+    kind == PinKind::Tool
+}
+
+fn is_other_kind(kind: PinKind) -> bool {
+    kind != PinKind::Tool
+}
+
 fn told(sight: &Sight, state: &'static str) -> News {
     News {
+        kind: sight.kind,
         tool: Arc::clone(&sight.tool),
         state,
     }

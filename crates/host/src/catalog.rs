@@ -9,6 +9,7 @@ mod last;
 pub(crate) mod listing;
 mod mark;
 mod offer;
+mod part;
 mod shelf;
 mod unlisted;
 mod widened;
@@ -28,6 +29,7 @@ pub use kind::{ListKind, PerList};
 pub use listing::Listing;
 pub use mark::Marks;
 pub use offer::{Age, Item, Mirroring, Offer, Pages, Verdict};
+pub(crate) use part::Part;
 pub use shelf::Shelf;
 
 use self::last::LastOffers;
@@ -42,8 +44,8 @@ pub struct Catalog {
     offers: BTreeMap<Arc<str>, Arc<Offer>>,
     /// Every entry by its visible name.
     visible: PerList<Routes>,
-    /// Every tool that is not offered until a person accepts it, by its visible name.
-    withdrawn: Routes,
+    /// Every entry that is not offered until a person accepts it, by its visible name.
+    withdrawn: PerList<Routes>,
     /// The lists of all servers under the visible names.
     all: PerList<Listing>,
     /// What all servers together say of themselves.
@@ -88,17 +90,29 @@ impl Catalog {
                 Some(offer) => found(offer.tools.route(tool), offer.tools.withdrawn(tool)),
                 None => Found::Unlisted(Arc::clone(server)),
             },
-            // Whether it exists is for the server to say, in its own words.
-            (Scope::Server(server), subject) => direct(server, subject.name()),
+            (Scope::Server(server), subject) => self.of_server(server, subject, subject.name()),
             (_, Subject::Tool(name)) => self.by_name(ListKind::Tools, name),
             (_, Subject::Prompt(name) | Subject::CompletePrompt(name)) => {
                 self.by_name(ListKind::Prompts, name)
             }
             (_, Subject::Resource(uri)) => self.by_uri(uri),
-            (_, Subject::CompleteResource(uri)) => match self.visible.templates.get(uri) {
-                Some(route) => Found::Route(Arc::clone(route)),
-                None => self.by_uri(uri),
-            },
+            (_, Subject::CompleteResource(uri)) => {
+                let offered = self.visible.templates.get(uri);
+                match found(offered, self.withdrawn.templates.get(uri)) {
+                    Found::Nothing => self.by_uri(uri),
+                    found => found,
+                }
+            }
+        }
+    }
+
+    /// The way to a prompt or resource of one server, unless it waits for a person. Whether it
+    /// exists is for the server to say, in its own words.
+    fn of_server(&self, server: &Arc<str>, subject: &Subject, own: &Arc<str>) -> Found {
+        let offer = self.offers.get(server);
+        match offer.and_then(|offer| offer.withdrawn(subject)) {
+            Some(route) => Found::Withdrawn(Arc::clone(route)),
+            None => direct(server, own),
         }
     }
 
@@ -106,9 +120,7 @@ impl Catalog {
         if let Some(route) = self.visible.get(kind).get(visible) {
             return Found::Route(Arc::clone(route));
         }
-        if kind == ListKind::Tools
-            && let Some(route) = self.withdrawn.get(visible)
-        {
+        if let Some(route) = self.withdrawn.get(kind).get(visible) {
             return Found::Withdrawn(Arc::clone(route));
         }
         match name::server_of(visible) {
@@ -122,12 +134,18 @@ impl Catalog {
     fn by_uri(&self, uri: &Arc<str>) -> Found {
         if let Some((server, own)) = name::read_addressed(uri) {
             return match self.offers.get_key_value(server) {
-                Some((server, _)) => direct(server, &own.into()),
+                Some((server, _)) => {
+                    let own: Arc<str> = own.into();
+                    self.of_server(server, &Subject::Resource(Arc::clone(&own)), &own)
+                }
                 None => Found::Unlisted(server.into()),
             };
         }
         if let Some(route) = self.visible.resources.get(uri) {
             return Found::Route(Arc::clone(route));
+        }
+        if let Some(route) = self.withdrawn.resources.get(uri) {
+            return Found::Withdrawn(Arc::clone(route));
         }
         let mut takers = self.offers.values().filter(|offer| {
             let templates = offer.templates.iter();
@@ -143,7 +161,10 @@ impl Catalog {
     /// Whether several servers list this URI, so that it is listed under other ones.
     fn is_shared(&self, uri: &str) -> bool {
         let mut offers = self.offers.values();
-        offers.any(|offer| offer.resources.route(uri).is_some())
+        offers.any(|offer| {
+            let own = &offer.resources;
+            own.route(uri).is_some() || own.withdrawn(uri).is_some()
+        })
     }
 
     /// Returns what one server offers, if it has told.
@@ -202,8 +223,12 @@ impl Catalog {
             let items = offers.values().flat_map(|offer| offer.shelf(kind));
             items.map(route).collect()
         });
-        let withdrawn = offers.values().flat_map(|offer| &offer.tools.withdrawn);
-        let withdrawn = withdrawn.map(route).collect();
+        let withdrawn = PerList::from(|kind| {
+            let items = offers
+                .values()
+                .flat_map(|offer| &offer.shelf(kind).withdrawn);
+            items.map(route).collect()
+        });
         let all = PerList::from(|kind| listing::merge(kind, offers.values()));
         let introduction = Introduction::of_all(offers.values());
         Self {

@@ -52,11 +52,14 @@ pub enum What {
         /// The version of the catalog.
         version: u64,
     },
-    /// A tool is not as it was approved, was accepted, or the pins of a server are in trouble.
+    /// A definition is not as approved, was accepted, or the pins of a server are in trouble.
     Pin {
         /// The server.
         server: Arc<str>,
-        /// The tool, by the server's own name; absent where it is about all of them.
+        /// What it is; absent where it is about all of them.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        kind: Option<&'static str>,
+        /// Its name or URI, as its server has it; absent where it is about all of them.
         #[serde(skip_serializing_if = "Option::is_none")]
         tool: Option<Arc<str>>,
         /// How it stands.

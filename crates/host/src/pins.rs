@@ -1,4 +1,4 @@
-//! Which definitions of tools were approved, and what becomes of those that are others now.
+//! Which definitions of servers were approved, and what becomes of those that are others now.
 
 mod accept;
 mod pieces;
@@ -8,21 +8,22 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use bowline_core::lint::{Findings, Names, codes};
-use bowline_core::pins::{News, Pin, Pins as Machine, Sight, State};
+use bowline_core::pins::{Hash, News, Pin, PinKind, Pins as Machine, Sight, State};
 use bowline_core::sync::lock;
+use bytes::Bytes;
 use foldhash::fast::RandomState;
 use serde::Serialize;
 use tokio::sync::Semaphore;
 
-use crate::catalog::{Item, Marks, Offer, Verdict};
+use crate::catalog::{Item, ListKind, Marks, Offer, Part, Verdict};
 use crate::events::{Events, What};
 use crate::ports::Clock;
 use crate::spec::ServerSpec;
 
-pub use accept::AcceptError;
+pub use accept::{AcceptError, PinTarget};
 pub use store::{PinStore, StoreError, Unkept};
 
-/// What happens to a tool whose definition is not the approved one.
+/// What happens to a tool, prompt, resource, template or introduction that is not the approved one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PinMode {
     /// Nothing is remembered.
@@ -49,10 +50,10 @@ impl PinMode {
 /// Servers whose pins are held.
 const SERVERS_MAX: usize = 4_096;
 
-/// The mark of a tool that is not what was approved.
+/// The mark of a definition that is not what was approved.
 const CHANGED: &str = "changed";
 
-/// The mark of a tool of which nobody can say whether it is what was approved.
+/// The mark of a definition of which nobody can say whether it is what was approved.
 const UNVERIFIED: &str = "unverified";
 
 /// The pins of all servers.
@@ -90,13 +91,13 @@ impl Kept {
 /// What `status` says of the pins of one server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Summary {
-    /// What happens to tools that are not as they were approved.
+    /// What happens to definitions that are not as they were approved.
     #[serde(rename = "pin")]
     pub mode: &'static str,
-    /// Tools that are not as they were approved.
+    /// Definitions of every kind that are not as they were approved.
     #[serde(rename = "pins_changed")]
     pub changed: usize,
-    /// Tools that nobody looked at yet, and that are odd.
+    /// Definitions of every kind that nobody looked at yet, and that are odd.
     #[serde(rename = "pins_quarantined")]
     pub quarantined: usize,
     /// Why nobody can say what was approved.
@@ -202,7 +203,7 @@ impl Pins {
         drop(servers);
         let mut names = lock(&self.names);
         Arc::make_mut(&mut names).meet(server);
-        for (tool, _) in kept.pins.iter() {
+        for (tool, _) in kept.pins.iter(PinKind::Tool) {
             Arc::make_mut(&mut names).add(server, tool);
         }
         kept
@@ -230,13 +231,18 @@ impl Pins {
         let mut next = Machine::clone(&pins);
         let news = next.see(&sights, self.clock.unix_ms());
         let saved = self.save(server, next).await;
-        for News { tool, state } in news {
+        for News { kind, tool, state } in news {
+            let word = kind.as_str();
             // A name is written so that nothing in it is hidden.
             match state {
-                "changed" => tracing::warn!(%server, ?tool, "a tool is not as approved"),
-                _ => tracing::warn!(%server, ?tool, "a tool is odd and was never accepted"),
+                "changed" => {
+                    tracing::warn!(%server, kind = word, ?tool, "a definition is not as approved");
+                }
+                _ => {
+                    tracing::warn!(%server, kind = word, ?tool, "a definition is odd and new");
+                }
             }
-            self.tell(server, Some(&tool), state, None);
+            self.tell(server, Some((kind, &tool)), state, None);
         }
         if let Err(trouble) = saved {
             self.tell_trouble(server, &trouble);
@@ -246,23 +252,29 @@ impl Pins {
     /// Whether an offer holds what was not seen yet, or cannot be judged.
     pub(crate) fn is_news(&self, spec: &ServerSpec, offer: &Offer) -> bool {
         let kept = self.kept(&spec.name);
-        let is_pinned = |item: &Item| {
-            let pin = kept.pins.get(&item.route.name);
-            pin.is_some_and(|pin| pin.now().hash == item.route.definition)
+        let is_pinned = |entry: &Entry<'_>| {
+            let pin = kept.pins.get(entry.kind, entry.name);
+            pin.is_some_and(|pin| pin.now().hash == entry.hash)
         };
-        kept.trouble.is_some() || !offer.tools.all().all(is_pinned)
+        kept.trouble.is_some()
+            || !entries(offer).all(|entry| is_pinned(&entry))
+            || !offer.parts().iter().all(|part| is_pinned(&part.entry()))
     }
 
-    /// Marks or withdraws tools that are not as they should be.
+    /// Marks or withdraws what is not as it should be.
     pub(crate) fn judge(&self, spec: &ServerSpec, offer: &Offer) -> Offer {
         if spec.pin == PinMode::Off {
-            return offer.judged(|_| Verdict::Show(Marks::default()));
+            let show = || Verdict::Show(Marks::default());
+            return offer.judged(|_, _| show(), |_| show());
         }
         let kept = self.kept(&spec.name);
-        offer.judged(|item| verdict(spec.pin, &kept, item))
+        offer.judged(
+            |kind, item| verdict(spec.pin, &kept, &Entry::of(kind, item)),
+            |part| verdict(spec.pin, &kept, &part.entry()),
+        )
     }
 
-    /// Returns the tools of an offer with what is odd about each.
+    /// Returns the entries of an offer with what is odd about each.
     fn sights(&self, server: &Arc<str>, offer: &Offer) -> Vec<Sight> {
         let names = {
             let mut names = lock(&self.names);
@@ -273,30 +285,39 @@ impl Pins {
             }
             Arc::clone(&names)
         };
-        let sight = |item: &Item| {
+        let sight = |entry: &Entry<'_>, text: &[u8]| {
             let mut findings = Findings::default();
-            findings.name(server, &item.route.name, &names);
-            pieces::look(server, &item.written, &names, &mut findings);
+            // A URI is no name that people choose by.
+            if matches!(entry.kind, PinKind::Tool | PinKind::Prompt) {
+                findings.name(server, entry.name, &names);
+            }
+            pieces::look(server, text, &names, &mut findings);
             Sight {
-                tool: Arc::clone(&item.route.name),
-                hash: item.route.definition,
-                definition: item.written.clone(),
+                kind: entry.kind,
+                tool: Arc::clone(entry.name),
+                hash: entry.hash,
+                definition: entry.definition.clone(),
                 findings: findings.into_vec(),
             }
         };
-        offer.tools.all().map(sight).collect()
+        let lists = entries(offer).map(|entry| sight(&entry, entry.definition));
+        let mut sights: Vec<_> = lists.collect();
+        let parts = offer.parts();
+        sights.extend(parts.iter().map(|part| sight(&part.entry(), &part.text)));
+        sights
     }
 
     fn tell(
         &self,
         server: &Arc<str>,
-        tool: Option<&Arc<str>>,
+        entry: Option<(PinKind, &Arc<str>)>,
         state: &'static str,
         reason: Option<&Arc<str>>,
     ) {
         self.events.tell(What::Pin {
             server: Arc::clone(server),
-            tool: tool.cloned(),
+            kind: entry.map(|(kind, _)| kind.as_str()),
+            tool: entry.map(|(_, name)| Arc::clone(name)),
             state,
             reason: reason.cloned(),
         });
@@ -309,12 +330,51 @@ impl Pins {
     }
 }
 
-/// Decides about one tool.
-fn verdict(mode: PinMode, kept: &Kept, item: &Item) -> Verdict {
-    let pin = kept.pins.get(&item.route.name);
+/// What one entry is pinned by.
+struct Entry<'a> {
+    kind: PinKind,
+    name: &'a Arc<str>,
+    hash: Hash,
+    definition: &'a Bytes,
+}
+
+impl<'a> Entry<'a> {
+    fn of(kind: ListKind, item: &'a Item) -> Self {
+        Self {
+            kind: kind.pinned(),
+            name: &item.pinned,
+            hash: item.route.definition,
+            definition: &item.written,
+        }
+    }
+}
+
+impl Part {
+    fn entry(&self) -> Entry<'_> {
+        Entry {
+            kind: PinKind::Introduction,
+            name: &self.name,
+            hash: self.hash,
+            definition: &self.pinned,
+        }
+    }
+}
+
+/// Returns the entries of all four lists.
+fn entries(offer: &Offer) -> impl Iterator<Item = Entry<'_>> {
+    let lists = ListKind::ALL.into_iter();
+    lists.flat_map(|kind| {
+        let items = offer.shelf(kind).all();
+        items.map(move |item| Entry::of(kind, item))
+    })
+}
+
+/// Decides about one entry.
+fn verdict(mode: PinMode, kept: &Kept, entry: &Entry<'_>) -> Verdict {
+    let pin = kept.pins.get(entry.kind, entry.name);
     let mark = match (&kept.trouble, pin) {
         (Some(_), _) | (None, None) => Some(UNVERIFIED),
-        (None, Some(pin)) => is_changed(pin, item).then_some(CHANGED),
+        (None, Some(pin)) => is_changed(pin, entry.hash).then_some(CHANGED),
     };
     let lint = pin.map(|pin| codes(&pin.findings)).unwrap_or_default();
     let is_odd = mark.is_some() || pin.is_some_and(|pin| pin.state != State::Approved);
@@ -324,6 +384,6 @@ fn verdict(mode: PinMode, kept: &Kept, item: &Item) -> Verdict {
     }
 }
 
-fn is_changed(pin: &Pin, item: &Item) -> bool {
-    matches!(pin.state, State::Changed { .. }) || pin.approved.hash != item.route.definition
+fn is_changed(pin: &Pin, hash: Hash) -> bool {
+    matches!(pin.state, State::Changed { .. }) || pin.approved.hash != hash
 }

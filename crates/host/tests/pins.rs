@@ -13,12 +13,12 @@ use std::time::Duration;
 
 use bowline_core::call::{Principal, Role, Scope};
 use bowline_core::error::CallError;
-use bowline_core::pins::Pins;
+use bowline_core::pins::{PinKind, Pins};
 use bowline_core::policy::{Otherwise, Policy};
 use bowline_host::catalog::ListKind;
 use bowline_host::events::What;
 use bowline_host::manifest::Forgetful;
-use bowline_host::pins::{AcceptError, PinMode, PinStore, StoreError};
+use bowline_host::pins::{AcceptError, PinMode, PinStore, PinTarget, StoreError};
 use bowline_host::ports::{Silent, SystemClock};
 use bowline_host::spec::ServerSpec;
 use bowline_host::tasks::Tasks;
@@ -207,7 +207,10 @@ async fn sec_26_hw15_a_change_back_and_forth_is_seen_and_stays_told() {
     let again = self::host(&world, &store, vec![pinned("s", PinMode::Block)]);
     assert!(reaches(&again, "s", "ready").await);
     refused(&again).await;
-    let accepted = again.accept_pins("s", Some(("t", None))).await.unwrap();
+    let accepted = again
+        .accept_pins("s", Some(PinTarget::tool("t", None)))
+        .await
+        .unwrap();
     assert_eq!(accepted.unwrap().len(), 1);
     assert!(again.call(call("s__t", "{}")).await.is_ok());
 }
@@ -280,11 +283,22 @@ async fn accepting_brings_a_tool_back_at_once_and_is_told() {
     let mut events = host.events().watch();
     change(&world, &host, &[tool("better")]).await;
     refused(&host).await;
-    let seen = host.pins("s").unwrap().pins.get("t").unwrap().now().hash;
-    let stale = host.accept_pins("s", Some(("t", Some(&[7; 32])))).await;
+    let seen = host
+        .pins("s")
+        .unwrap()
+        .pins
+        .get(PinKind::Tool, "t")
+        .unwrap()
+        .now()
+        .hash;
+    let stale = host
+        .accept_pins("s", Some(PinTarget::tool("t", Some(&[7; 32]))))
+        .await;
     assert_eq!(stale.unwrap(), Err(AcceptError::Other { now: seen }));
     let version = host.catalog().version;
-    let accepted = host.accept_pins("s", Some(("t", Some(&seen)))).await;
+    let accepted = host
+        .accept_pins("s", Some(PinTarget::tool("t", Some(&seen))))
+        .await;
     let accepted = accepted.unwrap().unwrap();
     assert_eq!((&*accepted[0].tool, accepted[0].new), ("t", seen));
     assert!(host.catalog().version > version, "sessions hear of it");
@@ -292,7 +306,7 @@ async fn accepting_brings_a_tool_back_at_once_and_is_told() {
     assert!(host.call(call("s__t", "{}")).await.is_ok());
     assert_eq!(
         store.kept.lock().unwrap()["s"]
-            .get("t")
+            .get(PinKind::Tool, "t")
             .unwrap()
             .approved
             .hash,
@@ -309,7 +323,7 @@ async fn accepting_brings_a_tool_back_at_once_and_is_told() {
         [("t".to_owned(), "changed"), ("t".to_owned(), "accepted")]
     );
     let unknown = host
-        .accept_pins("s", Some(("nothing", None)))
+        .accept_pins("s", Some(PinTarget::tool("nothing", None)))
         .await
         .unwrap();
     assert!(matches!(unknown, Err(AcceptError::Unknown { .. })));
@@ -350,12 +364,20 @@ async fn pins_that_cannot_be_read_fail_closed_and_are_not_made_anew() {
             store.kept.lock().unwrap().is_empty(),
             "nothing was written over it"
         );
-        let one = host.accept_pins("s", Some(("t", None))).await.unwrap();
+        let one = host
+            .accept_pins("s", Some(PinTarget::tool("t", None)))
+            .await
+            .unwrap();
         assert!(matches!(one, Err(AcceptError::Unreadable { .. })));
         host.accept_pins("s", None).await.unwrap().unwrap();
         assert_eq!(listed(&host, &mine())[0], tool("good"));
         assert_eq!(host.status_of("s").unwrap().pins.error, None);
-        assert!(store.kept.lock().unwrap()["s"].get("t").unwrap().reviewed);
+        assert!(
+            store.kept.lock().unwrap()["s"]
+                .get(PinKind::Tool, "t")
+                .unwrap()
+                .reviewed
+        );
     }
 }
 
@@ -485,7 +507,7 @@ async fn sec_28_odd_definitions_are_marked_and_under_block_wait_for_a_person() {
                     assert!(host.call(call("s__t", "{}")).await.is_ok());
                 }
             }
-            host.accept_pins("s", Some(("t", None)))
+            host.accept_pins("s", Some(PinTarget::tool("t", None)))
                 .await
                 .unwrap()
                 .unwrap();

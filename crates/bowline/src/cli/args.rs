@@ -17,7 +17,9 @@ use clap::{Args, Parser, Subcommand};
 
 pub(super) use self::agents::{Connect, RunClient};
 pub(super) use self::executors::{ExecutorCommand, JoinGateway, Listen, Means};
-pub(super) use self::nouns::{OutboxCommand, OutboxFilter, Pin, RoleCommand, SecretCommand, Trial};
+pub(super) use self::nouns::{
+    Kind, OutboxCommand, OutboxFilter, Pin, RoleCommand, SecretCommand, Trial,
+};
 pub(super) use self::search::Search;
 pub(super) use self::tokens::{NewToken, TokenCommand};
 pub(super) use self::workers::{Join, MailCommand, MailFilter, WorkerCommand};

@@ -1,4 +1,4 @@
-//! `pin`: which tools are not as they were approved, what changed, and accepting it.
+//! `pin`: which definitions are not as they were approved, what changed, and accepting it.
 
 mod shown;
 
@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
 
-use super::args::{Pin, Target};
+use super::args::{Kind, Pin, Target};
 use super::client::{Client, QUICK, encode};
 use super::failure::{Exit, Failure};
 use super::out::{Format, Out};
@@ -30,6 +30,26 @@ struct Server {
     pin: String,
     error: Option<Trouble>,
     tools: Vec<Tool>,
+    #[serde(default)]
+    prompts: Vec<Tool>,
+    #[serde(default)]
+    resources: Vec<Tool>,
+    #[serde(default)]
+    templates: Vec<Tool>,
+    #[serde(default)]
+    introduction: Vec<Tool>,
+}
+
+impl Server {
+    /// All that is pinned but tools.
+    fn others(&self) -> impl Iterator<Item = &Tool> {
+        let lists = self.prompts.iter().chain(&self.resources);
+        lists.chain(&self.templates).chain(&self.introduction)
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Tool> {
+        self.tools.iter().chain(self.others())
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -40,7 +60,8 @@ struct Trouble {
 
 #[derive(Debug, Deserialize)]
 struct Tool {
-    tool: String,
+    kind: Kind,
+    name: String,
     state: String,
     approved: String,
     now: String,
@@ -90,7 +111,8 @@ struct Accepted {
 
 #[derive(Debug, Deserialize)]
 struct One {
-    tool: String,
+    kind: Kind,
+    name: String,
     old: String,
     new: String,
 }
@@ -100,8 +122,10 @@ pub(super) fn run(command: &Pin, context: &mut Context) -> Result<Exit, Failure>
     let out = &mut context.out;
     match command {
         Pin::Ls { server } => ls(&client, server.as_deref(), out)?,
-        Pin::Diff { target } => diff(&client, target, out)?,
-        Pin::Accept { target, hash } => accept(&client, target, hash.as_deref(), out)?,
+        Pin::Diff { target, kind } => diff(&client, target, *kind, out)?,
+        Pin::Accept { target, kind, hash } => {
+            accept(&client, (target, *kind), hash.as_deref(), out)?;
+        }
     }
     Ok(Exit::Ok)
 }
@@ -123,12 +147,13 @@ fn ls(client: &Client, server: Option<&str>, out: &mut Out) -> Result<(), Failur
     let Pins { servers } = api::read(&body)?;
     match (server, servers.as_slice()) {
         (Some(_), [one]) => {
-            let rows: Vec<_> = one.tools.iter().map(tool_row).collect();
-            out.line(&table(["TOOL", "STATE", "APPROVED", "BY", "NOTE"], &rows))?;
+            let rows: Vec<_> = one.all().map(entry_row).collect();
+            let head = ["KIND", "NAME", "STATE", "APPROVED", "BY", "NOTE"];
+            out.line(&table(head, &rows))?;
         }
         _ => {
             let rows: Vec<_> = servers.iter().map(server_row).collect();
-            let head = ["SERVER", "PIN", "TOOLS", "CHANGED", "ODD", "NOTE"];
+            let head = ["SERVER", "PIN", "TOOLS", "OTHERS", "CHANGED", "ODD", "NOTE"];
             out.line(&table(head, &rows))?;
         }
     }
@@ -142,15 +167,9 @@ fn ls(client: &Client, server: Option<&str>, out: &mut Out) -> Result<(), Failur
     Ok(())
 }
 
-fn server_row(server: &Server) -> [String; 6] {
-    let of = |state: &str| {
-        server
-            .tools
-            .iter()
-            .filter(|tool| tool.state == state)
-            .count()
-    };
-    let waiting = server.tools.iter().any(Tool::is_waiting);
+fn server_row(server: &Server) -> [String; 7] {
+    let of = |state: &str| server.all().filter(|tool| tool.state == state).count();
+    let waiting = server.all().any(Tool::is_waiting);
     let note = match (&server.error, waiting) {
         (Some(trouble), _) => trouble.message.clone(),
         (None, true) => format!("see: bowline pin diff {}", server.server),
@@ -160,13 +179,14 @@ fn server_row(server: &Server) -> [String; 6] {
         server.server.clone(),
         server.pin.clone(),
         server.tools.len().to_string(),
+        server.others().count().to_string(),
         of("changed").to_string(),
         of("quarantined").to_string(),
         note,
     ]
 }
 
-fn tool_row(tool: &Tool) -> [String; 5] {
+fn entry_row(tool: &Tool) -> [String; 6] {
     let mut notes = Vec::new();
     if tool.reverted {
         notes.push("changed back since".to_owned());
@@ -178,7 +198,8 @@ fn tool_row(tool: &Tool) -> [String; 5] {
         format!("{code} in {place}")
     }));
     [
-        tool.tool.clone(),
+        tool.kind.as_str().to_owned(),
+        tool.name.clone(),
         tool.state.clone(),
         short(&tool.approved).to_owned(),
         if tool.reviewed { "you" } else { "first sight" }.to_owned(),
@@ -190,30 +211,33 @@ fn short(hash: &str) -> &str {
     hash.get(..HASH_CHARS).unwrap_or(hash)
 }
 
-fn diff(client: &Client, target: &Target, out: &mut Out) -> Result<(), Failure> {
+fn diff(client: &Client, target: &Target, kind: Kind, out: &mut Out) -> Result<(), Failure> {
     let server = &target.server;
-    let tools = match &target.tool {
-        Some(tool) => vec![tool.clone()],
+    let entries = match &target.tool {
+        Some(name) => vec![(kind, name.clone())],
         None => {
             let body = get(client, Some(server))?;
             let Pins { servers } = api::read(&body)?;
-            let tools = servers.into_iter().flat_map(|server| server.tools);
-            let waiting = tools.filter(Tool::is_waiting);
-            waiting.map(|tool| tool.tool).collect()
+            let entries = servers.iter().flat_map(Server::all);
+            let waiting = entries.filter(|entry| entry.is_waiting());
+            waiting
+                .map(|entry| (entry.kind, entry.name.clone()))
+                .collect()
         }
     };
-    if tools.is_empty() && out.format() == Format::Human {
+    if entries.is_empty() && out.format() == Format::Human {
         out.note(&clean::line(&format!(
-            "every tool of {server} is as it was approved"
+            "every definition of {server} is as it was approved"
         )));
     }
-    for tool in &tools {
-        let path = format!("/api/v1/pins/{}/{}/diff", encode(server), encode(tool));
+    for (kind, name) in &entries {
+        let (server, name, kind) = (encode(server), encode(name), kind.as_str());
+        let path = format!("/api/v1/pins/{server}/{name}/diff?kind={kind}");
         let body = client.get(&path, QUICK);
-        let body = body.map_err(|failure| power::named(client, server, failure))?;
+        let body = body.map_err(|failure| power::named(client, &target.server, failure))?;
         match out.format() {
             Format::Json => out.raw(&body)?,
-            Format::Human => show(server, &api::read(&body)?, out)?,
+            Format::Human => show(&target.server, &api::read(&body)?, out)?,
         }
     }
     Ok(())
@@ -221,8 +245,7 @@ fn diff(client: &Client, target: &Target, out: &mut Out) -> Result<(), Failure> 
 
 fn show(server: &str, diff: &Diff<'_>, out: &mut Out) -> Result<(), Failure> {
     let Diff { pin, changes, .. } = diff;
-    let name = format!("{server}.{}", pin.tool);
-    let name = clean::line(&name).into_owned();
+    let name = shown_name(server, pin.kind, &pin.name);
     out.line(&format!("{} · {}", name.bold(), clean::line(&pin.state)))?;
     for finding in &pin.findings {
         let Finding {
@@ -258,8 +281,7 @@ fn show(server: &str, diff: &Diff<'_>, out: &mut Out) -> Result<(), Failure> {
         out.line("  the server has changed it back since")?;
     }
     if pin.is_waiting() {
-        let Tool { tool, now, .. } = pin;
-        let command = format!("bowline pin accept {} --hash {now}", quoted(server, tool));
+        let command = accept_command(server, (pin.kind, &pin.name), &pin.now);
         out.line(&format!(
             "  to accept exactly this: {}",
             clean::line(&command)
@@ -268,9 +290,28 @@ fn show(server: &str, diff: &Diff<'_>, out: &mut Out) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The name of a tool as a shell takes it.
+/// The name of an entry as people read it: what is no tool says what it is.
+fn shown_name(server: &str, kind: Kind, name: &str) -> String {
+    let name = match kind {
+        Kind::Tool => format!("{server}.{name}"),
+        kind => format!("{} {server}.{name}", kind.as_str()),
+    };
+    clean::line(&name).into_owned()
+}
+
+/// The command that accepts exactly this.
+fn accept_command(server: &str, (kind, name): (Kind, &str), hash: &str) -> String {
+    let kind = match kind {
+        Kind::Tool => String::new(),
+        kind => format!(" --kind {}", kind.as_str()),
+    };
+    let name = quoted(server, name);
+    format!("bowline pin accept {name}{kind} --hash {hash}")
+}
+
+/// The name of an entry as a shell takes it.
 fn quoted(server: &str, tool: &str) -> String {
-    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "_-./".contains(letter);
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "_-./:".contains(letter);
     if tool.chars().all(is_plain) {
         format!("{server}.{tool}")
     } else {
@@ -280,15 +321,19 @@ fn quoted(server: &str, tool: &str) -> String {
 
 fn accept(
     client: &Client,
-    target: &Target,
+    (target, kind): (&Target, Kind),
     hash: Option<&str>,
     out: &mut Out,
 ) -> Result<(), Failure> {
     let Target { server, tool } = target;
-    if hash.is_some() && tool.is_none() {
-        return Err(Failure::usage("a hash goes with SERVER.TOOL"));
+    if (hash.is_some() || kind != Kind::Tool) && tool.is_none() {
+        return Err(Failure::usage("a hash or a kind goes with SERVER.NAME"));
     }
-    let body = json!({"server": server, "tool": tool, "hash": hash}).to_string();
+    let mut body = json!({"server": server, "tool": tool, "hash": hash});
+    if let (Some(body), true) = (body.as_object_mut(), kind != Kind::Tool) {
+        body.insert("kind".to_owned(), json!(kind.as_str()));
+    }
+    let body = body.to_string();
     let body = client
         .post("/api/v1/pins/accept", body.into(), QUICK)
         .map_err(|failure| power::named(client, server, failure))?;
@@ -297,25 +342,20 @@ fn accept(
     }
     let Accepted { accepted } = api::read(&body)?;
     for one in &accepted {
-        let name = format!("{server}.{}", one.tool);
-        let name = clean::line(&name);
+        let name = shown_name(server, one.kind, &one.name);
         if one.old == one.new {
             out.line(&format!("accepted {name} as it is ({})", short(&one.new)))?;
         } else {
             let (old, new) = (short(&one.old), short(&one.new));
             out.line(&format!("accepted {name}: {new} in place of {old}"))?;
-            let undo = format!(
-                "bowline pin accept {} --hash {}",
-                quoted(server, &one.tool),
-                one.old
-            );
+            let undo = accept_command(server, (one.kind, &one.name), &one.old);
             out.note(&format!("  to undo: {}", clean::line(&undo)));
         }
     }
-    let number = count(accepted.len() as u64, "tool");
+    let number = count(accepted.len() as u64, "definition");
     out.note(&clean::line(&match accepted.as_slice() {
         [] => format!("nothing of {server} waited to be accepted"),
-        _ => format!("{number} of {server} accepted; its tools are offered as they are now"),
+        _ => format!("{number} of {server} accepted and offered as they are now"),
     }));
     Ok(())
 }

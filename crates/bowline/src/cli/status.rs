@@ -307,7 +307,7 @@ fn breaker(server: &Server) -> Option<String> {
     }
 }
 
-/// How its tools stand to their pins, unless all are as they were approved.
+/// How its definitions stand to their pins, unless all are as they were approved.
 fn pins(server: &Server) -> Option<String> {
     let name = &server.name;
     if let Some(error) = &server.pins_error {
@@ -315,10 +315,16 @@ fn pins(server: &Server) -> Option<String> {
     }
     let mut parts = Vec::new();
     if server.pins_changed > 0 {
-        parts.push(format!("{} changed", count(server.pins_changed, "tool")));
+        parts.push(format!(
+            "{} changed",
+            count(server.pins_changed, "definition")
+        ));
     }
     if server.pins_quarantined > 0 {
-        parts.push(format!("{} odd", count(server.pins_quarantined, "tool")));
+        parts.push(format!(
+            "{} odd",
+            count(server.pins_quarantined, "definition")
+        ));
     }
     let waiting = parts.join(", ");
     (!parts.is_empty()).then(|| format!("{waiting}; see: bowline pin diff {name}"))

@@ -170,7 +170,7 @@ pub fn advice(error: &CallError) -> String {
         CallError::Denied { .. } => "Do not try again; ask the owner of the gateway.".to_owned(),
         CallError::BudgetSpent { after, .. } => spent(*after),
         CallError::TooFast { after, .. } => spent(Some(*after)),
-        CallError::PinChanged { server, tool } => unapproved(server, tool),
+        CallError::PinChanged { server, .. } => unapproved(server),
         CallError::KeyConflict { .. } => OTHER_KEY.to_owned(),
         CallError::NotStored { .. } => NOT_STORED.to_owned(),
         CallError::OutboxFull { .. } => OUTBOX_FULL.to_owned(),
@@ -243,10 +243,10 @@ fn spent(after: Option<Duration>) -> String {
     }
 }
 
-fn unapproved(server: &str, tool: &str) -> String {
+fn unapproved(server: &str) -> String {
     format!(
-        "The call did not run; the owner of the gateway can look at `bowline pin diff \
-         {server}.{tool}` and accept it."
+        "The call did not run; the owner of the gateway can look at `bowline pin diff {server}` \
+         and accept it."
     )
 }
 

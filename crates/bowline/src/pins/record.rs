@@ -1,7 +1,7 @@
 //! The files of pins: versioned, and with a checksum over their content.
 
 use bowline_core::lint::{Code, Finding};
-use bowline_core::pins::{Hash, Pin, Pins, State, TOOLS_MAX, Version};
+use bowline_core::pins::{Hash, Pin, PinKind, Pins, State, Version};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -25,6 +25,15 @@ pub(super) struct Sealed {
 struct Content {
     server: String,
     tools: Vec<Tool>,
+    /// Files of older gateways hold tools only: all else is new to them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    prompts: Vec<Tool>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    resources: Vec<Tool>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    templates: Vec<Tool>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    introduction: Vec<Tool>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -67,12 +76,17 @@ struct Found {
 impl Sealed {
     /// Writes a whole file.
     pub(super) fn write(server: &str, pins: &Pins) -> Option<Vec<u8>> {
+        let of = |kind| -> Vec<_> {
+            let entries = pins.iter(kind);
+            entries.map(|(name, pin)| Tool::new(name, pin)).collect()
+        };
         let content = Content {
             server: server.to_owned(),
-            tools: pins
-                .iter()
-                .map(|(name, pin)| Tool::new(name, pin))
-                .collect(),
+            tools: of(PinKind::Tool),
+            prompts: of(PinKind::Prompt),
+            resources: of(PinKind::Resource),
+            templates: of(PinKind::Template),
+            introduction: of(PinKind::Introduction),
         };
         let content = serde_json::value::to_raw_value(&content).ok()?;
         let sealed = Self {
@@ -94,12 +108,26 @@ impl Sealed {
     /// Returns what it holds of that server.
     pub(super) fn pins(&self, server: &str) -> Option<Pins> {
         let content: Content = serde_json::from_str(self.content.get()).ok()?;
-        let count = content.tools.len();
-        if content.server != server || count > TOOLS_MAX {
+        if content.server != server {
             return None;
         }
-        let pins = content.tools.into_iter().map(Tool::pin);
-        Some(Pins::restore(pins.collect::<Option<Vec<_>>>()?))
+        let mut pins = Vec::new();
+        for (kind, entries) in [
+            (PinKind::Tool, content.tools),
+            (PinKind::Prompt, content.prompts),
+            (PinKind::Resource, content.resources),
+            (PinKind::Template, content.templates),
+            (PinKind::Introduction, content.introduction),
+        ] {
+            if entries.len() > kind.entries_max() {
+                return None;
+            }
+            for entry in entries {
+                let (name, pin) = entry.pin()?;
+                pins.push((kind, name, pin));
+            }
+        }
+        Some(Pins::restore(pins))
     }
 }
 

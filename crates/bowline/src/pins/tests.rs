@@ -4,13 +4,14 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::Path;
 
 use bowline_core::lint::{Code, Finding};
-use bowline_core::pins::Sight;
+use bowline_core::pins::{PinKind, Sight};
 use bytes::Bytes;
 
 use super::*;
 
 fn sight(tool: &str, text: &str, byte: u8) -> Sight {
     Sight {
+        kind: PinKind::Tool,
         tool: tool.into(),
         hash: [byte; 32],
         definition: Bytes::copy_from_slice(text.as_bytes()),
@@ -30,8 +31,15 @@ fn pins() -> Pins {
     };
     pins.see(&[sight("t", "{ \"a\": \"\\u00e9\u{200b}\" }", 1), odd], 5);
     pins.see(&[sight("t", "{}", 2)], 6);
-    pins.accept("t", None, 7).unwrap();
+    pins.accept((PinKind::Tool, "t"), None, 7).unwrap();
     pins.see(&[sight("t", "[]", 4)], 8);
+    for (kind, byte) in PinKind::ALL.into_iter().zip(5..) {
+        let other = Sight {
+            kind,
+            ..sight("same name", "{}", byte)
+        };
+        pins.see(&[other], 9);
+    }
     pins
 }
 

@@ -1,5 +1,6 @@
 //! Tools whose definitions change behind the back of whoever approved them.
 
+mod channels;
 mod real;
 mod shown;
 
@@ -126,7 +127,7 @@ fn h21_hw15_a_rug_pull_between_starts_is_detected_diffed_withdrawn_and_remembere
     );
     let shown = text(&gateway.cli(&["status"]).stdout);
     assert!(
-        shown.contains("1 tool changed; see: bowline pin diff fix"),
+        shown.contains("1 definition changed; see: bowline pin diff fix"),
         "{shown}"
     );
     let token = format!("Bearer {}", gateway.token);

@@ -10,6 +10,7 @@ use bowline_wire::span::Span;
 use bowline_wire::splice::{Edit, Edited, write_string};
 use bytes::Bytes;
 
+use super::mark::PREFIX;
 use super::{Offer, keep};
 
 /// Instructions of all servers together.
@@ -30,6 +31,9 @@ pub struct Introduction {
     pub server_info: Option<Bytes>,
     /// `instructions`, a JSON string.
     pub instructions: Option<Bytes>,
+    /// `_meta`, a JSON object that says of which servers the introduction is not as it was
+    /// approved, or odd.
+    pub meta: Option<Bytes>,
     /// How long all this may be kept and by whom, where every server says so.
     pub hint: Option<Hint>,
 }
@@ -55,6 +59,7 @@ impl Introduction {
             capabilities: Bytes::from_static(ANYTHING.as_bytes()),
             server_info: None,
             instructions: None,
+            meta: None,
             hint: None,
         }
     }
@@ -73,6 +78,7 @@ impl Introduction {
             ),
             server_info: own("serverInfo"),
             instructions: own("instructions"),
+            meta: None,
             hint: keep::read(initialize),
         }
     }
@@ -86,7 +92,16 @@ impl Introduction {
             hint: keep::told(keep::merged(
                 offers.clone().map(|offer| keep::read(&offer.initialize)),
             )),
+            meta: marked(offers.clone()),
             instructions: joined(offers),
+        }
+    }
+
+    /// Introduces one server by what of its words is offered.
+    pub(crate) fn of_offer(offer: &Arc<Offer>) -> Self {
+        Self {
+            meta: marked(std::iter::once(offer)),
+            ..Self::of_one(&offer.initialize)
         }
     }
 
@@ -237,6 +252,29 @@ fn with_list_changed(capabilities: &Bytes) -> Bytes {
         edits: &edits,
     };
     edited.to_vec().into()
+}
+
+/// Writes which servers introduce themselves otherwise than was approved, or oddly.
+fn marked<'a>(offers: impl Iterator<Item = &'a Arc<Offer>>) -> Option<Bytes> {
+    let mut members = Vec::new();
+    for offer in offers.filter(|offer| !offer.marks.is_none()) {
+        if !members.is_empty() {
+            members.push(b',');
+        }
+        write_string(&mut members, &offer.server);
+        members.extend_from_slice(b":{");
+        members.extend_from_slice(&offer.marks.members());
+        members.push(b'}');
+    }
+    if members.is_empty() {
+        return None;
+    }
+    let mut out = Vec::from(&b"{"[..]);
+    write_string(&mut out, &format!("{PREFIX}introduction"));
+    out.extend_from_slice(b":{");
+    out.extend_from_slice(&members);
+    out.extend_from_slice(b"}}");
+    Some(out.into())
 }
 
 /// Joins what servers tell their users; what does not fit is left out.

@@ -1,6 +1,7 @@
 //! The four lists of the protocol, and what differs between them.
 
 use bowline_core::call::Kind;
+use bowline_core::pins::PinKind;
 use bowline_wire::mcp::method;
 
 /// The lists of the protocol.
@@ -59,6 +60,17 @@ impl ListKind {
             Self::Tools => "tools",
             Self::Prompts => "prompts",
             Self::Resources | Self::Templates => "resources",
+        }
+    }
+
+    /// Returns what pins call its entries.
+    #[must_use]
+    pub const fn pinned(self) -> PinKind {
+        match self {
+            Self::Tools => PinKind::Tool,
+            Self::Prompts => PinKind::Prompt,
+            Self::Resources => PinKind::Resource,
+            Self::Templates => PinKind::Template,
         }
     }
 

@@ -260,7 +260,7 @@ fn resolve_uris(kind: ListKind, offers: &mut BTreeMap<Arc<str>, Arc<Offer>>) {
     for offer in offers.values() {
         let own: HashSet<_> = offer
             .shelf(kind)
-            .iter()
+            .all()
             .map(|item| &item.route.name)
             .collect();
         for uri in own {
@@ -281,11 +281,13 @@ fn resolve_uris(kind: ListKind, offers: &mut BTreeMap<Arc<str>, Arc<Offer>>) {
         }
     };
     for offer in offers.values_mut() {
-        let settled = |shelf: &Shelf| shelf.iter().all(|item| item.visible == visible(item));
+        // What is withdrawn counts as well: the others keep their URIs when it comes back.
+        let settled = |shelf: &Shelf| shelf.all().all(|item| item.visible == visible(item));
         if settled(offer.shelf(kind)) {
             continue;
         }
-        for item in &mut Arc::make_mut(offer).shelf_mut(kind).items {
+        let shelf = Arc::make_mut(offer).shelf_mut(kind);
+        for item in shelf.items.iter_mut().chain(&mut shelf.withdrawn) {
             item.visible = visible(item);
         }
     }

@@ -1,4 +1,4 @@
-//! Marks that we put on the definition of a tool, in its `_meta`; all else stays as it was written.
+//! Marks that we put on a definition, in its `_meta`; all else stays as it was written.
 
 use bowline_core::lint::Code;
 use bowline_wire::object;
@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 /// Begins the keys that are ours. A server that writes such a key itself could hide a mark, or
 /// forge one.
-const PREFIX: &str = "dev.bowline/";
+pub(super) const PREFIX: &str = "dev.bowline/";
 
 /// What a definition is marked with.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,12 +20,12 @@ pub struct Marks {
 }
 
 impl Marks {
-    fn is_none(&self) -> bool {
+    pub(super) fn is_none(&self) -> bool {
         self.pin.is_none() && self.lint.is_empty()
     }
 
     /// Writes the members of `_meta`, without brackets.
-    fn members(&self) -> Vec<u8> {
+    pub(super) fn members(&self) -> Vec<u8> {
         let mut out = Vec::new();
         if let Some(pin) = self.pin {
             write_string(&mut out, &format!("{PREFIX}pin"));

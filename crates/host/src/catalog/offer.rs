@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use bowline_core::call::{Effect, Route};
+use bowline_core::call::{Effect, Route, Subject};
 use bowline_core::era::Era;
 use bowline_core::name;
+use bowline_core::pins::PinKind;
 use bowline_core::template::Template;
 use bowline_core::time::Now;
 use bowline_wire::era::mirror::{self, BadMirror};
@@ -17,6 +18,7 @@ use bytes::Bytes;
 
 use super::definition::{digest, hinted};
 use super::mark::{Marks, mark};
+use super::part::{self, Part};
 use super::shelf::Shelf;
 use super::widened::widened;
 use super::{ListKind, PerList};
@@ -30,8 +32,13 @@ pub type Pages = PerList<Option<Vec<Bytes>>>;
 pub struct Offer {
     /// The server.
     pub server: Arc<str>,
-    /// What it said of itself: its result of `initialize`.
+    /// What it said of itself, as clients are shown it: its result of `initialize`, without those
+    /// parts that are withdrawn until a person accepts them.
     pub initialize: Bytes,
+    /// The same as the server wrote it.
+    pub(super) said: Bytes,
+    /// What of it is marked.
+    pub(super) marks: Marks,
     /// Its tools, in its own order.
     pub tools: Shelf,
     /// Its prompts.
@@ -88,6 +95,8 @@ pub struct Item {
     pub template: Option<Template>,
     /// Its definition as the server wrote it.
     pub(crate) written: Bytes,
+    /// What it is pinned by: its name or URI, with a number where its list has that more than once.
+    pub(crate) pinned: Arc<str>,
     /// Where in `definition` the value of its name or URI stands.
     name_at: Span,
     /// Its place in the server's own order.
@@ -120,6 +129,8 @@ impl Offer {
         Self {
             server: Arc::clone(server),
             initialize: initialize.clone(),
+            said: initialize.clone(),
+            marks: Marks::default(),
             tools: shelf(ListKind::Tools),
             prompts: shelf(ListKind::Prompts),
             resources: shelf(ListKind::Resources),
@@ -142,12 +153,52 @@ impl Offer {
         self
     }
 
-    /// Returns the same offer with every tool dealt with as `verdict` says.
+    /// Returns the same offer with every entry dealt with as `verdict` says, and every part of
+    /// the introduction as `of_part` does.
     #[must_use]
-    pub(crate) fn judged(&self, verdict: impl Fn(&Item) -> Verdict) -> Self {
+    pub(crate) fn judged(
+        &self,
+        verdict: impl Fn(ListKind, &Item) -> Verdict,
+        of_part: impl Fn(&Part) -> Verdict,
+    ) -> Self {
+        let judged = |kind| self.shelf(kind).judged(kind, |item| verdict(kind, item));
+        let (initialize, marks) = part::judged(&self.said, of_part);
         Self {
-            tools: self.tools.judged(ListKind::Tools, verdict),
+            initialize,
+            marks,
+            tools: judged(ListKind::Tools),
+            prompts: judged(ListKind::Prompts),
+            resources: judged(ListKind::Resources),
+            templates: judged(ListKind::Templates),
             ..self.clone()
+        }
+    }
+
+    /// Returns what of its introduction is pinned.
+    pub(crate) fn parts(&self) -> [Part; 2] {
+        part::read(&self.said)
+    }
+
+    /// Whether it has an entry that is pinned so.
+    pub(crate) fn is_pinned(&self, kind: PinKind, name: &str) -> bool {
+        let list = ListKind::ALL.into_iter().find(|list| list.pinned() == kind);
+        // The introduction is always there.
+        list.is_none_or(|list| self.shelf(list).all().any(|item| *item.pinned == *name))
+    }
+
+    /// Returns the way to a prompt, resource or template that is not offered until a person
+    /// accepts it.
+    pub(super) fn withdrawn(&self, subject: &Subject) -> Option<&Arc<Route>> {
+        let name = subject.name();
+        match subject {
+            Subject::Tool(_) => self.tools.withdrawn(name),
+            Subject::Prompt(_) | Subject::CompletePrompt(_) => self.prompts.withdrawn(name),
+            Subject::Resource(_) => self.resources.withdrawn(name),
+            Subject::CompleteResource(_) => {
+                let template = self.templates.withdrawn(name);
+                template.or_else(|| self.resources.withdrawn(name))
+            }
+            Subject::Task { .. } => None,
         }
     }
 
@@ -169,10 +220,17 @@ impl Offer {
             of(self) == of(other)
         };
         let routes = |offer: &Self| -> Vec<_> {
-            let items = offer.tools.items.iter().chain(&offer.tools.withdrawn);
+            let items = ListKind::ALL.into_iter();
+            let items = items.flat_map(|kind| offer.shelf(kind).all());
             items.map(|item| Arc::clone(&item.route)).collect()
         };
-        self.initialize == other.initialize
+        let introduced = |offer: &Self| {
+            let Self {
+                initialize, said, ..
+            } = offer;
+            (initialize.clone(), said.clone(), offer.marks.clone())
+        };
+        introduced(self) == introduced(other)
             && ListKind::ALL.into_iter().all(alike)
             && routes(self) == routes(other)
     }
@@ -219,6 +277,7 @@ impl Item {
                 ..ToolRule::default()
             },
         };
+        let pinned = Arc::clone(&own);
         let hint = |key| hinted(&definition, key);
         let effect = rule.effect.unwrap_or_else(|| match hint("readOnlyHint") {
             Some(true) => Effect::Read,
@@ -240,6 +299,7 @@ impl Item {
                 queue: rule.queueing(effect).map(Arc::new),
                 mirrors: None,
             }),
+            pinned: Arc::clone(&pinned),
             written: definition.clone(),
             plain: definition.clone(),
             definition,

@@ -53,6 +53,7 @@ impl Shelf {
     ) -> Self {
         let mut items: Vec<Item> = Vec::new();
         let mut names = HashSet::new();
+        let mut doubles: HashMap<Arc<str>, usize> = HashMap::new();
         let mut withheld = 0;
         let mut unusable = Vec::new();
         let era = listing::era(pages);
@@ -72,7 +73,13 @@ impl Shelf {
                         || matches!(kind, ListKind::Resources | ListKind::Templates) =>
                 {
                     (item.nth, item.era) = (items.len(), era);
-                    // Whoever judges tools puts their marks on; marks are nobody else's to write.
+                    let double = doubles.entry(Arc::clone(&item.route.name)).or_default();
+                    *double += 1;
+                    if *double > 1 {
+                        // A URI holds no space, so that no other entry is pinned by this.
+                        item.pinned = format!("{} ({double})", item.route.name).into();
+                    }
+                    // Whoever judges entries puts their marks on; marks are nobody else's to write.
                     items.push(match kind {
                         ListKind::Tools => item,
                         _ => item.marked(kind, &Marks::default()),
@@ -196,6 +203,10 @@ impl Shelf {
 
     /// Returns the route of an entry with this name that is withdrawn.
     pub(super) fn withdrawn(&self, name: &str) -> Option<&Arc<Route>> {
+        // Where the list has it twice, one of them may be offered.
+        if self.route(name).is_some() {
+            return None;
+        }
         let mut withdrawn = self.withdrawn.iter();
         let item = withdrawn.find(|item| *item.route.name == *name);
         item.map(|item| &item.route)

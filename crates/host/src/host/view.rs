@@ -219,7 +219,7 @@ fn in_scope<'a>(
 fn introduce(catalog: &Catalog, scope: &Scope, visible: impl Fn(&Offer) -> bool) -> Introduction {
     match scope {
         Scope::Server(server) => match catalog.offer(server) {
-            Some(offer) if visible(offer) => Introduction::of_one(&offer.initialize),
+            Some(offer) if visible(offer) => Introduction::of_offer(offer),
             Some(_) | None => Introduction::unknown(),
         },
         Scope::All | Scope::Profile(_) => {

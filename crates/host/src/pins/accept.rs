@@ -1,9 +1,9 @@
-//! A person approves what tools are now.
+//! A person approves what definitions are now.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_core::pins::{Accepted, Hash, Pins as Machine, Unaccepted};
+use bowline_core::pins::{Accepted, Hash, PinKind, Pins as Machine, Unaccepted};
 use bowline_core::sync::lock;
 use thiserror::Error;
 
@@ -16,12 +16,14 @@ const SAVE_WAIT: Duration = Duration::from_secs(5);
 /// Why nothing was accepted.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum AcceptError {
-    /// No such tool was ever seen.
-    #[error("server `{server}` never had a tool `{tool}`")]
+    /// No such entry was ever seen.
+    #[error("server `{server}` never had a {} `{tool}`", kind.as_str())]
     Unknown {
         /// The server.
         server: Arc<str>,
-        /// The tool.
+        /// What it would be.
+        kind: PinKind,
+        /// Its name or URI.
         tool: Arc<str>,
     },
     /// The definition is another by now.
@@ -41,12 +43,35 @@ pub enum AcceptError {
     Unsaved(Arc<str>),
 }
 
+/// One entry that a person looked at.
+#[derive(Clone, Copy, Debug)]
+pub struct PinTarget<'a> {
+    /// What it is.
+    pub kind: PinKind,
+    /// Its name or URI.
+    pub name: &'a str,
+    /// The hash that it must have, or have had before the last approval.
+    pub hash: Option<&'a Hash>,
+}
+
+impl<'a> PinTarget<'a> {
+    /// Returns the target that is a tool.
+    #[must_use]
+    pub const fn tool(name: &'a str, hash: Option<&'a Hash>) -> Self {
+        Self {
+            kind: PinKind::Tool,
+            name,
+            hash,
+        }
+    }
+}
+
 impl Pins {
-    /// Approves one tool as it is now, or all of a server. Saved when this returns.
+    /// Approves one entry as it is now, or all of a server. Saved when this returns.
     pub(crate) async fn accept(
         &self,
         server: &Arc<str>,
-        tool: Option<(&str, Option<&Hash>)>,
+        target: Option<PinTarget<'_>>,
         offer: Option<&Offer>,
     ) -> Result<Vec<Accepted>, AcceptError> {
         let turn = self.kept(server).turn;
@@ -54,20 +79,21 @@ impl Pins {
         let Kept { pins, trouble, .. } = self.kept(server);
         let now_ms = self.clock.unix_ms();
         let mut next = Machine::clone(&pins);
-        let accepted = match tool {
+        let accepted = match target {
             Some(_) if matches!(trouble, Some(Trouble::Unreadable(_))) => {
                 return Err(AcceptError::Unreadable {
                     server: Arc::clone(server),
                 });
             }
-            Some((tool, hash)) => {
-                let accepted = next.accept(tool, hash, now_ms);
-                let accepted = accepted.map_err(|error| unaccepted(server, tool, &error))?;
+            Some(target) => {
+                let PinTarget { kind, name, hash } = target;
+                let accepted = next.accept((kind, name), hash, now_ms);
+                let accepted = accepted.map_err(|error| unaccepted(server, target, &error))?;
                 accepted.into_iter().collect()
             }
             None => {
                 if let Some(offer) = offer {
-                    next.make_room(|tool| offer.tools.all().any(|item| *item.route.name == *tool));
+                    next.make_room(|kind, name| offer.is_pinned(kind, name));
                     next.see(&self.sights(server, offer), now_ms);
                 }
                 next.accept_all(now_ms)
@@ -81,8 +107,8 @@ impl Pins {
             self.put(server, pins, None);
         }
         for one in &accepted {
-            tracing::info!(%server, tool = ?one.tool, "accepted");
-            self.tell(server, Some(&one.tool), "accepted", None);
+            tracing::info!(%server, kind = one.kind.as_str(), name = ?one.tool, "accepted");
+            self.tell(server, Some((one.kind, &one.tool)), "accepted", None);
         }
         Ok(accepted)
     }
@@ -114,11 +140,12 @@ impl Pins {
     }
 }
 
-fn unaccepted(server: &Arc<str>, tool: &str, error: &Unaccepted) -> AcceptError {
+fn unaccepted(server: &Arc<str>, target: PinTarget<'_>, error: &Unaccepted) -> AcceptError {
     match error {
         Unaccepted::Unknown => AcceptError::Unknown {
             server: Arc::clone(server),
-            tool: tool.into(),
+            kind: target.kind,
+            tool: target.name.into(),
         },
         Unaccepted::Other { now } => AcceptError::Other { now: *now },
     }

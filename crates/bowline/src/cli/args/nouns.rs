@@ -1,6 +1,7 @@
 //! Commands about one kind of thing, and what can be done with it.
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
+use serde::Deserialize;
 
 use super::Target;
 
@@ -54,23 +55,60 @@ pub enum SecretCommand {
     },
 }
 
+/// What a pinned definition is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// A tool, by its name
+    #[default]
+    Tool,
+    /// A prompt, by its name
+    Prompt,
+    /// A resource, by its URI
+    Resource,
+    /// A template of resources, by its URI template
+    Template,
+    /// `instructions` or `serverInfo`
+    Introduction,
+}
+
+impl Kind {
+    /// Returns the word that the API uses.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Tool => "tool",
+            Self::Prompt => "prompt",
+            Self::Resource => "resource",
+            Self::Template => "template",
+            Self::Introduction => "introduction",
+        }
+    }
+}
+
 /// What to do with pins.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Pin {
     /// List servers with their pins, or the pins of one
     Ls {
-        /// Only this server, tool by tool
+        /// Only this server, entry by entry
         server: Option<String>,
     },
-    /// Show what changed in a tool, or in every tool of a server that waits for you
+    /// Show what changed in a definition, or in all of a server that wait for you
     Diff {
-        /// SERVER or SERVER.TOOL
+        /// SERVER, SERVER.TOOL, or SERVER.NAME of another kind
         target: Target,
+        /// What NAME is
+        #[arg(long, value_enum, default_value_t)]
+        kind: Kind,
     },
-    /// Approve a tool as it is now, or all of a server
+    /// Approve a definition as it is now, or all of a server
     Accept {
-        /// SERVER or SERVER.TOOL
+        /// SERVER, SERVER.TOOL, or SERVER.NAME of another kind
         target: Target,
+        /// What NAME is
+        #[arg(long, value_enum, default_value_t)]
+        kind: Kind,
         /// Only if it still has this hash; the hash of before takes the last approval back
         #[arg(long, value_name = "HASH")]
         hash: Option<String>,

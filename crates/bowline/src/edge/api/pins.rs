@@ -1,4 +1,4 @@
-//! Pins: which tools are not as they were approved, what changed, and accepting it.
+//! Pins: which definitions are not as they were approved, what changed, and accepting it.
 
 use std::sync::Arc;
 
@@ -6,8 +6,8 @@ use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::{Extension, Json};
 use bowline_core::lint::Finding;
-use bowline_core::pins::{self as core, Pin, Version};
-use bowline_host::pins::{AcceptError, Kept};
+use bowline_core::pins::{self as core, Pin, PinKind, Version};
+use bowline_host::pins::{AcceptError, Kept, PinTarget};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -44,7 +44,10 @@ fn of_server(edge: &Edge, server: &Arc<str>) -> Result<Value, Failure> {
     let unknown = |error| Failure::call(edge, &error, None);
     let mode = edge.host.server(server).map_err(unknown)?.spec().pin;
     let Kept { pins, trouble, .. } = edge.host.pins(server).map_err(unknown)?;
-    let tools: Vec<_> = pins.iter().map(|(tool, pin)| of_tool(tool, pin)).collect();
+    let of = |kind| -> Vec<_> {
+        let entries = pins.iter(kind);
+        entries.map(|(name, pin)| entry(kind, name, pin)).collect()
+    };
     let error = trouble.map(|trouble| {
         json!({
             "state": trouble.as_str(),
@@ -52,17 +55,29 @@ fn of_server(edge: &Edge, server: &Arc<str>) -> Result<Value, Failure> {
             "hint": format!("after a look at its tools: bowline pin accept {server}"),
         })
     });
-    Ok(json!({"server": server, "pin": mode.as_str(), "error": error, "tools": tools}))
+    Ok(json!({
+        "server": server,
+        "pin": mode.as_str(),
+        "error": error,
+        "tools": of(PinKind::Tool),
+        "prompts": of(PinKind::Prompt),
+        "resources": of(PinKind::Resource),
+        "templates": of(PinKind::Template),
+        "introduction": of(PinKind::Introduction),
+    }))
 }
 
-fn of_tool(tool: &str, pin: &Pin) -> Value {
+fn entry(kind: PinKind, name: &str, pin: &Pin) -> Value {
     let (since_ms, is_reverted) = match &pin.state {
         core::State::Changed {
             since_ms, reverted, ..
         } => (Some(*since_ms), *reverted),
         core::State::Approved | core::State::Quarantined => (None, false),
     };
+    let tool = (kind == PinKind::Tool).then_some(name);
     json!({
+        "kind": kind.as_str(),
+        "name": name,
         "tool": tool,
         "state": pin.state.as_str(),
         "approved": hex(&pin.approved.hash),
@@ -109,16 +124,25 @@ struct Change {
     new: Option<Box<RawValue>>,
 }
 
+/// The query of `GET /api/v1/pins/{server}/{tool}/diff`.
+#[derive(Debug, Deserialize)]
+pub(super) struct DiffQuery {
+    /// `tool` where it is absent.
+    kind: Option<String>,
+}
+
 /// `GET /api/v1/pins/{server}/{tool}/diff`
 pub(super) async fn diff(
     State(edge): Shared,
-    Path((server, tool)): Path<(String, String)>,
+    Path((server, name)): Path<(String, String)>,
+    Query(query): Query<DiffQuery>,
 ) -> Result<Json<DiffAnswer>, Failure> {
     let edge = alive(&edge)?;
+    let kind = read_kind(query.kind.as_deref())?;
     let kept = edge.host.pins(&server);
     let kept = kept.map_err(|error| Failure::call(&edge, &error, None))?;
-    let Some(pin) = kept.pins.get(&tool) else {
-        return Err(never_seen(&server, &tool));
+    let Some(pin) = kept.pins.get(kind, &name) else {
+        return Err(never_seen(&server, kind, &name));
     };
     let old = &pin.approved;
     let new = match &pin.state {
@@ -137,7 +161,7 @@ pub(super) async fn diff(
     });
     Ok(Json(DiffAnswer {
         v: 1,
-        pin: of_tool(&tool, pin),
+        pin: entry(kind, &name, pin),
         changes: changes.collect(),
         old: definition(old),
         new: definition(new),
@@ -160,6 +184,8 @@ fn raw(text: String) -> Option<Box<RawValue>> {
 pub(super) struct AcceptBody {
     server: String,
     tool: Option<String>,
+    /// What the member `tool` names; a tool where it is absent.
+    kind: Option<String>,
     hash: Option<String>,
 }
 
@@ -173,20 +199,32 @@ pub(super) async fn accept(
         Some(text) => Some(read_hash(text).ok_or_else(bad_hash)?),
         None => None,
     };
-    if hash.is_some() && body.tool.is_none() {
+    if (hash.is_some() || body.kind.is_some()) && body.tool.is_none() {
         return Err(bad_hash());
     }
-    let tool = body.tool.as_deref().map(|tool| (tool, hash.as_ref()));
-    let accepted = edge.host.accept_pins(&body.server, tool).await;
+    let kind = read_kind(body.kind.as_deref())?;
+    let target = body.tool.as_deref().map(|name| PinTarget {
+        kind,
+        name,
+        hash: hash.as_ref(),
+    });
+    let accepted = edge.host.accept_pins(&body.server, target).await;
     let accepted = accepted
         .map_err(|error| Failure::call(&edge, &error, None))?
         .map_err(|error| refused(&body, &error))?;
     let accepted: Vec<_> = accepted
         .iter()
-        .map(|one| json!({"tool": one.tool, "old": hex(&one.old), "new": hex(&one.new)}))
+        .map(|one| {
+            let tool = (one.kind == PinKind::Tool).then_some(&one.tool);
+            let (kind, old, new) = (one.kind.as_str(), hex(&one.old), hex(&one.new));
+            json!({"kind": kind, "name": one.tool, "tool": tool, "old": old, "new": new})
+        })
         .collect();
-    let tool = body.tool.as_deref().unwrap_or("*");
-    let noted = Noted(format!("{}.{tool}", body.server));
+    let name = body.tool.as_deref().unwrap_or("*");
+    let noted = Noted(match kind {
+        PinKind::Tool => format!("{}.{name}", body.server),
+        kind => format!("{}:{}.{name}", kind.as_str(), body.server),
+    });
     let answer = json!({"v": 1, "server": body.server, "accepted": accepted});
     Ok((Extension(noted), Json(answer)))
 }
@@ -195,19 +233,32 @@ fn bad_hash() -> Failure {
     Failure::plain(
         StatusCode::BAD_REQUEST,
         "bad_request",
-        "a hash is 64 hexadecimal digits, and goes with a tool",
+        "a hash is 64 hexadecimal digits, and goes with a tool, as a kind does",
     )
 }
 
-fn never_seen(server: &str, tool: &str) -> Failure {
-    let message = format!("server `{server}` never had a tool `{tool}`");
-    Failure::plain(StatusCode::NOT_FOUND, "tool_not_found", &message)
+fn read_kind(word: Option<&str>) -> Result<PinKind, Failure> {
+    let kind = word.map_or(Some(PinKind::Tool), PinKind::read);
+    kind.ok_or_else(|| {
+        let message = "a kind is tool, prompt, resource, template or introduction";
+        Failure::plain(StatusCode::BAD_REQUEST, "bad_request", message)
+    })
+}
+
+fn never_seen(server: &str, kind: PinKind, name: &str) -> Failure {
+    let message = format!("server `{server}` never had a {} `{name}`", kind.as_str());
+    let code = match kind {
+        PinKind::Tool | PinKind::Introduction => "tool_not_found",
+        PinKind::Prompt => "prompt_not_found",
+        PinKind::Resource | PinKind::Template => "resource_not_found",
+    };
+    Failure::plain(StatusCode::NOT_FOUND, code, &message)
 }
 
 fn refused(body: &AcceptBody, error: &AcceptError) -> Failure {
     let server = &body.server;
     let (status, code, hint) = match error {
-        AcceptError::Unknown { tool, .. } => return never_seen(server, tool),
+        AcceptError::Unknown { kind, tool, .. } => return never_seen(server, *kind, tool),
         AcceptError::Other { now } => (
             StatusCode::CONFLICT,
             "pin_changed",

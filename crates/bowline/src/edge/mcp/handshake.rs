@@ -96,6 +96,10 @@ fn introduce(caller: Caller<'_>, revision: Revision) -> Vec<u8> {
         out.extend_from_slice(b",\"instructions\":");
         out.extend_from_slice(&words);
     }
+    if let Some(meta) = own.meta {
+        out.extend_from_slice(b",\"_meta\":");
+        out.extend_from_slice(&meta);
+    }
     out.push(b'}');
     out
 }

@@ -27,6 +27,10 @@ pub(super) async fn answer(asked: Asked<'_>) -> Answer {
         told.extend_from_slice(b",\"instructions\":");
         told.extend_from_slice(&words);
     }
+    if let Some(meta) = own.meta {
+        told.extend_from_slice(b",\"_meta\":");
+        told.extend_from_slice(&meta);
+    }
     told.push(b'}');
     let told = complete(&asked, &told, Some(own.hint.unwrap_or(NOT_KEPT)));
     body::json(StatusCode::OK, result(asked.id(), &told))
