@@ -252,6 +252,8 @@ fn serve(
     }
     let announcer = announce::run(Arc::clone(edge), stopped.clone());
     tasks.spawn("announcer", announcer);
+    let auditing = edge.about.audit.clone();
+    tasks.spawn("denials", auditing.sweep(stopped.clone()));
     let follower = secrets::follow::follow(Arc::clone(edge), sources, stopped.clone());
     tasks.spawn("secrets", follower);
     tasks.spawn("config", reload::follow(Arc::clone(edge), stopped.clone()));

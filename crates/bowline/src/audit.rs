@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use bowline_core::call::Principal;
 use bowline_host::Host;
-use bowline_host::audit::{self, Note, Shows, Target, Trail, Unaudited};
+use bowline_host::audit::{self, Note, Rings, Shows, Target, Unaudited};
 use bowline_host::ports::Clock;
-use bowline_journal::audit::{AuditError, Kind, Limits, Verdict};
+use bowline_journal::audit::{AuditError, DENIALS, Kind, Limits, Verdict, Verdicts};
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
 use crate::config;
 use crate::state::{self, State};
@@ -21,6 +22,12 @@ const DIRECTORY: &str = "audit";
 /// How often, and after which time, it is looked whether calls are under way at the end.
 const LEFT_LOOKS_MAX: u32 = 100;
 const LEFT_WAIT: Duration = Duration::from_millis(10);
+
+/// Rows that are young may take so many times the room that others may.
+const YOUNG_FACTOR: usize = 4;
+
+/// How often refusals that are counted are looked at.
+const SWEEP: Duration = Duration::from_secs(1);
 
 /// Why the trail cannot be kept.
 #[derive(Debug, thiserror::Error)]
@@ -35,7 +42,7 @@ pub enum OpenError {
 
 /// The trail of a gateway, or none where the configuration wants none.
 #[derive(Clone, Debug, Default)]
-pub struct Auditing(Option<Arc<Trail>>);
+pub struct Auditing(Option<Arc<Rings>>);
 
 /// Returns where the trail of a state directory is.
 #[must_use]
@@ -55,18 +62,56 @@ impl Auditing {
             return Ok(Self(None));
         }
         let directory = state.directory(DIRECTORY)?;
-        let limits = Limits {
+        state.directory(&format!("{DIRECTORY}/{DENIALS}"))?;
+        let files_max = wanted.keep as usize;
+        let calls = Limits {
             file_bytes_max: wanted.max_bytes,
-            files_max: wanted.keep as usize,
+            files_max,
+            files_hard_max: files_max.saturating_mul(YOUNG_FACTOR),
+            age_min: wanted.min_age,
+            age_max: wanted.max_age,
             ..Limits::default()
         };
-        let secrets = secrets.clone();
-        let shows = Shows {
-            clean: Box::new(move |text| secrets.clean(text)),
-            payload: wanted.payload,
+        // What was only refused is not worth more room because it is young.
+        let denials = Limits {
+            file_bytes_max: wanted.denials_max_bytes,
+            files_hard_max: files_max,
+            age_min: Duration::ZERO,
+            ..calls
         };
-        let trail = audit::open(&directory, limits, Arc::clone(clock), shows)?;
-        Ok(Self(Some(Arc::new(trail))))
+        let shows = || {
+            let secrets = secrets.clone();
+            Shows {
+                clean: Box::new(move |text| secrets.clean(text)),
+                payload: wanted.payload,
+            }
+        };
+        let (limits, shows) = ((calls, denials), (shows(), shows()));
+        let rings = Rings::open(&directory, limits, Arc::clone(clock), shows)?;
+        Ok(Self(Some(Arc::new(rings))))
+    }
+
+    /// Writes rows of refusals when the time is over in which they are counted together.
+    pub async fn sweep(self, mut stop: watch::Receiver<bool>) {
+        let Some(rings) = self.0 else {
+            return;
+        };
+        let sweeping = async {
+            loop {
+                rings.counted().await;
+                loop {
+                    tokio::time::sleep(SWEEP).await;
+                    if !rings.sweep() {
+                        break;
+                    }
+                }
+            }
+        };
+        tokio::select! {
+            () = sweeping => {}
+            // Whoever could say so being gone means the same.
+            _ = stop.wait_for(|stop| *stop) => {}
+        }
     }
 
     /// Returns what the host notes calls in.
@@ -80,7 +125,7 @@ impl Auditing {
 
     /// Returns the trail, where there is one.
     #[must_use]
-    pub const fn trail(&self) -> Option<&Arc<Trail>> {
+    pub const fn trail(&self) -> Option<&Arc<Rings>> {
         self.0.as_ref()
     }
 
@@ -104,8 +149,10 @@ impl Auditing {
     /// Whether rows are lost at present, or the trail was found damaged.
     #[must_use]
     pub fn is_degraded(&self) -> bool {
-        let health = self.0.as_ref().map(|trail| trail.health());
-        health.is_some_and(|health| health.trouble.is_some())
+        self.0.as_ref().is_some_and(|rings| {
+            let rings = [rings.calls(), rings.denials()];
+            rings.iter().any(|ring| ring.health().trouble.is_some())
+        })
     }
 
     /// Returns how it does, for people.
@@ -114,18 +161,16 @@ impl Auditing {
         let Some(trail) = &self.0 else {
             return json!({"state": "off"});
         };
-        let health = trail.health();
-        let state = if health.trouble.is_some() {
-            "degraded"
-        } else {
-            "ok"
-        };
+        let (calls, denials) = (trail.calls().health(), trail.denials().health());
+        let trouble = calls.trouble.or(denials.trouble);
+        let state = if trouble.is_some() { "degraded" } else { "ok" };
         json!({
             "state": state,
-            "reason": health.trouble,
-            "lost": health.lost,
-            "waiting": health.waiting,
-            "seq": health.head.seq,
+            "reason": trouble,
+            "lost": calls.lost + denials.lost,
+            "waiting": calls.waiting + denials.waiting,
+            "seq": calls.head.seq,
+            "denials": {"seq": denials.head.seq, "lost": denials.lost},
         })
     }
 }
@@ -148,12 +193,21 @@ pub fn admin(
 
 /// Returns what came of looking at a trail, for programs.
 #[must_use]
-pub fn verdict(verdict: &Verdict) -> Value {
+pub fn verdicts(verdicts: &Verdicts) -> Value {
+    let mut told = verdict(&verdicts.calls);
+    if let Some(members) = told.as_object_mut() {
+        members.insert("v".to_owned(), json!(1));
+        members.insert("ok".to_owned(), json!(verdicts.is_whole()));
+        members.insert(DENIALS.to_owned(), verdict(&verdicts.denials));
+    }
+    told
+}
+
+fn verdict(verdict: &Verdict) -> Value {
     let broken = verdict.broken.as_ref().map(
         |broken| json!({"seq": broken.seq, "reason": broken.damage.as_str(), "file": broken.file}),
     );
     json!({
-        "v": 1,
         "ok": broken.is_none(),
         "rows": verdict.rows,
         "first": verdict.first,
@@ -161,6 +215,10 @@ pub fn verdict(verdict: &Verdict) -> Value {
         "files": verdict.files,
         "gaps": verdict.gaps,
         "lost": verdict.lost,
+        "let_go": verdict.let_go,
+        "let_go_early": verdict.let_go_early,
+        "merged": verdict.merged,
+        "coalesced": verdict.coalesced,
         "broken": broken,
     })
 }

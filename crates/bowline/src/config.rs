@@ -78,6 +78,8 @@ pub(crate) mod defaults {
     ];
     pub(crate) const AUDIT_BYTES: u64 = 256 * 1024 * 1024;
     pub(crate) const AUDIT_FILES: u32 = 4;
+    pub(crate) const AUDIT_DENIALS_BYTES: u64 = 64 * 1024 * 1024;
+    pub(crate) const AUDIT_MIN_AGE: Duration = Duration::from_secs(7 * 24 * 3_600);
     pub(crate) const RESTART_BUDGET: u32 = 5;
     pub(crate) const RESTART_WINDOW: Duration = Duration::from_secs(300);
     pub(crate) const BACKOFF: (Duration, Duration) =
@@ -232,6 +234,12 @@ pub struct Audit {
     pub max_bytes: u64,
     /// Files that are kept.
     pub keep: u32,
+    /// Size at which a file of refusals is followed by the next; as many are kept.
+    pub denials_max_bytes: u64,
+    /// Rows that are younger are kept until there is four times as much as may be.
+    pub min_age: Duration,
+    /// Rows that are older are let go; never where absent.
+    pub max_age: Option<Duration>,
 }
 
 impl Default for Audit {
@@ -241,6 +249,9 @@ impl Default for Audit {
             payload: false,
             max_bytes: defaults::AUDIT_BYTES,
             keep: defaults::AUDIT_FILES,
+            denials_max_bytes: defaults::AUDIT_DENIALS_BYTES,
+            min_age: defaults::AUDIT_MIN_AGE,
+            max_age: None,
         }
     }
 }

@@ -23,6 +23,7 @@ pub mod seal;
 pub mod session;
 pub mod stream;
 mod trace;
+mod unproven;
 pub mod unread;
 mod upgrade;
 pub mod watcher;
@@ -79,6 +80,8 @@ pub struct Edge {
     calls: modern::Calls,
     /// Which connections proved themselves with which token.
     pub holds: Holds,
+    /// How often callers did not prove who they are.
+    unproven: unproven::Counts,
     /// The runs that callers said their calls belong to.
     runs: Mutex<Runs>,
     /// What is done.
@@ -119,6 +122,7 @@ impl Edge {
             sessions,
             calls: modern::Calls::default(),
             holds: Holds::default(),
+            unproven: unproven::Counts::default(),
             runs: Mutex::default(),
             host,
             hub,

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use bowline_core::call::{Contexts, Principal, Role};
+use bowline_core::call::{Contexts, Peer, Principal, Role};
 use bowline_core::sync::lock;
 use bowline_core::time::millis;
 use bowline_host::ports::Clock;
@@ -266,6 +266,7 @@ impl Tokens {
             role: wanted.role.clone(),
             contexts: wanted.contexts.clone(),
             credential: made.id,
+            peer: Peer::default(),
         };
         let token = Arc::new(Issued {
             principal: Arc::new(principal),

@@ -1,6 +1,8 @@
 //! One call as it travels through the gateway.
 
+use core::net::SocketAddr;
 use std::collections::BTreeSet;
+use std::hash::{Hash, Hasher};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +29,25 @@ pub struct Principal {
     /// Names the credential that proved it, to find what it opened when it is revoked; empty where
     /// there is none to revoke.
     pub credential: Arc<str>,
+    /// Where its request came from.
+    pub peer: Peer,
+}
+
+/// The address that a request came from. It says where, not who: two principals that differ in
+/// nothing else are equal.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Peer(pub Option<SocketAddr>);
+
+impl PartialEq for Peer {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Peer {}
+
+impl Hash for Peer {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
 }
 
 impl Principal {
@@ -38,6 +59,16 @@ impl Principal {
             role,
             contexts: Contexts::default(),
             credential: Arc::default(),
+            peer: Peer::default(),
+        }
+    }
+
+    /// Returns the same principal at another address.
+    #[must_use]
+    pub fn at_peer(&self, peer: Peer) -> Self {
+        Self {
+            peer,
+            ..self.clone()
         }
     }
 

@@ -10,6 +10,7 @@ pub mod budget;
 pub mod cache;
 pub mod call;
 pub mod caller;
+pub mod coalesce;
 pub mod egress;
 pub mod era;
 pub mod error;

@@ -4,13 +4,15 @@
 //! out of it is the work of [`render`], which runs on the thread of the trail.
 
 mod render;
+mod rings;
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
 use bowline_core::call::{Call, Principal, Reply, Route, Scope, Subject};
-use bowline_core::error::CallError;
+use bowline_core::error::{CallError, Class, Execution, Origin};
 use bowline_journal::BoxFuture;
 use bowline_journal::audit::{self, AuditError, Kind, Limits};
 use bytes::Bytes;
@@ -18,6 +20,7 @@ use bytes::Bytes;
 use crate::ports::Clock;
 
 pub use render::{Clean, PAYLOAD_BYTES_MAX, Shows, render};
+pub use rings::{REFUSED_TEXT_BYTES_MAX, Rings};
 
 /// The trail of a host on disk.
 pub type Trail = audit::Trail<Note>;
@@ -124,6 +127,19 @@ pub struct Note {
     pub id: Option<Arc<str>>,
     /// What a person should know besides.
     pub reason: Option<Arc<str>>,
+    /// Where it came from, where no principal says so.
+    pub peer: Option<SocketAddr>,
+    /// How many alike it stands for, and when the first of them was; absent for one.
+    pub count: Option<Count>,
+}
+
+/// How many alike a note stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Count {
+    /// How many.
+    pub number: u64,
+    /// When the first of them was, in milliseconds since 1970.
+    pub since_ms: u64,
 }
 
 /// What something was about.
@@ -153,6 +169,17 @@ pub enum End {
     Reply(Reply),
     /// With this failure.
     Failed(CallError),
+    /// With a failure of which only this is kept.
+    Refused {
+        /// Its class.
+        class: Class,
+        /// Whether it ran.
+        execution: Execution,
+        /// Where it came from.
+        origin: Origin,
+        /// Why, as far as it may be told.
+        reason: Arc<str>,
+    },
     /// In one word.
     Word(&'static str),
 }
@@ -177,6 +204,8 @@ impl Note {
             key: None,
             id: None,
             reason: None,
+            peer: None,
+            count: None,
         }
     }
 
@@ -197,6 +226,8 @@ impl Note {
             key: call.key.clone(),
             id: None,
             reason: None,
+            peer: None,
+            count: None,
         }
     }
 
@@ -204,7 +235,7 @@ impl Note {
     fn bytes(&self) -> usize {
         let answer = match &self.end {
             End::Reply(reply) => reply.answer.len(),
-            End::Cancelled | End::Failed(_) | End::Word(_) => 0,
+            End::Cancelled | End::Failed(_) | End::Refused { .. } | End::Word(_) => 0,
         };
         size_of::<Self>() + self.params.len() + answer
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bowline_core::call::{Contexts, Principal, Role};
+use bowline_core::call::{Contexts, Peer, Principal, Role};
 use serde::{Deserialize, Serialize};
 
 /// A principal with all that narrows it: what is stored for it may be carried out long after its
@@ -34,6 +34,7 @@ impl From<&Principal> for Who {
             role,
             contexts,
             credential,
+            peer: _,
         } = principal;
         Self {
             name: Arc::clone(name),
@@ -63,6 +64,7 @@ impl Who {
             },
             contexts: Contexts::new(self.contexts.iter().cloned()),
             credential: Arc::clone(&self.credential),
+            peer: Peer::default(),
         }
     }
 }

@@ -12,6 +12,7 @@ mod files;
 mod memory;
 mod queue;
 mod read;
+mod rings;
 mod row;
 #[cfg(test)]
 mod tests;
@@ -28,6 +29,7 @@ use thiserror::Error;
 pub use chain::{Hash, Head};
 pub use memory::Memory;
 pub use read::{Filter, Kept, Page, RowText, newest, page, span};
+pub use rings::{Cursor, DENIALS, ExpectedHeads, Merged, Verdicts, denials};
 pub use row::{Kind, Payload, Row};
 pub use trail::Trail;
 pub use verify::{Broken, Damage, Verdict, verify};
@@ -56,8 +58,16 @@ pub struct Limits {
     pub retry_wait: Duration,
     /// Size at which a file is followed by the next.
     pub file_bytes_max: u64,
-    /// Files that are kept.
+    /// Files that are kept, unless their rows are too young to be let go.
     pub files_max: usize,
+    /// Files that are kept at most, however young their rows are.
+    pub files_hard_max: usize,
+    /// Rows that are younger are kept up to `files_hard_max`.
+    pub age_min: Duration,
+    /// Rows that are older are let go, room or not; never where absent.
+    pub age_max: Option<Duration>,
+    /// What its rows name as their ring; absent for the ring of the calls.
+    pub ring: Option<&'static str>,
 }
 
 impl Default for Limits {
@@ -70,6 +80,10 @@ impl Default for Limits {
             retry_wait: Duration::from_secs(1),
             file_bytes_max: 256 * 1024 * 1024,
             files_max: 4,
+            files_hard_max: 16,
+            age_min: Duration::ZERO,
+            age_max: None,
+            ring: None,
         }
     }
 }

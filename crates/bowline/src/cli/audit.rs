@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bowline_host::ports::{Clock as _, SystemClock};
-use bowline_journal::audit::{self, AuditError, Filter, Head, Kind, Row};
+use bowline_journal::audit::{AuditError, ExpectedHeads, Filter, Kind, Row, Verdicts};
 use clap::{Args, Subcommand};
 use owo_colors::OwoColorize as _;
 use serde::Deserialize;
@@ -36,6 +36,9 @@ pub enum AuditCommand {
         /// Hold it against a head that was noted before, as `verify` prints it
         #[arg(long, value_name = "SEQ:HASH")]
         expect: Option<String>,
+        /// The same for the ring of refusals
+        #[arg(long, value_name = "SEQ:HASH")]
+        expect_denials: Option<String>,
     },
     /// Write rows as JSON lines, each with its hash
     Export(Export),
@@ -79,7 +82,10 @@ pub struct Export {
 pub(super) fn run(command: &AuditCommand, context: &mut Context) -> Result<Exit, Failure> {
     match command {
         AuditCommand::Tail(tail) => show(tail, context),
-        AuditCommand::Verify { expect } => verify(expect.as_deref(), context),
+        AuditCommand::Verify {
+            expect,
+            expect_denials,
+        } => verify((expect.as_deref(), expect_denials.as_deref()), context),
         AuditCommand::Export(export) => {
             let now = SystemClock::start().unix_ms();
             let filter = Filter {
@@ -102,14 +108,25 @@ pub(super) fn unreadable(error: &AuditError) -> Failure {
 }
 
 #[derive(Debug, Deserialize)]
-struct Verdict {
+struct Rings {
     ok: bool,
+    #[serde(flatten)]
+    calls: Verdict,
+    denials: Verdict,
+}
+
+#[derive(Debug, Deserialize)]
+struct Verdict {
     rows: u64,
     first: u64,
     head: ShownHead,
     files: u64,
     gaps: u64,
     lost: u64,
+    let_go: u64,
+    let_go_early: u64,
+    merged: u64,
+    coalesced: u64,
     broken: Option<Broken>,
 }
 
@@ -126,21 +143,28 @@ struct Broken {
     file: Option<String>,
 }
 
-fn verify(expect: Option<&str>, context: &mut Context) -> Result<Exit, Failure> {
-    let head = expect.map(str::parse::<Head>).transpose();
-    let head = head.map_err(|error| Failure::usage(format!("--expect is {error}")))?;
+fn verify(
+    (calls, denials): (Option<&str>, Option<&str>),
+    context: &mut Context,
+) -> Result<Exit, Failure> {
+    let expect = ExpectedHeads::parse(calls, denials);
+    let expect = expect.map_err(|error| Failure::usage(format!("--expect is {error}")))?;
     let verdict = match Source::find(context)? {
         Source::Files(directory) => {
-            let verdict = audit::verify(&directory, head).map_err(|error| unreadable(&error))?;
-            crate::audit::verdict(&verdict).to_string().into()
+            let seen = Verdicts::verify(&directory, expect).map_err(|error| unreadable(&error))?;
+            crate::audit::verdicts(&seen).to_string().into()
         }
         Source::Gateway(client) => {
-            let expect = expect.map(|head| format!("?expect={}", encode(head)));
-            let path = format!("/api/v1/audit/verify{}", expect.unwrap_or_default());
-            client.get(&path, VERIFY_WAIT)?
+            let asked = [("expect", calls), ("expect_denials", denials)];
+            let asked = asked.into_iter().filter_map(|(key, head)| {
+                let head = encode(head?);
+                Some(format!("&{key}={head}"))
+            });
+            let asked: String = asked.collect();
+            client.get(&format!("/api/v1/audit/verify?v=1{asked}"), VERIFY_WAIT)?
         }
     };
-    let seen: Verdict = api::read(&verdict)?;
+    let seen: Rings = api::read(&verdict)?;
     match context.out.format() {
         Format::Json => context.out.raw(&verdict)?,
         Format::Human => tell(&seen, &mut context.out)?,
@@ -148,9 +172,15 @@ fn verify(expect: Option<&str>, context: &mut Context) -> Result<Exit, Failure> 
     Ok(if seen.ok { Exit::Ok } else { Exit::Unexpected })
 }
 
-fn tell(seen: &Verdict, out: &mut Out) -> Result<(), Failure> {
+fn tell(seen: &Rings, out: &mut Out) -> Result<(), Failure> {
+    tell_ring(&seen.calls, "", out)?;
+    tell_ring(&seen.denials, "denials ", out)
+}
+
+/// Tells what is kept of a ring, what is not, and how it can be proved later.
+fn tell_ring(seen: &Verdict, ring: &str, out: &mut Out) -> Result<(), Failure> {
     let rows = format!(
-        "{} ({} to {}) in {}",
+        "{ring}{} ({} to {}) in {}",
         count(seen.rows, "row"),
         seen.first,
         seen.head.seq,
@@ -160,10 +190,27 @@ fn tell(seen: &Verdict, out: &mut Out) -> Result<(), Failure> {
         None => out.line(&format!("{} {rows}", "ok".green()))?,
         Some(Broken { seq, reason, file }) => {
             let place = file.as_ref().map(|file| format!(" in {file}"));
-            let line = format!("row {seq}: {reason}{}", place.unwrap_or_default());
+            let line = format!("{ring}row {seq}: {reason}{}", place.unwrap_or_default());
             out.line(&format!("{} {}", "broken".red(), clean::line(&line)))?;
             out.line(&format!("as they were written: {rows}"))?;
         }
+    }
+    if seen.let_go > 0 {
+        let early = match seen.let_go_early {
+            0 => String::new(),
+            early => format!(", {early} of them before their time"),
+        };
+        let let_go = count(seen.let_go, "row");
+        out.line(&format!(
+            "{ring}let go: {let_go} (1 to {}){early}",
+            seen.let_go
+        ))?;
+    }
+    if seen.merged > 0 {
+        let (merged, coalesced) = (count(seen.merged, "row"), seen.coalesced);
+        out.line(&format!(
+            "{ring}coalesced: {merged} stand for {coalesced} refusals"
+        ))?;
     }
     if seen.gaps > 0 {
         let lost = count(seen.lost, "row");
@@ -172,9 +219,9 @@ fn tell(seen: &Verdict, out: &mut Out) -> Result<(), Failure> {
             count(seen.gaps, "gap")
         ))?;
     }
-    if seen.ok {
+    if seen.broken.is_none() {
         let ShownHead { seq, hash } = &seen.head;
-        out.line(&format!("head {seq}:{}", clean::line(hash)))?;
+        out.line(&format!("{ring}head {seq}:{}", clean::line(hash)))?;
     }
     Ok(())
 }
@@ -238,6 +285,10 @@ fn line(row: &Row<'_>) -> String {
         end = format!("{end} ({origin})");
     }
     let took = row.duration_us.map(micros).unwrap_or_default();
+    let times = row.count.map(|count| format!(" {count} times"));
+    let times = times.unwrap_or_default();
+    let from = row.peer.as_ref().map(|peer| format!("  from {peer}"));
+    let from = from.unwrap_or_default();
     let lost = row
         .lost
         .map(|lost| format!(" {lost} lost"))
@@ -245,7 +296,7 @@ fn line(row: &Row<'_>) -> String {
     let reason = row.reason.as_ref();
     let reason = reason.map(|why| format!("  {why}")).unwrap_or_default();
     format!(
-        "{} {:>6}  {:<9} {:<12} {name:<24} {end}{lost}  {took}{reason}",
+        "{} {:>6}  {:<9} {:<12} {name:<24} {end}{times}{lost}  {took}{reason}{from}",
         moment::shown(row.at_ms),
         row.seq,
         row.kind.as_str(),

@@ -78,6 +78,8 @@ fn create(client: &Client, new: &NewToken, out: &mut Out) -> Result<(), Failure>
     let role = match (made.kind, made.role.as_deref()) {
         (TokenKind::Agent, role) => role.unwrap_or("as the config says"),
         (TokenKind::Executor, _) => "none: it joins as an executor and calls nothing",
+        (TokenKind::Auditor, _) => "none: it reads the audit trail and the status",
+        (TokenKind::Viewer, _) => "none: it reads how the gateway does",
     };
     let lines = [
         format!("principal  {}", made.principal),

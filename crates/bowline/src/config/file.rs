@@ -107,6 +107,12 @@ pub(crate) struct File {
     pub(crate) audit_bytes: Option<u64>,
     /// `audit.keep`.
     pub(crate) audit_keep: Option<u32>,
+    /// `audit.denials_max_bytes`.
+    pub(crate) audit_denials_bytes: Option<u64>,
+    /// `audit.min_age`.
+    pub(crate) audit_min_age: Option<Duration>,
+    /// `audit.max_age`.
+    pub(crate) audit_max_age: Option<Duration>,
     /// Who may do what.
     pub(crate) rules: Rules,
     /// Every entry of `servers`, in file order.
@@ -285,6 +291,11 @@ fn audit(reader: &mut Reader, node: &Node, place: &str, file: &mut File) {
             "payload" => file.audit_payload = reader.boolean(entry),
             "max_bytes" => file.audit_bytes = reader.size_within(entry, &AUDIT_BYTES),
             "keep" => file.audit_keep = reader.count_within(entry, &AUDIT_FILES),
+            "denials_max_bytes" => {
+                file.audit_denials_bytes = reader.size_within(entry, &AUDIT_BYTES);
+            }
+            "min_age" => file.audit_min_age = reader.duration(entry),
+            "max_age" => file.audit_max_age = reader.duration(entry),
             _ => {}
         }
     }

@@ -165,6 +165,11 @@ fn audit(file: &File) -> Audit {
         payload: file.audit_payload.unwrap_or(fallback.payload),
         max_bytes: file.audit_bytes.unwrap_or(fallback.max_bytes),
         keep: file.audit_keep.unwrap_or(fallback.keep),
+        denials_max_bytes: file
+            .audit_denials_bytes
+            .unwrap_or(fallback.denials_max_bytes),
+        min_age: file.audit_min_age.unwrap_or(fallback.min_age),
+        max_age: file.audit_max_age,
     }
 }
 

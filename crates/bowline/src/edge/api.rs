@@ -1,4 +1,5 @@
-//! `/api/v1`: what the command line asks the running gateway. For the owner only.
+//! `/api/v1`: what the command line asks the running gateway. For the owner; some of it for
+//! tokens that only read.
 
 mod audit;
 mod broker;
@@ -27,6 +28,8 @@ use axum::routing::{delete, get, post, put};
 use bowline_core::call::{Principal, Role};
 use bowline_core::error::CallError;
 use bowline_core::policy::Policy;
+use bowline_host::audit::{Note, Target};
+use bowline_journal::audit::Kind;
 use bowline_wire::scan::{self, Keys};
 use http::Request;
 use http::request::Parts;
@@ -40,7 +43,7 @@ use super::body::{Answer, EdgeBody};
 use super::mcp::{bounded_body, is_json};
 use super::{Edge, errors};
 use crate::state;
-use crate::tokens::CONTEXTS_MAX;
+use crate::tokens::{CONTEXTS_MAX, TokenKind};
 
 /// How many suggestions an error carries.
 const SUGGESTIONS_MAX: usize = 3;
@@ -54,6 +57,37 @@ const VERIFY: &str = "/api/v1/audit/verify";
 /// What is asked by POST and changes nothing, or leaves a row of its own.
 const UNNOTED: [&str; 3] = ["/api/v1/call", "/api/v1/roles/test", VERIFY];
 
+/// The requests that tokens of other kinds may make. What is not here is the owner's alone.
+const READERS: [(&str, &str, &[TokenKind]); 9] = {
+    use TokenKind::{Auditor, Viewer};
+    [
+        ("GET", "/api/v1/status", &[Auditor, Viewer]),
+        ("GET", "/api/v1/audit", &[Auditor]),
+        ("GET", VERIFY, &[Auditor]),
+        ("POST", VERIFY, &[Auditor]),
+        ("GET", "/api/v1/servers", &[Viewer]),
+        ("GET", "/api/v1/servers/{name}", &[Viewer]),
+        ("GET", "/api/v1/tools", &[Viewer]),
+        ("GET", "/api/v1/executors", &[Viewer]),
+        ("GET", EVENTS, &[Viewer]),
+    ]
+};
+
+/// Whether the holder of a token of this kind may make a request.
+fn may_read(kind: TokenKind, method: &http::Method, path: &str) -> bool {
+    let is_same = |pattern: &str| {
+        let mut pairs = pattern.split('/').zip(path.split('/'));
+        pattern.split('/').count() == path.split('/').count()
+            && pairs.all(|(wanted, is)| match wanted.starts_with('{') {
+                true => !is.is_empty(),
+                false => wanted == is,
+            })
+    };
+    READERS.iter().any(|(verb, pattern, kinds)| {
+        *verb == method.as_str() && kinds.contains(&kind) && is_same(pattern)
+    })
+}
+
 /// What a row of the audit trail says besides the path; carried by an answer.
 #[derive(Clone, Debug)]
 struct Noted(String);
@@ -64,11 +98,13 @@ type Shared = State<Weak<Edge>>;
 /// Answers one request to the API.
 pub async fn answer(
     edge: &Arc<Edge>,
-    principal: &Principal,
-    parts: Parts,
+    (principal, kind): (&Arc<Principal>, TokenKind),
+    mut parts: Parts,
     incoming: Incoming,
 ) -> Answer {
-    if principal.role != Role::Owner {
+    let is_reader = kind.is_reader() && may_read(kind, &parts.method, parts.uri.path());
+    if principal.role != Role::Owner && !is_reader {
+        deny(edge, principal, &parts);
         let body = json!({"error": {"code": "forbidden", "message": "this needs the owner token"}});
         return super::body::json(StatusCode::FORBIDDEN, body.to_string());
     }
@@ -82,6 +118,7 @@ pub async fn answer(
     if parts.uri.path() == EVENTS && parts.method == http::Method::GET {
         return events::watch(edge).await;
     }
+    parts.extensions.insert(Arc::clone(principal));
     let bytes = match bounded_body(&parts.headers, incoming).await {
         Ok(bytes) => bytes,
         Err(unread) => return unread,
@@ -102,6 +139,17 @@ pub async fn answer(
         edge.host.audit().note(note);
     }
     response.map(|body| EdgeBody::Api(Box::new(body.boxed_unsync())))
+}
+
+/// Leaves a row of a request to the API that its credential does not allow.
+fn deny(edge: &Edge, principal: &Arc<Principal>, parts: &Parts) {
+    let at_ms = edge.host.clock().unix_ms();
+    let mut note = Note::new(Kind::Denied, at_ms, "failed");
+    note.principal = Some(Arc::clone(principal));
+    let name = format!("{} {}", parts.method, parts.uri.path()).into();
+    note.target = Target::Named { server: None, name };
+    note.reason = Some("this needs the owner token".into());
+    edge.host.audit().note(note);
 }
 
 /// Builds the routes.

@@ -11,6 +11,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::Edge;
 use super::door::{Proven, Refused};
 use super::hold::Hold;
+use super::unproven::Unproven;
 use super::upgrade::Upgrade;
 
 /// What is said to one whose token counts no more.
@@ -32,7 +33,10 @@ impl Arrival {
         Self {
             edge: Arc::clone(edge),
             hold: Arc::clone(hold),
-            proven: upgrade.proven,
+            proven: upgrade.proven.map(|proven| Proven {
+                principal: hold.principal(&proven.principal),
+                ..proven
+            }),
             place: Mutex::new(Some(upgrade.place)),
         }
     }
@@ -45,6 +49,16 @@ impl Arrival {
         self.edge.holds.prove(&self.hold, proven.token.as_ref())?;
         drop(lock(&self.place).take());
         Ok(())
+    }
+
+    /// Counts a connection that does not prove who it is.
+    pub(super) fn unproven(&self, route: &'static str) {
+        self.edge.count_unproven(Unproven::Wrong, route, &self.hold);
+    }
+
+    /// Returns a principal as one that asks from here.
+    pub(super) fn principal(&self, proven: &Arc<Principal>) -> Arc<Principal> {
+        self.hold.principal(proven)
     }
 
     /// Leaves a row of what somebody was denied.
@@ -62,6 +76,7 @@ impl Arrival {
             server: None,
             name: what.into(),
         };
+        note.peer = self.hold.peer();
         note.id = id.cloned();
         note.reason = Some(Arc::clone(reason));
         host.audit().note(note);

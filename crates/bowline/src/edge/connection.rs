@@ -83,7 +83,7 @@ impl Guard for Open {}
 
 /// Serves a connection to its end, or to that of the token it was proved with.
 pub async fn keep(edge: Arc<Edge>, stream: TcpStream, stop: watch::Receiver<bool>) {
-    let held = edge.holds.begin();
+    let held = edge.holds.begin(stream.peer_addr().ok());
     let hold = held.hold();
     let after = tokio::select! {
         // First, so that streams whose session was ended are ended in order.

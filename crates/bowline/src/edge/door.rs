@@ -42,6 +42,9 @@ pub enum Refused {
          create --principal NAME --role ROLE`"
     )]
     ExecutorToken,
+    /// The credential only reads the API.
+    #[error("this token reads the API of the gateway and does nothing else")]
+    ReaderToken,
 }
 
 /// Whether callers must prove who they are.
@@ -285,9 +288,13 @@ impl Door {
 fn opens(kind: TokenKind, place: &Place) -> Result<(), Refused> {
     match (kind, place) {
         (TokenKind::Agent, _)
-        | (TokenKind::Executor, Place::Upgrade(Goes::Executor) | Place::Livez | Place::Readyz) => {
-            Ok(())
-        }
+        | (TokenKind::Executor, Place::Upgrade(Goes::Executor))
+        | (TokenKind::Auditor | TokenKind::Viewer, Place::Api | Place::Metrics)
+        | (_, Place::Livez | Place::Readyz) => Ok(()),
+        (
+            TokenKind::Auditor | TokenKind::Viewer,
+            Place::Mcp(_) | Place::Sse(_) | Place::Messages(_) | Place::Upgrade(_),
+        ) => Err(Refused::ReaderToken),
         (
             TokenKind::Executor,
             Place::Mcp(_)

@@ -1,9 +1,11 @@
 //! Which connection proved itself with which token, so that it ends with the token.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use bowline_core::call::{Peer, Principal};
 use bowline_core::sync::lock;
 use tokio::sync::Notify;
 
@@ -27,6 +29,10 @@ pub struct Hold {
     closed: Notify,
     /// What it is once the answer under way is written, where it is something else then.
     upgrade: Mutex<Option<Box<Upgrade>>>,
+    /// Where it comes from.
+    peer: Peer,
+    /// The principal of its latest request: as its credential has it, and at this peer.
+    principal: Mutex<Option<(Arc<Principal>, Arc<Principal>)>>,
 }
 
 /// Keeps a connection known for as long as it lives.
@@ -50,12 +56,14 @@ impl Drop for Held<'_> {
 
 impl Holds {
     /// Begins a connection that has proved nothing yet.
-    pub(super) fn begin(&self) -> Held<'_> {
+    pub(super) fn begin(&self, peer: Option<SocketAddr>) -> Held<'_> {
         let hold = Arc::new(Hold {
             key: self.next.fetch_add(1, Ordering::Relaxed),
             token: Mutex::default(),
             closed: Notify::new(),
             upgrade: Mutex::default(),
+            peer: Peer(peer),
+            principal: Mutex::default(),
         });
         Held { holds: self, hold }
     }
@@ -101,6 +109,24 @@ impl Holds {
 }
 
 impl Hold {
+    /// Returns where the connection comes from.
+    pub(super) const fn peer(&self) -> Option<SocketAddr> {
+        self.peer.0
+    }
+
+    /// Returns a principal as one that asks from here; made once for all requests of it.
+    pub(super) fn principal(&self, proven: &Arc<Principal>) -> Arc<Principal> {
+        let mut known = lock(&self.principal);
+        match &*known {
+            Some((of, here)) if Arc::ptr_eq(of, proven) => Arc::clone(here),
+            _ => {
+                let here = Arc::new(proven.at_peer(self.peer));
+                *known = Some((Arc::clone(proven), Arc::clone(&here)));
+                here
+            }
+        }
+    }
+
     /// Returns once the connection must end.
     pub(super) async fn closed(&self) {
         self.closed.notified().await;

@@ -14,7 +14,7 @@ use super::errors::UNAUTHORIZED;
 use super::hold::Hold;
 use super::mcp::Endpoint;
 use super::route::{Place, place};
-use super::{Edge, api, connection, mcp, metrics, ready, upgrade};
+use super::{Edge, api, connection, mcp, metrics, ready, unproven, upgrade};
 
 /// Connections served at once; further ones wait in the kernel's queue.
 pub const CONNECTIONS_MAX: usize = 16_384;
@@ -56,7 +56,8 @@ pub(super) async fn answer(
 ) -> Answer {
     let (parts, incoming) = request.into_parts();
     if let Err(refused) = edge.door.check_address(&parts, local) {
-        return refusal(refused);
+        let route = place(parts.uri.path()).map_or(unproven::NOWHERE, |place| place.word());
+        return edge.refuse(refused, (&parts, route), hold);
     }
     let Some(place) = place(parts.uri.path()) else {
         return body::text(StatusCode::NOT_FOUND, "there is nothing here\n");
@@ -66,19 +67,21 @@ pub(super) async fn answer(
     }
     let proven = edge.door.identify(&parts, &place).and_then(|proven| {
         edge.holds.prove(hold, proven.token.as_ref())?;
-        Ok(proven.principal)
+        Ok((hold.principal(&proven.principal), proven.kind()))
     });
-    let principal = match proven {
-        Ok(principal) => principal,
-        Err(refused) => return refusal(refused),
+    let (principal, kind) = match proven {
+        Ok(proven) => proven,
+        Err(refused) => return edge.refuse(refused, (&parts, place.word()), hold),
     };
     let (endpoint, scope) = match place {
         Place::Mcp(scope) => (Endpoint::Streamable, scope),
         Place::Sse(scope) => (Endpoint::OldStream, scope),
         Place::Messages(scope) => (Endpoint::OldMessages, scope),
-        Place::Api => return Box::pin(api::answer(edge, &principal, parts, incoming)).await,
+        Place::Api => {
+            return Box::pin(api::answer(edge, (&principal, kind), parts, incoming)).await;
+        }
         Place::Metrics => {
-            return Box::pin(metrics::answer(edge, &principal, &parts.method)).await;
+            return Box::pin(metrics::answer(edge, (&principal, kind), &parts.method)).await;
         }
         Place::Livez => return body::text(StatusCode::OK, "ok\n"),
         Place::Readyz => return ready::answer(edge),
@@ -90,9 +93,11 @@ pub(super) async fn answer(
 /// Turns a caller away. The body is an error that MCP clients can show.
 pub(super) fn refusal(refused: Refused) -> Answer {
     let status = match refused {
-        Refused::Host | Refused::Origin | Refused::Forbidden | Refused::ExecutorToken => {
-            StatusCode::FORBIDDEN
-        }
+        Refused::Host
+        | Refused::Origin
+        | Refused::Forbidden
+        | Refused::ExecutorToken
+        | Refused::ReaderToken => StatusCode::FORBIDDEN,
         Refused::Unauthorized => StatusCode::UNAUTHORIZED,
         Refused::Query => StatusCode::BAD_REQUEST,
     };

@@ -163,7 +163,7 @@ async fn post(caller: Caller<'_>, incoming: Incoming) -> Answer {
         }
         (Kind::Request, _) => match session(caller) {
             Ok(session) => {
-                let asker = session.asker();
+                let asker = session.asker_of(caller.principal);
                 request(caller.narrowed(&asker), &session, &message).await
             }
             Err(status) => no_session(status, message.id()),

@@ -1,4 +1,4 @@
-//! `/metrics`: what is counted anyway, written down when somebody asks. For the owner only.
+//! `/metrics`: what is counted anyway, written down when somebody asks. For the owner and viewers.
 
 mod broker;
 mod executors;
@@ -28,6 +28,7 @@ use self::shares::Shares;
 use super::Edge;
 use super::body::{self, Answer};
 use super::door::Refused;
+use crate::tokens::TokenKind;
 
 /// The media type of what is written.
 const OPEN_METRICS: HeaderValue =
@@ -79,6 +80,7 @@ mod name {
     pub(super) const SHARE_LIMIT: &str = "bowline_share_limit";
     pub(super) const SHARE_REFUSED: &str = "bowline_share_refused";
     pub(super) const DENIED: &str = "bowline_denied";
+    pub(super) const UNAUTHENTICATED: &str = "bowline_auth_failures";
 }
 
 /// Every state a server can be in, so that each has a series from the start.
@@ -87,8 +89,12 @@ const STATES: [&str; 8] = [
 ];
 
 /// Answers one scrape.
-pub(super) async fn answer(edge: &Arc<Edge>, principal: &Principal, method: &Method) -> Answer {
-    if principal.role != Role::Owner {
+pub(super) async fn answer(
+    edge: &Arc<Edge>,
+    (principal, kind): (&Principal, TokenKind),
+    method: &Method,
+) -> Answer {
+    if principal.role != Role::Owner && kind != TokenKind::Viewer {
         let refused = format!("{}\n", Refused::Forbidden);
         return body::text(StatusCode::FORBIDDEN, refused);
     }
@@ -132,6 +138,8 @@ struct Scrape {
     shares: Shares,
     /// How often each sort of rule denied somebody something.
     denials: Vec<(&'static str, u64)>,
+    /// How often callers did not prove who they are, by reason and route.
+    unproven: Vec<(&'static str, &'static str, u64)>,
     /// Spans that a collector took, and that were lost; absent where they go nowhere.
     spans: Option<(u64, u64)>,
 }
@@ -150,6 +158,7 @@ impl Scrape {
             executors: Executors::of(edge),
             shares: Shares::of(edge),
             denials: edge.host.denials(),
+            unproven: edge.unproven.counts(),
             spans: edge
                 .traces
                 .counts
@@ -286,6 +295,7 @@ impl Collector for Scrape {
         self.executors.write(&mut out)?;
         self.shares.write(&mut out)?;
         out.denied(&self.denials)?;
+        out.unproven(&self.unproven)?;
         match self.spans {
             Some((sent, dropped)) => out.spans(sent, dropped),
             None => Ok(()),
@@ -386,6 +396,21 @@ impl Out<'_> {
         for (rule, count) in denials {
             family
                 .encode_family(&[("rule", *rule)])?
+                .encode_counter::<NoLabelSet, _, u64>(count, None)?;
+        }
+        Ok(())
+    }
+
+    /// Writes how often callers did not prove who they are.
+    fn unproven(&mut self, counts: &[(&'static str, &'static str, u64)]) -> fmt::Result {
+        let (help, kind) = (
+            "Requests that proved nobody, by the reason and the route",
+            MetricType::Counter,
+        );
+        let mut family = (self.0).encode_descriptor(name::UNAUTHENTICATED, help, None, kind)?;
+        for (reason, route, count) in counts {
+            family
+                .encode_family(&[("reason", *reason), ("route", *route)])?
                 .encode_counter::<NoLabelSet, _, u64>(count, None)?;
         }
         Ok(())

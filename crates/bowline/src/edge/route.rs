@@ -35,6 +35,33 @@ pub enum Goes {
     Executor,
 }
 
+impl Goes {
+    /// Returns its word.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Peer => "broker",
+            Self::Executor => "executor",
+        }
+    }
+}
+
+impl Place {
+    /// Returns its word: the scope of an endpoint is the caller's, and left out.
+    #[must_use]
+    pub const fn word(&self) -> &'static str {
+        match self {
+            Self::Mcp(_) => "mcp",
+            Self::Sse(_) => "sse",
+            Self::Messages(_) => "messages",
+            Self::Upgrade(goes) => goes.word(),
+            Self::Api => "api",
+            Self::Metrics => "metrics",
+            Self::Livez | Self::Readyz => "health",
+        }
+    }
+}
+
 /// Returns what `path` leads to.
 #[must_use]
 pub fn place(path: &str) -> Option<Place> {

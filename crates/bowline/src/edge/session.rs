@@ -186,6 +186,16 @@ impl Session {
         self.asker.load_full()
     }
 
+    /// Returns the same as one that asks from where this request of it came.
+    #[must_use]
+    pub fn asker_of(&self, request: &Principal) -> Arc<Principal> {
+        let asker = self.asker();
+        if asker.peer.0 == request.peer.0 {
+            return asker;
+        }
+        Arc::new(asker.at_peer(request.peer))
+    }
+
     /// Returns what was set to narrow it.
     #[must_use]
     pub fn contexts(&self) -> Contexts {

@@ -14,7 +14,7 @@ use super::body::{self, Answer};
 use super::door::{Proven, Refused};
 use super::hold::Hold;
 use super::route::Goes;
-use super::{Edge, broker, executor, listen};
+use super::{Edge, broker, executor};
 
 /// Connections at once that have shaken hands and not yet said who they are.
 pub(super) const LOBBY_MAX: usize = 256;
@@ -40,9 +40,11 @@ pub(super) struct Upgrade {
 /// Answers a request for such a connection. Where it shakes hands, `hold` knows what comes after.
 pub(super) fn answer(edge: &Edge, parts: &Parts, hold: &Hold, goes: Goes) -> Answer {
     let proven = match edge.door.introduced(parts) {
-        Ok(None) if goes == Goes::Executor => return listen::refusal(Refused::Unauthorized),
+        Ok(None) if goes == Goes::Executor => {
+            return edge.refuse(Refused::Unauthorized, (parts, goes.word()), hold);
+        }
         Ok(proven) => proven,
-        Err(refused) => return listen::refusal(refused),
+        Err(refused) => return edge.refuse(refused, (parts, goes.word()), hold),
     };
     let agreed = match websocket::check(parts) {
         Ok(agreed) => agreed,

@@ -14,6 +14,10 @@ pub enum TokenKind {
     Agent,
     /// An executor. It joins at `/executor`, and neither calls tools nor asks the API.
     Executor,
+    /// A person or program that reads the audit trail and the status, and nothing else.
+    Auditor,
+    /// A person or program that reads how the gateway and its servers do, and no payload.
+    Viewer,
 }
 
 impl TokenKind {
@@ -23,12 +27,20 @@ impl TokenKind {
         *self == Self::default()
     }
 
+    /// Whether it opens nothing but reading requests to the API.
+    #[must_use]
+    pub const fn is_reader(self) -> bool {
+        matches!(self, Self::Auditor | Self::Viewer)
+    }
+
     /// Returns the word for it in files, commands and the API.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Agent => "agent",
             Self::Executor => "executor",
+            Self::Auditor => "auditor",
+            Self::Viewer => "viewer",
         }
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use bowline_core::call::{Contexts, Principal, Role};
+use bowline_core::call::{Contexts, Peer, Principal, Role};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -123,6 +123,7 @@ fn issued(one: One) -> Option<Issued> {
         },
         contexts: Contexts::new(one.contexts),
         credential: one.id.into(),
+        peer: Peer::default(),
     };
     Some(Issued {
         principal: Arc::new(principal),
@@ -145,10 +146,12 @@ fn is_of_its_principal(one: &One) -> bool {
     }
 }
 
-/// Whether it says no more than a token of its kind can: an executor has neither role nor run.
+/// Whether it says no more than a token of its kind can: only an agent has a role or a run.
 fn is_of_its_kind(one: &One) -> bool {
     match one.kind {
         TokenKind::Agent => true,
-        TokenKind::Executor => one.role.is_none() && one.run.is_none() && one.contexts.is_empty(),
+        TokenKind::Executor | TokenKind::Auditor | TokenKind::Viewer => {
+            one.role.is_none() && one.run.is_none() && one.contexts.is_empty()
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! The audit trail of a real gateway: complete, and damage to it is named.
 
 mod damage;
+mod wash;
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -109,16 +110,26 @@ fn sec_50_every_call_and_every_denial_of_a_thousand_has_a_row() {
     assert!(!ann.tools().is_empty());
     let rows = rows(&gateway);
     let (anns, bobs) = (of(&rows, "ann"), of(&rows, "bob"));
-    assert_eq!((anns.len(), bobs.len()), (500, 500));
-    let kinds = |rows: &[&Value], kind: &str| rows.iter().filter(|row| row["kind"] == kind).count();
-    assert_eq!((kinds(&anns, "denied"), kinds(&anns, "call")), (100, 400));
-    assert_eq!(kinds(&bobs, "denied") + kinds(&bobs, "call"), 500);
-    assert!(kinds(&bobs, "denied") >= 390, "{}", kinds(&bobs, "denied"));
+    // A call that ran has a row of its own; refusals that are alike are counted.
+    let told = |rows: &[&Value]| -> u64 {
+        let counts = rows.iter().map(|row| row["count"].as_u64().unwrap_or(1));
+        counts.sum()
+    };
+    assert_eq!((told(&anns), told(&bobs)), (500, 500));
+    let ran = |rows: &[&Value]| rows.iter().filter(|row| row["ring"].is_null()).count();
+    assert_eq!(ran(&anns), 200);
+    assert!(ran(&bobs) <= 110, "{}", ran(&bobs));
     assert!(anns.iter().all(|row| row["credential"] == ann_id.as_str()));
     assert!(bobs.iter().all(|row| row["credential"] == bob_id.as_str()));
     let (verdict, code) = verdict(&gateway);
     assert_eq!((&verdict["ok"], code), (&json!(true), Some(0)), "{verdict}");
-    assert_eq!(verdict["rows"], rows.len());
+    let kept = verdict["rows"]
+        .as_u64()
+        .zip(verdict["denials"]["rows"].as_u64());
+    assert_eq!(
+        kept.map(|(calls, denials)| calls + denials),
+        Some(rows.len() as u64)
+    );
 }
 
 #[test]
@@ -247,7 +258,8 @@ fn payloads_are_kept_only_if_asked_for_and_without_secrets() {
         assert!(!text.contains(secret), "{text}");
         assert_eq!(text.contains("‹env TOKEN›"), keeps, "{text}");
         for entry in std::fs::read_dir(gateway.state().join("audit")).unwrap() {
-            let bytes = std::fs::read(entry.unwrap().path()).unwrap();
+            let path = entry.unwrap().path();
+            let bytes = std::fs::read(path).unwrap_or_default();
             assert!(
                 !bytes
                     .windows(secret.len())
@@ -277,7 +289,7 @@ fn rows_are_followed_as_they_come_and_filtered() {
     call(&mut ann, "one__add");
     let page = gateway.api("/api/v1/audit?principal=ann&kind=denied&server=one");
     assert_eq!(page["rows"].as_array().unwrap().len(), 1, "{page}");
-    let next = page["next"].as_u64().unwrap();
+    let next = page["next"].as_str().unwrap().to_owned();
     let empty = gateway.api(&format!("/api/v1/audit?after={next}&limit=5"));
     assert_eq!((&empty["rows"], &empty["next"]), (&json!([]), &json!(next)));
     let (address, token) = (gateway.address, gateway.token.clone());

@@ -125,9 +125,8 @@ fn every_family_says_its_type_and_uses_labels_of_ours_only() {
             let known = match key {
                 "server" => value == "s",
                 "version" | "le" => true,
-                "state" | "outcome" | "rule" | "event" | "way" => {
-                    value.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')
-                }
+                "state" | "outcome" | "rule" | "event" | "way" | "resource" | "reason"
+                | "route" => value.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'),
                 _ => false,
             };
             assert!(known, "{line}");

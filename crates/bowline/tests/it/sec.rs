@@ -13,6 +13,7 @@ mod framing;
 mod hostile;
 mod joining;
 mod json;
+mod kinds;
 mod limits;
 mod owners_file;
 mod results;

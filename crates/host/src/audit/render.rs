@@ -9,7 +9,7 @@ use bowline_journal::audit::{Payload, Render, Row};
 use bowline_wire::object;
 use sha2::{Digest as _, Sha256};
 
-use super::{End, Note, Target};
+use super::{End, Note, REFUSED_TEXT_BYTES_MAX, Target};
 
 /// Longest arguments and longest result that are kept, in bytes; what is cut says so.
 pub const PAYLOAD_BYTES_MAX: usize = 16 * 1024;
@@ -56,7 +56,13 @@ pub fn render(shows: Shows) -> Render<Note> {
 }
 
 fn row<'a>(note: &'a Note, shows: &Shows) -> Row<'a> {
-    let text = |text: &'a str| shows.text(text, TEXT_BYTES_MAX);
+    // What did not run is worth less than what did, and costs its caller nothing.
+    let bytes_max = if note.is_refusal() {
+        REFUSED_TEXT_BYTES_MAX
+    } else {
+        TEXT_BYTES_MAX
+    };
+    let text = |text: &'a str| shows.text(text, bytes_max);
     let mut row = Row::new(note.kind, note.at_ms);
     let (server, name) = target(note);
     if let Some(principal) = &note.principal {
@@ -64,6 +70,11 @@ fn row<'a>(note: &'a Note, shows: &Shows) -> Row<'a> {
         let credential = Some(&*principal.credential).filter(|id| !id.is_empty());
         row.credential = credential.map(Cow::Borrowed);
     }
+    let principal_peer = note.principal.as_ref().and_then(|who| who.peer.0);
+    let peer = note.peer.or(principal_peer);
+    row.peer = peer.map(|peer| peer.to_string().into());
+    row.count = note.count.map(|count| count.number);
+    row.since_ms = note.count.map(|count| count.since_ms);
     row.session = Some(note.session).filter(|session| *session != 0);
     row.scope = note.scope.as_ref().map(scope);
     row.server = server.map(text);
@@ -83,7 +94,19 @@ fn row<'a>(note: &'a Note, shows: &Shows) -> Row<'a> {
             row.class = Some("cancelled".into());
         }
         End::Word(word) => row.outcome = Some((*word).into()),
-        End::Failed(error) => failed(error, &mut row, shows),
+        End::Failed(error) => failed(error, &mut row, (shows, bytes_max)),
+        End::Refused {
+            class,
+            execution,
+            origin,
+            reason,
+        } => {
+            row.outcome = Some("failed".into());
+            row.class = Some(class.as_str().into());
+            row.execution = Some(execution.as_str().into());
+            row.origin = Some(origin.as_str().into());
+            row.reason = Some(text(reason)).filter(|reason| !reason.is_empty());
+        }
         End::Reply(reply) => {
             result = reply.answer.get(reply.body_at.clone());
             row.outcome = Some(outcome(note, reply).into());
@@ -116,7 +139,7 @@ fn queued<'a>(result: &'a [u8], row: &mut Row<'a>) {
 }
 
 /// Returns which server it was about and the server's own name of it, as far as that is known.
-fn target(note: &Note) -> (Option<&str>, Option<&str>) {
+pub(super) fn target(note: &Note) -> (Option<&str>, Option<&str>) {
     let asked = note.subject.as_ref().map(|subject| &**subject.name());
     let scoped = match &note.scope {
         Some(Scope::Server(server)) => Some(&**server),
@@ -159,7 +182,7 @@ fn is_error(result: &[u8]) -> bool {
     object::field(result, "isError").is_some_and(|at| at.of(result) == b"true")
 }
 
-fn failed(error: &CallError, row: &mut Row<'_>, shows: &Shows) {
+fn failed(error: &CallError, row: &mut Row<'_>, (shows, bytes_max): (&Shows, usize)) {
     row.outcome = Some("failed".into());
     row.class = Some(error.class().as_str().into());
     row.execution = Some(error.execution().as_str().into());
@@ -167,7 +190,7 @@ fn failed(error: &CallError, row: &mut Row<'_>, shows: &Shows) {
     // What a server said of a failure is its answer, and kept as little.
     if shows.payload || error.origin() != Origin::Upstream {
         let reason = error.to_string();
-        row.reason = Some(shows.text(&reason, TEXT_BYTES_MAX).into_owned().into());
+        row.reason = Some(shows.text(&reason, bytes_max).into_owned().into());
     }
 }
 

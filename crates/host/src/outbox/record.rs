@@ -138,7 +138,7 @@ impl Record {
 
 #[cfg(test)]
 mod tests {
-    use bowline_core::call::{Contexts, Principal, Role};
+    use bowline_core::call::{Contexts, Peer, Principal, Role};
 
     use super::*;
 
@@ -160,6 +160,7 @@ mod tests {
                 role,
                 contexts: Contexts::new(["b", "a"]),
                 credential: "c1".into(),
+                peer: Peer::default(),
             };
             let asked = Call {
                 principal: Arc::new(principal),

@@ -173,6 +173,20 @@ pub(super) fn last(connection: &Connection, file: &FileName) -> Result<Option<He
     Ok(head.map(|(seq, hash)| Head { seq, hash }))
 }
 
+/// Returns when the first or the last row of a file was noted; 0 where that cannot be read.
+pub(super) fn noted_ms(connection: &Connection, end: Walk) -> u64 {
+    let order = match end {
+        Walk::Forward => "ASC",
+        Walk::Backward => "DESC",
+    };
+    let text = format!("SELECT body->>'at_ms' FROM rows ORDER BY seq {order} LIMIT 1");
+    let at_ms = connection.query_row(&text, [], |row| row.get::<_, i64>(0));
+    at_ms
+        .ok()
+        .and_then(|at_ms| u64::try_from(at_ms).ok())
+        .unwrap_or(0)
+}
+
 /// Returns how large a file is, what waits in its log apart.
 pub(super) fn size(connection: &Connection) -> u64 {
     let of = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));

@@ -32,11 +32,13 @@ pub enum Kind {
     File,
     /// Rows were lost here.
     Gap,
+    /// A request that proved nobody.
+    Unauthenticated,
 }
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Call,
         Self::Denied,
         Self::Queued,
@@ -49,6 +51,7 @@ impl Kind {
         Self::Stopped,
         Self::File,
         Self::Gap,
+        Self::Unauthenticated,
     ];
 
     /// Returns its word.
@@ -67,6 +70,7 @@ impl Kind {
             Self::Stopped => "stopped",
             Self::File => "file",
             Self::Gap => "gap",
+            Self::Unauthenticated => "unauthenticated",
         }
     }
 
@@ -86,12 +90,18 @@ pub struct Row<'a> {
     pub at_ms: u64,
     /// What it tells of.
     pub kind: Kind,
+    /// The ring it belongs to; absent for that of the calls.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ring: Option<Cow<'a, str>>,
     /// Who asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub principal: Option<Cow<'a, str>>,
     /// Names the credential that proved it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credential: Option<Cow<'a, str>>,
+    /// The address that the request came from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer: Option<Cow<'a, str>>,
     /// Tells sessions of one life of the gateway apart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<u64>,
@@ -140,6 +150,12 @@ pub struct Row<'a> {
     /// What was said, where it is to be kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payload: Option<Payload<'a>>,
+    /// How many alike it stands for; one where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub count: Option<u64>,
+    /// When the first of these was, in milliseconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since_ms: Option<u64>,
     /// How many rows are missing here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost: Option<u64>,
@@ -149,6 +165,9 @@ pub struct Row<'a> {
     /// The number of the oldest row that was kept when a file was begun.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_from: Option<u64>,
+    /// How many rows had been let go before their time when a file was begun.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub let_go_early: Option<u64>,
 }
 
 /// What was said, without secrets and without an end where it was long.
@@ -170,8 +189,10 @@ impl Row<'_> {
             seq: 0,
             at_ms,
             kind,
+            ring: None,
             principal: None,
             credential: None,
+            peer: None,
             session: None,
             scope: None,
             server: None,
@@ -188,9 +209,12 @@ impl Row<'_> {
             key: None,
             id: None,
             payload: None,
+            count: None,
+            since_ms: None,
             lost: None,
             prev: None,
             kept_from: None,
+            let_go_early: None,
         }
     }
 }

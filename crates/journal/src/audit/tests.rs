@@ -1,6 +1,7 @@
 //! What a trail promises, on real files.
 
 mod damage;
+mod keep;
 mod trouble;
 
 use std::os::unix::fs::PermissionsExt as _;

@@ -78,6 +78,14 @@ pub struct Verdict {
     pub gaps: u64,
     /// How many rows they say were lost.
     pub lost: u64,
+    /// Rows that stand for several alike.
+    pub merged: u64,
+    /// How many these stand for.
+    pub coalesced: u64,
+    /// Older rows that were let go, to make room or because of their age.
+    pub let_go: u64,
+    /// Those of them that were let go before their time.
+    pub let_go_early: u64,
     /// The first that is not, where there is one.
     pub broken: Option<Broken>,
 }
@@ -157,6 +165,8 @@ struct Told {
     seq: u64,
     kind: Kind,
     lost: Option<u64>,
+    count: Option<u64>,
+    let_go_early: Option<u64>,
 }
 
 impl Walker {
@@ -211,6 +221,12 @@ impl Walker {
                     self.verdict.gaps += 1;
                     self.verdict.lost += told.lost.unwrap_or(0);
                 }
+                if let Some(count) = told.count {
+                    self.verdict.merged += 1;
+                    self.verdict.coalesced += count;
+                }
+                let early = told.let_go_early.unwrap_or(0);
+                self.verdict.let_go_early = self.verdict.let_go_early.max(early);
                 self.pass(file);
             }
             told => self.odd = Some((row, told.map(|told| told.seq))),
@@ -226,6 +242,7 @@ impl Walker {
             return;
         }
         self.verdict.first = row.seq;
+        self.verdict.let_go = row.seq.saturating_sub(1);
         self.verdict.head.seq = row.seq.saturating_sub(1);
         self.verdict.head.hash = prev(row).unwrap_or_default();
         self.pass(file);

@@ -1,6 +1,7 @@
 //! The thread that writes: renders what was noted, binds it to what is there, and commits.
 
 mod begin;
+mod keep;
 
 use std::error::Error as _;
 use std::path::{Path, PathBuf};
@@ -44,6 +45,8 @@ impl Shared {
 struct Open {
     name: FileName,
     connection: Connection,
+    /// When its first row was noted, in milliseconds since 1970.
+    begun_ms: u64,
 }
 
 /// Where to go on after the disk failed.
@@ -69,6 +72,10 @@ pub(super) struct Writer {
     /// The last row that is on disk, and the oldest one that is kept.
     head: Head,
     from: u64,
+    /// Rows that were let go before their time.
+    early: u64,
+    /// When it was last looked for rows that are too old.
+    looked_ms: u64,
     /// Rows that are lost and of which no row tells yet, and why.
     owed: u64,
     why: Option<Arc<str>>,
@@ -113,11 +120,7 @@ impl Writer {
             if batch.last {
                 break;
             }
-            if let Some(open) = &self.file
-                && files::size(&open.connection) >= self.limits.file_bytes_max
-            {
-                self.rotate();
-            }
+            self.keep_limits();
         }
         self.file = None;
         // Failing, it lags behind the rows, which is allowed.
@@ -133,7 +136,8 @@ impl Writer {
             self.fail(&error, lost);
             return;
         }
-        let stopped = last.then(|| Row::new(Kind::Stopped, (self.wall.0)()));
+        let is_told = last && self.limits.ring.is_none();
+        let stopped = is_told.then(|| Row::new(Kind::Stopped, (self.wall.0)()));
         let rows = notes.iter().map(render).chain(stopped);
         if let Err(error) = self.append(rows) {
             self.fail(&error, lost);
@@ -162,6 +166,7 @@ impl Writer {
             let mut insert = batch.prepare(insert).map_err(failed)?;
             for mut row in rows {
                 row.seq = head.seq + 1;
+                row.ring = self.limits.ring.map(Into::into);
                 body.clear();
                 serde_json::to_writer(&mut body, &row).map_err(AuditError::Unwritable)?;
                 head = head.then(&body);
@@ -220,7 +225,7 @@ impl Writer {
         if let Some((name, connection)) = opened {
             self.count_again(&connection, &name);
             if same {
-                self.file = Some(Open { name, connection });
+                self.file = Some(Open::resume(name, connection));
             }
         }
         if self.file.is_none() {

@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-use bowline_journal::audit::{self, Filter, Kept};
+use bowline_journal::audit::{Cursor, Filter, Kept, Merged};
 use serde_json::json;
 
 use super::super::Context;
@@ -83,14 +83,14 @@ fn write(
 ) -> Result<u64, Failure> {
     match source {
         Source::Files(directory) => {
-            let written = audit::span(directory, filter, |row| line(&row.line()));
+            let written = Merged::span(directory, filter, |row| line(&row.line()));
             written.map_err(|error| match error {
                 Kept::Unread(error) => unreadable(&error),
                 Kept::Unwritten(error) => error.into(),
             })
         }
         Source::Gateway(client) => {
-            let (mut after, mut rows) = (0, 0);
+            let (mut after, mut rows) = (Cursor::default(), 0);
             let query = source::query(filter);
             loop {
                 let path = format!("/api/v1/audit?after={after}&limit=2000{query}");

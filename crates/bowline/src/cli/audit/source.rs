@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use bowline_journal::audit::{self, Filter, RowText};
+use bowline_journal::audit::{Cursor, Filter, Merged, RowText};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -10,7 +10,7 @@ use super::super::Context;
 use super::super::api;
 use super::super::client::{Client, QUICK, encode};
 use super::super::daemon::Finder;
-use super::super::failure::Failure;
+use super::super::failure::{Exit, Failure};
 use super::unreadable;
 
 /// Where a trail is.
@@ -26,14 +26,14 @@ pub(super) enum Source {
 #[derive(Debug)]
 pub(super) struct Rows {
     pub(super) rows: Vec<String>,
-    pub(super) next: u64,
+    pub(super) next: Cursor,
 }
 
 #[derive(Debug, Deserialize)]
 struct Page<'a> {
     #[serde(borrow)]
     rows: Vec<&'a RawValue>,
-    next: u64,
+    next: &'a str,
 }
 
 impl Source {
@@ -57,7 +57,7 @@ impl Source {
     pub(super) fn newest(&self, filter: &Filter, limit: u32) -> Result<Rows, Failure> {
         match self {
             Self::Files(directory) => {
-                let page = audit::newest(directory, filter, limit as usize);
+                let page = Merged::newest(directory, filter, limit as usize);
                 let page = page.map_err(|error| unreadable(&error))?;
                 let rows = page.rows.iter().map(RowText::line).collect();
                 Ok(Rows {
@@ -95,8 +95,12 @@ pub(super) fn query(filter: &Filter) -> String {
 pub(super) fn read(body: &[u8]) -> Result<Rows, Failure> {
     let page: Page<'_> = api::read(body)?;
     let rows = page.rows.iter().map(|row| row.get().to_owned()).collect();
-    Ok(Rows {
-        rows,
-        next: page.next,
-    })
+    let next = page.next.parse().map_err(|_| {
+        Failure::new(
+            Exit::Unexpected,
+            "audit",
+            "the gateway does not say how far it read",
+        )
+    })?;
+    Ok(Rows { rows, next })
 }

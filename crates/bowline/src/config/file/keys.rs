@@ -90,7 +90,15 @@ pub(super) const SECRET_STORE: Keys = Keys {
     planned: &[],
 };
 pub(super) const AUDIT: Keys = Keys {
-    built: &["calls", "payload", "max_bytes", "keep"],
+    built: &[
+        "calls",
+        "payload",
+        "max_bytes",
+        "keep",
+        "denials_max_bytes",
+        "min_age",
+        "max_age",
+    ],
     planned: &[],
 };
 pub(super) const POLICY: Keys = Keys {

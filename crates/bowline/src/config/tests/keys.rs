@@ -46,6 +46,9 @@ calls = false
 payload = true
 max_bytes = "2MiB"
 keep = 7
+denials_max_bytes = "3MiB"
+min_age = "2d"
+max_age = "90d"
 "#;
 
 const JSON: &str = r#"{
@@ -53,7 +56,8 @@ const JSON: &str = r#"{
   "limits": {"principal_calls": 10, "starts": 3, "first_list_wait": "2s", "stop_wait": "9s"},
   "telemetry": {"otlp": "http://127.0.0.1:4318", "service_name": "gate", "sample": 0.25},
   "cache": {"entries": 9, "bytes": "1MiB", "per_tool": 3, "ttl_max": "1m"},
-  "audit": {"calls": false, "payload": true, "max_bytes": "2MiB", "keep": 7}
+  "audit": {"calls": false, "payload": true, "max_bytes": "2MiB", "keep": 7,
+    "denials_max_bytes": "3MiB", "min_age": "2d", "max_age": "90d"}
 },
 "mcpServers": {"a": {"command": "uvx", "args": ["tool==1.0"], "x-bowline": {
   "install_timeout": "10m", "drain_timeout": "1m", "idle_stop": "15m", "ping": "off", "era": "modern",
@@ -144,6 +148,9 @@ fn what_the_audit_trail_keeps_is_read_from_both_syntaxes() {
         payload: true,
         max_bytes: 2 << 20,
         keep: 7,
+        denials_max_bytes: 3 << 20,
+        min_age: Duration::from_secs(2 * 86_400),
+        max_age: Some(Duration::from_secs(90 * 86_400)),
     };
     assert_eq!((toml.audit, json.audit), (audit, audit));
 }

@@ -6,8 +6,10 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
-use bowline_host::audit::Trail;
-use bowline_journal::audit::{self, AuditError, Filter, Head, Kind, Page, RowText};
+use bowline_host::audit::Rings;
+use bowline_journal::audit::{
+    AuditError, Cursor, ExpectedHeads, Filter, Kind, Merged, RowText, Verdicts,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -24,8 +26,8 @@ const WAIT_MAX: Duration = Duration::from_secs(25);
 /// The query of `GET /api/v1/audit`.
 #[derive(Debug, Deserialize)]
 pub(super) struct RowsQuery {
-    /// Rows after this one; the newest where absent.
-    after: Option<u64>,
+    /// Rows after these; the newest where absent.
+    after: Option<String>,
     limit: Option<usize>,
     #[serde(default)]
     wait_ms: u64,
@@ -41,13 +43,14 @@ pub(super) struct RowsQuery {
 pub(super) struct Rows {
     v: u32,
     rows: Vec<Box<RawValue>>,
-    next: u64,
+    next: String,
 }
 
 /// The query of `GET /api/v1/audit/verify`.
 #[derive(Debug, Deserialize)]
 pub(super) struct VerifyQuery {
     expect: Option<String>,
+    expect_denials: Option<String>,
 }
 
 /// `GET /api/v1/audit`
@@ -59,15 +62,19 @@ pub(super) async fn rows(
     let trail = trail(&edge)?;
     let limit = query.limit.unwrap_or(ROWS_MAX).clamp(1, ROWS_MAX);
     let wait = Duration::from_millis(query.wait_ms).min(WAIT_MAX);
-    let mut after = query.after;
+    let after = query.after.as_deref().map(str::parse::<Cursor>);
+    let mut after = after
+        .transpose()
+        .map_err(|_| invalid("`after` is what `next` said before"))?;
     let filter = Arc::new(filter(query)?);
-    let mut heads = trail.heads();
+    let mut heads = (trail.calls().heads(), trail.denials().heads());
     // A row is written a moment after its call was answered.
     trail.flush().await;
     let end = tokio::time::sleep(wait);
     let mut end = std::pin::pin!(end);
     let page = loop {
-        heads.borrow_and_update();
+        heads.0.borrow_and_update();
+        heads.1.borrow_and_update();
         let page = read(&trail, &filter, after, limit).await?;
         if !page.rows.is_empty() || after.is_none() || wait.is_zero() {
             break page;
@@ -75,13 +82,16 @@ pub(super) async fn rows(
         after = Some(page.next);
         tokio::select! {
             () = end.as_mut() => break page,
-            changed = heads.changed() => if changed.is_err() {
+            changed = heads.0.changed() => if changed.is_err() {
+                break page;
+            },
+            changed = heads.1.changed() => if changed.is_err() {
                 break page;
             },
         }
     };
     let rows = page.rows.iter().filter_map(shown).collect();
-    let next = page.next;
+    let next = page.next.to_string();
     Ok(Json(Rows { v: 1, rows, next }))
 }
 
@@ -92,14 +102,14 @@ pub(super) async fn verify(
 ) -> Result<Json<Value>, Failure> {
     let edge = alive(&edge)?;
     let trail = trail(&edge)?;
-    let expect = query.expect.as_deref().map(str::parse::<Head>).transpose();
+    let expect = ExpectedHeads::parse(query.expect.as_deref(), query.expect_denials.as_deref());
     let expect = expect.map_err(|error| invalid(&error.to_string()))?;
     trail.flush().await;
-    let verdict = blocking(move || audit::verify(trail.directory(), expect)).await?;
-    Ok(Json(crate::audit::verdict(&verdict)))
+    let verdicts = blocking(move || Verdicts::verify(trail.calls().directory(), expect)).await?;
+    Ok(Json(crate::audit::verdicts(&verdicts)))
 }
 
-fn trail(edge: &Edge) -> Result<Arc<Trail>, Failure> {
+fn trail(edge: &Edge) -> Result<Arc<Rings>, Failure> {
     let trail = edge.about.audit.trail().map(Arc::clone);
     trail.ok_or_else(|| {
         let message = "this gateway keeps no audit trail";
@@ -124,15 +134,15 @@ fn filter(query: RowsQuery) -> Result<Filter, Failure> {
 }
 
 async fn read(
-    trail: &Arc<Trail>,
+    trail: &Arc<Rings>,
     filter: &Arc<Filter>,
-    after: Option<u64>,
+    after: Option<Cursor>,
     limit: usize,
-) -> Result<Page, Failure> {
+) -> Result<Merged, Failure> {
     let (trail, filter) = (Arc::clone(trail), Arc::clone(filter));
     blocking(move || match after {
-        Some(after) => audit::page(trail.directory(), &filter, after, limit),
-        None => audit::newest(trail.directory(), &filter, limit),
+        Some(after) => Merged::page(trail.calls().directory(), &filter, after, limit),
+        None => Merged::newest(trail.calls().directory(), &filter, limit),
     })
     .await
 }

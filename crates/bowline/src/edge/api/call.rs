@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
-use bowline_core::call::{Body, Call, Principal, Reply, Role, Scope, Subject};
+use axum::{Extension, Json};
+use bowline_core::call::{Body, Call, Principal, Reply, Scope, Subject};
 use bowline_core::caller::{Deaf, SessionKey};
 use bowline_core::error::CallError;
 use bowline_wire::era::result::to_legacy;
@@ -48,6 +48,7 @@ pub(super) struct Answered {
 /// `POST /api/v1/call`
 pub(super) async fn call(
     State(edge): Shared,
+    Extension(owner): Extension<Arc<Principal>>,
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Json<Answered>, Failure> {
@@ -67,7 +68,6 @@ pub(super) async fn call(
     let key = key.map_err(|key::Malformed| {
         Failure::plain(StatusCode::BAD_REQUEST, "invalid", key::MALFORMED)
     })?;
-    let owner = Arc::new(Principal::new("owner", Role::Owner));
     let run = run.map(|run| edge.run_of(&owner, &run));
     let clock = edge.host.clock();
     let started = clock.instant(clock.now());

@@ -179,7 +179,7 @@ fn wanted(policy: &Policy, asked: Asked) -> Result<Wanted, Failure> {
             name.as_str().into(),
             match asked.kind {
                 TokenKind::Agent => role_of(policy, name, role.as_deref())?,
-                TokenKind::Executor => Role::None,
+                TokenKind::Executor | TokenKind::Auditor | TokenKind::Viewer => Role::None,
             },
         ),
         (Some(_), _, _) | (None, _, _) => {
@@ -210,10 +210,10 @@ fn wanted(policy: &Policy, asked: Asked) -> Result<Wanted, Failure> {
 fn fits_its_kind(asked: &Asked) -> Result<(), &'static str> {
     match asked.kind {
         TokenKind::Agent => Ok(()),
-        TokenKind::Executor => {
+        TokenKind::Executor | TokenKind::Auditor | TokenKind::Viewer => {
             let plain = asked.role.is_none() && asked.run.is_none() && asked.contexts.is_empty();
             plain.then_some(()).ok_or(
-                "an executor calls no tools: its token has neither a role nor contexts nor a run",
+                "only agents call tools: another token has neither a role nor contexts nor a run",
             )
         }
     }

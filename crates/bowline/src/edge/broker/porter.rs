@@ -70,7 +70,10 @@ impl Entrance {
 
 impl Porter for Entrance {
     fn admit(&self, hello: &Hello) -> Result<(Admitted, BoxFuture<'static, Refusal>), Refusal> {
-        let proven = self.prove(hello).ok_or_else(unproven)?;
+        let proven = self.prove(hello).ok_or_else(|| {
+            self.arrival.unproven("broker");
+            unproven()
+        })?;
         let standing = Standing::of(&self.arrival.edge, &proven.principal);
         let same_role = hello.role.is_none() || hello.role == standing.role;
         let is_peer = same_role && proven.kind() == TokenKind::Agent;
@@ -83,7 +86,7 @@ impl Porter for Entrance {
         let settled = self.arrival.settle(&proven);
         settled.map_err(|_revoked| unproven())?;
         let admitted = Admitted {
-            principal: Arc::clone(&proven.principal),
+            principal: self.arrival.principal(&proven.principal),
             mailbox,
             role: standing.role.clone(),
             rights: standing.rights(),

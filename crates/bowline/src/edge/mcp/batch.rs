@@ -39,7 +39,7 @@ pub(super) async fn answer(caller: Caller<'_>, text: Bytes) -> Answer {
         Ok(_) | Err(StatusCode::BAD_REQUEST) => return read::refused(&text, Refusal::Batch),
         Err(status) => return no_session(status, None),
     };
-    let asker = session.asker();
+    let asker = session.asker_of(caller.principal);
     let caller = caller.narrowed(&asker);
     let invalid = |message| failure(StatusCode::OK, None, code::INVALID_REQUEST, message);
     let items: Vec<_> = object::items(&text)

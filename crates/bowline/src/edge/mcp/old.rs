@@ -87,7 +87,7 @@ pub(super) async fn messages(caller: Caller<'_>, incoming: Incoming) -> Answer {
         Err(refusal) => return read::refused(&text, refusal),
     };
     if message.kind() == Kind::Request {
-        let asker = session.asker();
+        let asker = session.asker_of(caller.principal);
         request(caller.narrowed(&asker), &session, &message).await;
     } else {
         heard(caller, &session, &message);

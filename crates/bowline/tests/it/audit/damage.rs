@@ -84,7 +84,9 @@ fn sec_50_rows_that_were_cut_off_are_named_and_a_noted_head_proves_more() {
     std::fs::create_dir(&copy).unwrap();
     for entry in std::fs::read_dir(&audit).unwrap() {
         let entry = entry.unwrap();
-        std::fs::copy(entry.path(), copy.join(entry.file_name())).unwrap();
+        if entry.path().is_file() {
+            std::fs::copy(entry.path(), copy.join(entry.file_name())).unwrap();
+        }
     }
     gateway.restart();
     gateway.wait_for("one", "ready");

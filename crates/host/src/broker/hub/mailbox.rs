@@ -87,7 +87,7 @@ pub(super) fn read(body: &Bytes) -> Option<(Principal, Letter)> {
 
 #[cfg(test)]
 mod tests {
-    use bowline_core::call::{Contexts, Role};
+    use bowline_core::call::{Contexts, Peer, Role};
     use bowline_wire::broker::{Draft, From, REQUEST};
 
     use super::*;
@@ -115,6 +115,7 @@ mod tests {
                 role,
                 contexts: Contexts::new(["b", "a"]),
                 credential: "c1".into(),
+                peer: Peer::default(),
             };
             let stored = write(&principal, &letter());
             let (who, what) = read(&stored).unwrap();

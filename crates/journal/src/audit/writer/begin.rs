@@ -10,7 +10,7 @@ use super::super::chain::{Hash, Head};
 use super::super::files::{self, FileName};
 use super::super::row::{Kind, Row};
 use super::super::{AuditError, Limits, Wall};
-use super::{Open, Shared, WallClock, Writer, shown};
+use super::{Open, Shared, WallClock, Writer, keep, shown};
 
 /// Where the files end, and what is wrong with that.
 #[derive(Debug, Default)]
@@ -42,9 +42,12 @@ impl Writer {
             resume: None,
             head: end.head,
             from: said.map_or(1, |said| said.from),
+            early: 0,
+            looked_ms: 0,
             owed: 0,
             why: None,
         };
+        writer.early = keep::early(&files);
         if writer.file.is_none() {
             writer.begin()?;
         }
@@ -54,8 +57,9 @@ impl Writer {
             gap.reason = Some(trouble.clone().into());
             gap
         });
-        let started = Row::new(Kind::Started, (writer.wall.0)());
-        writer.append(gap.into_iter().chain([started]))?;
+        let is_told = limits.ring.is_none();
+        let started = is_told.then(|| Row::new(Kind::Started, (writer.wall.0)()));
+        writer.append(gap.into_iter().chain(started))?;
         Ok(writer)
     }
 
@@ -63,16 +67,17 @@ impl Writer {
     pub(super) fn begin(&mut self) -> Result<(), AuditError> {
         let name = FileName::of(&self.directory, self.head.seq + 1);
         let connection = files::create(&name)?;
-        let mut files = files::list(&self.directory)?;
-        let kept = self.limits.files_max.max(1);
-        let old: Vec<_> = files.drain(..files.len().saturating_sub(kept)).collect();
-        if let Some(oldest) = files.first().filter(|_| !old.is_empty()) {
-            self.from = self.from.max(oldest.first);
-        }
-        let mut first = Row::new(Kind::File, (self.wall.0)());
+        let begun_ms = (self.wall.0)();
+        let old = self.outdated(begun_ms)?;
+        let mut first = Row::new(Kind::File, begun_ms);
         first.prev = Some(self.head.hash.to_string().into());
         first.kept_from = Some(self.from);
-        self.file = Some(Open { name, connection });
+        first.let_go_early = Some(self.early).filter(|early| *early > 0);
+        self.file = Some(Open {
+            name,
+            connection,
+            begun_ms,
+        });
         if let Err(error) = self.append(std::iter::once(first)) {
             self.file = None;
             return Err(error);
@@ -155,7 +160,7 @@ fn found(files: &[FileName]) -> Result<Option<End>, AuditError> {
         }
         if let Some(head) = files::last(&connection, name)? {
             let name = name.clone();
-            let file = Some(Open { name, connection });
+            let file = Some(Open::resume(name, connection));
             return Ok(Some(End {
                 head,
                 file,
