@@ -12,6 +12,7 @@ mod ruling;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::budget::Allowance;
@@ -186,18 +187,25 @@ impl Policy {
             return ruling;
         }
         // A server may take several addresses for one resource: all must be allowed.
-        match address::plain(thing.name) {
-            Plain::Same => ruling,
-            Plain::Unclear => Ruling::UnclearAddress,
+        let of = |name: &str| {
+            let thing = Thing { name, ..thing };
+            self.ruling(principal, scope, thing, effort, || None)
+        };
+        let plain = match address::plain(thing.name) {
+            Plain::Same => Cow::Borrowed(thing.name),
+            Plain::Unclear => return Ruling::UnclearAddress,
             Plain::Other(plain) => {
-                let thing = Thing {
-                    name: &plain,
-                    ..thing
-                };
-                let plain = self.ruling(principal, scope, thing, effort, || None);
-                if plain.allows() { ruling } else { plain }
+                let other = of(&plain);
+                if !other.allows() {
+                    return other;
+                }
+                Cow::Owned(plain)
             }
-        }
+        };
+        // It may take still more for the same: none of them may be denied.
+        let mut others = address::others(&plain).into_iter();
+        let denied = others.find_map(|other| Some(of(&other)).filter(Ruling::takes_away));
+        denied.unwrap_or(ruling)
     }
 
     fn ruling<'p, 'a>(

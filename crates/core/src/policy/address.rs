@@ -35,6 +35,68 @@ pub(super) fn plain(uri: &str) -> Plain {
     }
 }
 
+/// Returns the other addresses that some server takes for the same place as a plain one: `file:`
+/// without its authority, or with the authority as the first segment; a host in lower case without
+/// user and default port; and each of these without query, fragment, parameters (`;v=1`) and
+/// slashes at its end.
+pub(super) fn others(plain: &str) -> Vec<String> {
+    let (scheme, rest) = plain.split_once(':').unwrap_or(("", plain));
+    let rest = rest.replace('\\', "/");
+    let places = match (rest.strip_prefix("//"), scheme) {
+        (Some(rest), "file") => {
+            let (authority, path) = split(rest, &['/', '?', '#']);
+            match authority {
+                "" => vec![format!("file://{path}")],
+                _ => vec![
+                    format!("file://{path}"),
+                    format!("file:///{authority}{path}"),
+                ],
+            }
+        }
+        (None, "file") => vec![format!("file:///{}", rest.trim_start_matches('/'))],
+        (Some(rest), _) => {
+            let (authority, path) = split(rest, &['/', '?', '#']);
+            vec![format!("{scheme}://{}{path}", host(scheme, authority))]
+        }
+        (None, "") => vec![rest],
+        (None, _) => vec![format!("{scheme}:{rest}")],
+    };
+    let mut all: Vec<_> = places.iter().map(|place| bare(place)).collect();
+    all.extend(places);
+    all.sort();
+    all.dedup();
+    all.retain(|place| place != plain);
+    all
+}
+
+/// Splits a text before the first of these characters.
+fn split<'a>(text: &'a str, at: &[char]) -> (&'a str, &'a str) {
+    text.split_at(text.find(at).unwrap_or(text.len()))
+}
+
+/// Returns an authority in lower case, without user, default port and the dot of the root.
+fn host(scheme: &str, authority: &str) -> String {
+    let named = authority.rsplit('@').next().unwrap_or_default();
+    let named = named.to_ascii_lowercase();
+    let port = match scheme {
+        "http" | "ws" => ":80",
+        "https" | "wss" => ":443",
+        "ftp" => ":21",
+        _ => ":",
+    };
+    let named = named.strip_suffix(port).unwrap_or(&named);
+    let named = named.strip_suffix(':').unwrap_or(named);
+    named.strip_suffix('.').unwrap_or(named).to_owned()
+}
+
+/// Returns an address without query, fragment, parameters and slashes at its end.
+fn bare(place: &str) -> String {
+    let (path, _) = split(place, &['?', '#']);
+    let segments = path.split('/').map(|segment| split(segment, &[';']).0);
+    let path = segments.collect::<Vec<_>>().join("/");
+    path.trim_end_matches('/').to_owned()
+}
+
 /// Takes percent-encoding away, once; `None` where that leaves no text.
 fn decoded(uri: &str) -> Option<Cow<'_, str>> {
     if !uri.contains('%') {

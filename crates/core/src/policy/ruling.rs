@@ -111,6 +111,11 @@ impl Ruling<'_> {
         )
     }
 
+    /// Whether an entry of the configuration names the thing to take it away.
+    pub(super) const fn takes_away(&self) -> bool {
+        matches!(self, Self::Denied { .. } | Self::Hidden { .. })
+    }
+
     /// Returns the word under which decisions like this one are counted.
     #[must_use]
     pub const fn source(&self) -> &'static str {

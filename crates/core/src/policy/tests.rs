@@ -217,6 +217,69 @@ fn a_resource_is_not_reached_by_writing_its_address_otherwise() {
 }
 
 #[test]
+fn sec_63_denied_uri_has_no_other_spelling() {
+    let deny = ["files.file:///secret/*", "files.https://h.example/k"];
+    let exact = ["files.file:///secret/key.txt", "files.https://h.example/k"];
+    let policy = Policy::new(Otherwise::Deny)
+        .with_role("wide", role(&["resource:files.*"], &deny))
+        .with_role("exact", role(&["resource:files.*"], &exact))
+        .with_role("list", role(&["resource:files.file:///srv/*"], &[]))
+        .with_context("away", patterns(&deny));
+    let allows = |who: &Principal, name| {
+        let kind = Kind::Resource;
+        let thing = Thing { kind, ..tool(name) };
+        policy.decide(who, &Scope::All, thing).allows()
+    };
+    let away = Principal::new("o", Role::Owner).narrowed(&Contexts::new(["away"]));
+    for uri in [
+        "file:///secret/key.txt",
+        "file://localhost/secret/key.txt",
+        "file://LOCALHOST/secret/key.txt",
+        "file://127.0.0.1/secret/key.txt",
+        "file://[::1]/secret/key.txt",
+        "file://x@/secret/key.txt",
+        "file://x@localhost:1/secret/key.txt",
+        "file://secret/key.txt",
+        "file:/secret/key.txt",
+        "file:secret/key.txt",
+        "FILE:/secret/key.txt",
+        "file:\\\\\\secret\\key.txt",
+        "file:///secret/key.txt?",
+        "file:///secret/key.txt?x=1",
+        "file:///secret/key.txt#",
+        "file:///secret/key.txt#x",
+        "file:///secret/key.txt;v=1",
+        "file:///secret;a/key.txt",
+        "file:///secret/key.txt/",
+        "file://localhost/%73ecret/key.txt;v?x#y",
+        "https://H.Example/k",
+        "https://h.example:443/k",
+        "https://h.example:/k",
+        "https://u:p@h.example./k/",
+        "https://h.example/k?x=1",
+    ] {
+        for who in [&named("wide"), &named("exact"), &named("list"), &away] {
+            assert!(!allows(who, uri), "{uri} {}", who.name);
+        }
+        assert!(allows(&Principal::new("o", Role::Owner), uri), "{uri}");
+    }
+    for uri in [
+        "file:///open/key.txt?x=1#y",
+        "file://nas/open",
+        "file:/open",
+        "https://h.example:8443/k",
+        "https://h.example/key",
+        "note:a;b",
+        "t:///{id}",
+    ] {
+        assert!(allows(&named("wide"), uri) && allows(&away, uri), "{uri}");
+    }
+    for uri in ["file:///srv/", "file:///srv/a;v=1", "file:///srv/a?x#y"] {
+        assert!(allows(&named("list"), uri), "{uri}");
+    }
+}
+
+#[test]
 fn a_server_is_out_of_reach_when_no_rule_can_let_anything_of_it_through() {
     let policy = policy()
         .with_role("none", role(&["files.*"], &["files"]))
