@@ -15,6 +15,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use bowline_core::policy::{Condition, Effort, Facts, Undecided};
+use bowline_wire::fold::Names;
 use bowline_wire::scan;
 use cel::objects::Key;
 use cel::{Context, Env, ExecutionError, Program, Value};
@@ -152,6 +153,8 @@ pub struct Cel {
     program: Program,
     /// Its patterns, compiled.
     patterns: Arc<Patterns>,
+    /// The names by which it asks for arguments.
+    names: Names,
     language: Language,
 }
 
@@ -188,11 +191,12 @@ impl Language {
         })?;
         let mut check = Check::default();
         check.visit(program.expression(), 0);
-        let patterns = check.finish()?;
+        let (patterns, names) = check.finish()?;
         Ok(Cel {
             text: text.into(),
             program,
             patterns: Arc::new(patterns),
+            names,
             language: self.clone(),
         })
     }
@@ -240,6 +244,10 @@ impl Cel {
         let Some(args @ serde_json::Value::Object(_)) = parsed else {
             return Err(undecided("the arguments cannot be read"));
         };
+        // Of members that differ in case only the server might read another one as well.
+        self.names
+            .check(json.trim_ascii())
+            .map_err(|alike| undecided(&format!("in the arguments, {alike}")))?;
         let cost = cost::estimate(self.program.expression(), &args, &self.patterns);
         if cost > COST_MAX {
             return Err(Undecided::TooCostly {

@@ -66,6 +66,17 @@ pub enum CallError {
         /// The server's own name of the tool.
         tool: Arc<str>,
     },
+    /// A name in the parameters differs in case only from one that the gateway goes by, and some
+    /// servers read names without regard to case.
+    #[error(
+        "a name in the call of `{tool}` of server `{server}` differs in case only from another"
+    )]
+    AmbiguousNames {
+        /// The server.
+        server: Arc<str>,
+        /// Its name of the tool.
+        tool: Arc<str>,
+    },
     /// Policy said no.
     #[error("principal `{principal}` may not use `{name}` of server `{server}`: {reason}")]
     Denied {

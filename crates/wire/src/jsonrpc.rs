@@ -40,6 +40,13 @@ pub enum Refusal {
     /// It is not JSON as we take it.
     #[error("the message is not valid JSON")]
     Json(#[source] Fault),
+    /// A member of the envelope differs from a name of the protocol, or from another, in case
+    /// only: some servers would read another message.
+    #[error("the message is not clear")]
+    Envelope(#[source] Fault),
+    /// A member of the parameters does.
+    #[error("the parameters are not clear")]
+    Params(#[source] Fault),
     /// It is an array.
     #[error("batches are not supported")]
     Batch,
@@ -66,7 +73,9 @@ impl Refusal {
     pub const fn code(self) -> i64 {
         match self {
             Self::Json(_) => code::PARSE,
-            Self::Batch
+            Self::Params(_) => code::INVALID_PARAMS,
+            Self::Envelope(_)
+            | Self::Batch
             | Self::NotObject
             | Self::BadVersion
             | Self::BadId
@@ -77,8 +86,9 @@ impl Refusal {
 }
 
 impl Message {
-    /// Reads a message of a caller, strictly: no object repeats a key, `jsonrpc` is there,
-    /// an answer has one of result and error, and an error is an object.
+    /// Reads a message of a caller, strictly: no object repeats a key, no member of the protocol
+    /// is spelled in other case (see [`crate::fold`]), `jsonrpc` is there, an answer has one of
+    /// result and error, and an error is an object.
     ///
     /// # Errors
     /// Why the message is not taken.
@@ -234,11 +244,11 @@ impl scan::Sink for Envelope {
 
 fn read(bytes: Bytes, sender: Sender) -> Result<Message, Refusal> {
     let keys = match sender {
-        Sender::Caller => Keys::Unique,
+        Sender::Caller => Keys::Message,
         Sender::Peer => Keys::UniqueOutside,
     };
     let mut envelope = Envelope::default();
-    scan::walk(&bytes, keys, &mut envelope).map_err(Refusal::Json)?;
+    scan::walk(&bytes, keys, &mut envelope).map_err(refusal)?;
     match bytes.trim_ascii_start().first() {
         Some(b'{') => {}
         Some(b'[') => return Err(Refusal::Batch),
@@ -274,6 +284,16 @@ fn read(bytes: Bytes, sender: Sender) -> Result<Message, Refusal> {
         result,
         error,
     })
+}
+
+const fn refusal(fault: Fault) -> Refusal {
+    match fault {
+        Fault::Alike {
+            in_params: true, ..
+        } => Refusal::Params(fault),
+        Fault::Alike { .. } => Refusal::Envelope(fault),
+        _ => Refusal::Json(fault),
+    }
 }
 
 fn version(bytes: &[u8], at: Option<Span>, sender: Sender) -> Result<(), Refusal> {

@@ -5,6 +5,7 @@ pub mod canonical;
 pub mod era;
 pub mod execserver;
 pub mod executor;
+pub mod fold;
 mod frame;
 pub mod jsonrpc;
 pub mod mcp;

@@ -1,9 +1,11 @@
-//! The members of an object that a reader asks for, found in one pass; none may come twice.
+//! The members of an object that a reader asks for, found in one pass; none may come twice, nor
+//! in another case.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::fold;
 use crate::frame::FrameError;
 use crate::object;
 use crate::scan::{self, Sink};
@@ -19,6 +21,8 @@ pub(crate) struct Members<'a, const N: usize> {
     at: usize,
     names: &'static [&'static str; N],
     spans: [Option<Span>; N],
+    /// The name that a member is another spelling of.
+    variant: Option<&'static str>,
 }
 
 impl<'a, const N: usize> Members<'a, N> {
@@ -32,8 +36,12 @@ impl<'a, const N: usize> Members<'a, N> {
             at: 0,
             names,
             spans: [None; N],
+            variant: None,
         };
         scan::walk_around(text, &mut members).map_err(|_| FrameError::NoObject)?;
+        if let Some(name) = members.variant {
+            return Err(FrameError::Member(name));
+        }
         match text.trim_ascii_start().first() {
             Some(b'{') => Ok(members),
             _ => Err(FrameError::NoObject),
@@ -55,7 +63,8 @@ impl<'a, const N: usize> Members<'a, N> {
         for (key, value) in object::fields(bytes) {
             for (name, slot) in names.iter().zip(&mut spans) {
                 // Whoever reads the other of two would see another message.
-                if key == *name && slot.replace(value).is_some() {
+                let again = key == *name && slot.replace(value).is_some();
+                if again || fold::is_variant(key.as_bytes(), name) {
                     return Err(FrameError::Member(name));
                 }
             }
@@ -66,6 +75,7 @@ impl<'a, const N: usize> Members<'a, N> {
             at,
             names,
             spans,
+            variant: None,
         })
     }
 
@@ -146,7 +156,11 @@ impl<const N: usize> Sink for Members<'_, N> {
         let mut named = self.names.iter().zip(&mut self.spans);
         if let Some((_, slot)) = named.find(|(name, _)| name.as_bytes() == &*key) {
             *slot = Some(value);
+            return;
         }
+        let mut names = self.names.iter();
+        let variant = names.find(|name| fold::is_variant(&key, name));
+        self.variant = self.variant.or(variant.copied());
     }
 }
 

@@ -4,7 +4,9 @@ use crate::span::Span;
 use crate::text::{self, Literal};
 
 mod names;
+mod spelling;
 use names::Names;
+use spelling::Spelling;
 
 /// How many arrays and objects may be open at once.
 pub const DEPTH_MAX: usize = 64;
@@ -42,6 +44,15 @@ pub enum Fault {
         /// The opening quote of the second.
         at: usize,
     },
+    /// A member of the protocol's objects differs from a name of the protocol, or from another
+    /// member, in case only.
+    #[error("a name differs in case only from a name of the protocol or another name at byte {at}")]
+    Alike {
+        /// The opening quote of the name.
+        at: usize,
+        /// Whether it stands in the parameters.
+        in_params: bool,
+    },
     /// Something follows the value.
     #[error("something follows the value at byte {at}")]
     Trailing {
@@ -53,6 +64,11 @@ pub enum Fault {
 /// In which objects a key may come only once. Keys are compared with their escapes resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keys {
+    /// In every object; the text is a message of a client, whose members are spelled as the
+    /// protocol spells them (see [`crate::fold`]).
+    Message,
+    /// In every object; the text is the parameters of such a message.
+    Params,
     /// In every object.
     Unique,
     /// In the outermost object.
@@ -110,6 +126,11 @@ fn walk_within(
         objects: 0,
         keys,
         names: Names::new(),
+        spelling: Spelling::new(match bytes.trim_ascii_start().first() {
+            // Each message of a batch is judged when it is read alone.
+            Some(b'[') => Keys::Unique,
+            _ => keys,
+        }),
         key: Literal {
             raw: &[],
             escapes: 0,
@@ -136,6 +157,7 @@ struct Walk<'a> {
     objects: u128,
     keys: Keys,
     names: Names<'a>,
+    spelling: Spelling,
     /// The key of the member of the outermost object that is being read.
     key: Literal<'a>,
     /// Where its value begins.
@@ -241,8 +263,11 @@ impl Walk<'_> {
         self.at += 1;
         self.depth -= 1;
         self.objects >>= 1;
-        if object == 1 && self.tracked(self.depth) {
-            self.names.close(self.depth);
+        if object == 1 {
+            if self.tracked(self.depth) {
+                self.names.close(self.depth);
+            }
+            self.spelling.close(self.depth);
         }
     }
 
@@ -250,7 +275,7 @@ impl Walk<'_> {
     #[inline(always)]
     fn tracked(&self, level: usize) -> bool {
         match self.keys {
-            Keys::Unique => true,
+            Keys::Message | Keys::Params | Keys::Unique => true,
             Keys::UniqueOutside => level == 0,
             Keys::Any => false,
         }
@@ -268,6 +293,9 @@ impl Walk<'_> {
         if self.tracked(owner) && !self.names.insert(owner, key) {
             return Err(Fault::DuplicateKey { at });
         }
+        if self.spelling.judges(owner) && !self.spelling.take(owner, key) {
+            return Err(self.alike(at, owner));
+        }
         if self.space() != Some(b':') {
             return self.wrong();
         }
@@ -282,6 +310,15 @@ impl Walk<'_> {
 }
 
 impl<'a> Walk<'a> {
+    #[cold]
+    fn alike(&self, at: usize, level: usize) -> Fault {
+        let in_params = match self.keys {
+            Keys::Params => true,
+            _ => level > 0 && *self.key.meaning() == *b"params",
+        };
+        Fault::Alike { at, in_params }
+    }
+
     #[inline(always)]
     fn peek(&self) -> Option<u8> {
         self.bytes.get(self.at).copied()

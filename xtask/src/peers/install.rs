@@ -57,6 +57,7 @@ pub(super) fn ensure(peers: &Path, peer: &Peer) -> Result<Installed> {
             npm(&folder, &peer.stamp())?;
         }
         Source::Python { pins } => pip(&folder, pins)?,
+        Source::Go { source } => go(&folder, source)?,
     }
     let places = places(&folder, peer)?;
     // Last, so that an installation cut short is not taken for a whole one.
@@ -84,6 +85,7 @@ fn locate(folder: &Path, peer: &Peer, place: &Place) -> Result<PathBuf> {
             Ok(folder.join("node_modules").join(package))
         }
         Source::Python { .. } => Err(anyhow!("an environment is no package")),
+        Source::Go { .. } => Err(anyhow!("a program is no package")),
     };
     let path = match place.what {
         What::Folder => package()?,
@@ -146,6 +148,30 @@ fn pip(folder: &Path, pins: &[&str]) -> Result<()> {
     ])
     .args(pins);
     process::quiet(&mut pip).map(drop)
+}
+
+/// Builds a program of one file, without the network.
+fn go(folder: &Path, source: &str) -> Result<()> {
+    let is_there = || process::quiet(Command::new("go").arg("version")).is_ok();
+    if !is_there() {
+        let mut apt = Command::new("apt-get");
+        apt.args(["install", "--yes", "--no-install-recommends", "golang-go"])
+            .env("DEBIAN_FRONTEND", "noninteractive");
+        process::quiet(&mut apt).context("no Go compiler is installed")?;
+    }
+    fs::write(folder.join("main.go"), source)?;
+    let mut build = Command::new("go");
+    build
+        .args(["build", "-o", "server", "main.go"])
+        .env("GOFLAGS", "-mod=mod")
+        .env("GOPROXY", "off")
+        .env("GOTOOLCHAIN", "local")
+        .env("CGO_ENABLED", "0")
+        .env("GOCACHE", folder.join("cache"))
+        .current_dir(folder);
+    process::quiet(&mut build)?;
+    // Only the program is of use later.
+    fs::remove_dir_all(folder.join("cache")).context("remove the cache of the compiler")
 }
 
 fn python() -> Result<&'static str> {

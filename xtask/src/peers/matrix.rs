@@ -62,7 +62,10 @@ impl Party {
             Source::Npm {
                 package, version, ..
             } if *package == self.package => Some(*version),
-            Source::Npm { .. } | Source::Node { .. } | Source::Native { .. } => None,
+            Source::Npm { .. }
+            | Source::Node { .. }
+            | Source::Native { .. }
+            | Source::Go { .. } => None,
         };
         let pin = pin.with_context(|| format!("`{}` pins no {}", self.peer, self.package))?;
         Ok(pin.to_owned())

@@ -1,7 +1,8 @@
 //! Checks the syntax tree of a condition when it is read: names, functions, loops and patterns.
 
+use bowline_wire::fold::Names;
 use cel::IdedExpr;
-use cel::common::ast::{CallExpr, EntryExpr, Expr, LiteralValue};
+use cel::common::ast::{CallExpr, EntryExpr, Expr, LiteralValue, operators};
 
 use super::patterns::{MATCHES, Patterns};
 use super::{FUNCTIONS, Fault, LOOPS_MAX, TYPES, VARIABLES};
@@ -17,6 +18,8 @@ pub(super) struct Check {
     /// How deep loops stand in each other.
     loops: u32,
     patterns: Patterns,
+    /// The names of members, and texts that may be some.
+    names: Names,
 }
 
 impl Check {
@@ -24,10 +27,12 @@ impl Check {
     pub(super) fn visit(&mut self, node: &IdedExpr, loops: u32) {
         self.loops = self.loops.max(loops);
         match &node.expr {
+            Expr::Literal(LiteralValue::String(text)) => self.names.perhaps(text.inner()),
             Expr::Unspecified | Expr::Literal(_) => {}
             Expr::Ident(name) => self.name(name),
             Expr::Call(call) => {
                 self.function(&call.func_name);
+                self.member(call);
                 if call.func_name == MATCHES {
                     self.pattern(call);
                 }
@@ -56,7 +61,10 @@ impl Check {
                 .entries
                 .iter()
                 .for_each(|entry| self.entry(&entry.expr, loops)),
-            Expr::Select(select) => self.visit(&select.operand, loops),
+            Expr::Select(select) => {
+                self.names.ask(&select.field);
+                self.visit(&select.operand, loops);
+            }
             Expr::Struct(fields) => {
                 let entries = fields.entries.iter();
                 entries.for_each(|entry| self.entry(&entry.expr, loops));
@@ -64,12 +72,12 @@ impl Check {
         }
     }
 
-    /// Returns the compiled patterns of a condition without fault.
-    pub(super) fn finish(self) -> Result<Patterns, Fault> {
+    /// Returns the compiled patterns of a condition without fault, and the names it asks for.
+    pub(super) fn finish(self) -> Result<(Patterns, Names), Fault> {
         match self.fault {
             Some(fault) => Err(fault),
             None if self.loops > LOOPS_MAX => Err(Fault::TooManyLoops),
-            None => Ok(self.patterns),
+            None => Ok((self.patterns, self.names)),
         }
     }
 
@@ -80,6 +88,17 @@ impl Check {
                 self.visit(&pair.key, loops);
                 self.visit(&pair.value, loops);
             }
+        }
+    }
+
+    /// `args['path']` and `'path' in args` ask for a member as `args.path` does.
+    fn member(&mut self, call: &CallExpr) {
+        let name = match (call.func_name.as_str(), call.args.as_slice()) {
+            (operators::INDEX, [_, name]) | (operators::IN, [name, _]) => name,
+            _ => return,
+        };
+        if let Expr::Literal(LiteralValue::String(name)) = &name.expr {
+            self.names.ask(name.inner());
         }
     }
 

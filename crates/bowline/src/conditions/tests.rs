@@ -145,6 +145,34 @@ fn what_cannot_be_decided_says_why_and_not_what_the_arguments_hold() {
 }
 
 #[test]
+fn sec_60_condition_refuses_names_that_fold_alike() {
+    for text in [
+        "args.path.startsWith('/srv/')",
+        "args['path'].startsWith('/srv/')",
+        "!has(args.path) || args.path.startsWith('/srv/')",
+        "!('path' in args) || args.path.startsWith('/srv/')",
+        "!args.exists(k, k == 'path') || args['pa' + 'th'].startsWith('/srv/')",
+        "args.mode == 'Path' || !has(args.path)",
+    ] {
+        for arguments in [
+            r#"{"path":"/srv/a","mode":"Path","Path":"/etc"}"#,
+            r#"{"mode":"Path","Path":"/etc"}"#,
+            r#"{"mode":"Path","\u0050ATH":"/etc"}"#,
+            r#"{"mode":"Path","path":"/srv/a","in":[{"PATH":"/etc"}]}"#,
+            r#"{"mode":"Path","path":"/srv/a","x":{"s":1,"\u017f":2}}"#,
+        ] {
+            let found = asked(text, arguments);
+            assert!(
+                found.is_err_and(|why| why.contains("case")),
+                "{text} {arguments}"
+            );
+        }
+    }
+    let free = r#"{"path":"/srv/a","Headers":{"Accept":"x"}}"#;
+    assert_eq!(asked("args.path.startsWith('/srv/')", free), Ok(true));
+}
+
+#[test]
 fn a_text_that_is_no_condition_says_why() {
     let fault = |text: &str| Language::default().read(text).unwrap_err().to_string();
     assert_eq!(fault("  "), "it is empty");

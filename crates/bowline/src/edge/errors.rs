@@ -11,7 +11,7 @@ use http::StatusCode;
 use serde_json::{Map, Value, json};
 
 /// Every code word there is; each has a page in `docs/errors/`.
-pub const CODES: [&str; 48] = [
+pub const CODES: [&str; 49] = [
     "server_not_found",
     "tool_not_found",
     "prompt_not_found",
@@ -21,6 +21,7 @@ pub const CODES: [&str; 48] = [
     "too_many_subscriptions",
     "server_refused",
     "header_mismatch",
+    "ambiguous_names",
     "policy_denied",
     "budget_exceeded",
     "rate_exceeded",
@@ -85,7 +86,9 @@ pub const fn status(error: &CallError) -> StatusCode {
         CallError::AmbiguousTask { .. }
         | CallError::KeyConflict { .. }
         | CallError::InputRefused { .. } => StatusCode::CONFLICT,
-        CallError::HeaderMismatch { .. } => StatusCode::BAD_REQUEST,
+        CallError::HeaderMismatch { .. } | CallError::AmbiguousNames { .. } => {
+            StatusCode::BAD_REQUEST
+        }
         CallError::Denied { .. } | CallError::PinChanged { .. } => StatusCode::FORBIDDEN,
         CallError::TooManyCalls { .. }
         | CallError::BudgetSpent { .. }
@@ -166,6 +169,7 @@ pub fn advice(error: &CallError) -> String {
             "End subscriptions that are no longer needed, then repeat it.".to_owned()
         }
         CallError::HeaderMismatch { .. } => OTHER_HEADERS.to_owned(),
+        CallError::AmbiguousNames { .. } => OTHER_NAMES.to_owned(),
         CallError::Refused { .. } => "The server said why; do not repeat it as it is.".to_owned(),
         CallError::Denied { .. } => "Do not try again; ask the owner of the gateway.".to_owned(),
         CallError::BudgetSpent { after, .. } => spent(*after),
@@ -256,6 +260,8 @@ const OTHER_RESOURCES: &str = "List the resources again; they may have changed."
 
 const FORGOTTEN: &str = "It is over and forgotten, or was never made; do not ask again.";
 
+const OTHER_NAMES: &str = "Write each name as the schema of the tool does, and once only.";
+
 const OTHER_HEADERS: &str =
     "The call did not run; list the tools again and repeat it with their headers.";
 
@@ -337,6 +343,7 @@ pub fn answer(id: &[u8], error: &CallError) -> Bytes {
         | CallError::UnknownPrompt { .. }
         | CallError::UnknownTask { .. }
         | CallError::InputRefused { .. }
+        | CallError::AmbiguousNames { .. }
         | CallError::AmbiguousTask { .. } => code::INVALID_PARAMS,
         CallError::UnknownResource { .. } => RESOURCE_NOT_FOUND,
         CallError::HeaderMismatch { .. } => code::HEADER_MISMATCH,

@@ -112,3 +112,24 @@ fn a_batch_that_is_none_or_comes_from_another_revision_is_refused() {
         refused(other.post(&json!([ping])));
     }
 }
+
+#[test]
+fn sec_60_batch_items_are_judged_alone() {
+    let gateway = Gateway::up(&fixture("one", &[]));
+    gateway.wait_for("one", "ready");
+    let mut old = Old::open(&gateway, "2025-03-26");
+    let mut odd = call(1, "one__echo", &json!({"message": "odd"}));
+    odd["params"]["Name"] = json!("one__add");
+    let response = old.post(&json!([
+        odd,
+        call(2, "one__echo", &json!({"message": "hi"}))
+    ]));
+    let answers = response.json();
+    assert_eq!(answers[0]["error"]["code"], -32_602, "{answers}");
+    assert_eq!(answers[0]["id"], 1, "{answers}");
+    assert_eq!(
+        answers[1]["result"]["content"][0]["text"], "hi",
+        "{answers}"
+    );
+    assert_eq!(gateway.status("one")["calls"], 1);
+}

@@ -107,6 +107,28 @@ fn the_first_attempt_carries_the_key_in_the_channel_of_its_tool() {
 }
 
 #[test]
+fn sec_60_key_argument_has_one_spelling() {
+    let world = World::new("argument:idempotencyKey");
+    let mut session = world.gateway.session("/mcp");
+    for name in ["IdempotencyKey", "idempotencykey", "idempotency\u{212a}ey"] {
+        for arguments in [
+            json!({"number": 1, name: "x"}),
+            json!({"number": 1, "idempotencyKey": "mine", name: "x"}),
+        ] {
+            let refused = session.call("web__write_once", &arguments);
+            let error = &refused["error"];
+            assert_eq!(error["data"]["code"], "ambiguous_names", "{refused}");
+            assert_eq!(error["data"]["execution"], "not_started", "{refused}");
+            assert_eq!(error["code"], -32_602, "{refused}");
+        }
+    }
+    assert_eq!(world.ledger().len(), 0);
+    let plain = json!({"number": 1, "idempotencyKey": "mine"});
+    let taken = session.call("web__write_once", &plain);
+    assert_eq!(taken["result"]["structuredContent"]["order"], 1, "{taken}");
+}
+
+#[test]
 fn a_write_whose_answer_was_lost_is_repeated_under_its_key_and_runs_once() {
     let world = World::new("meta");
     let mut session = world.gateway.session("/mcp");

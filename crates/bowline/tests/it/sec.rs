@@ -21,6 +21,7 @@ mod roads;
 mod rules;
 mod secrecy;
 mod sessions;
+mod spelling;
 mod trust;
 
 use std::io::{Read as _, Write as _};

@@ -42,6 +42,7 @@ impl CallError {
             | Self::UnknownTask { .. }
             | Self::AmbiguousTask { .. }
             | Self::HeaderMismatch { .. }
+            | Self::AmbiguousNames { .. }
             | Self::Denied { .. }
             | Self::BudgetSpent { .. }
             | Self::TooFast { .. }

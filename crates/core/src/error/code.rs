@@ -16,6 +16,7 @@ impl CallError {
             Self::TooManySubscriptions { .. } => "too_many_subscriptions",
             Self::Refused { .. } => "server_refused",
             Self::HeaderMismatch { .. } => "header_mismatch",
+            Self::AmbiguousNames { .. } => "ambiguous_names",
             Self::Denied { .. } => "policy_denied",
             Self::BudgetSpent { .. } => "budget_exceeded",
             Self::TooFast { .. } => "rate_exceeded",

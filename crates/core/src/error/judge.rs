@@ -15,7 +15,8 @@ impl CallError {
             Self::AmbiguousTask { .. }
             | Self::KeyConflict { .. }
             | Self::InputRefused { .. }
-            | Self::HeaderMismatch { .. } => Class::Invalid,
+            | Self::HeaderMismatch { .. }
+            | Self::AmbiguousNames { .. } => Class::Invalid,
             Self::InputLost => Class::ConnectionLost,
             Self::Denied { .. } | Self::BudgetSpent { .. } | Self::PinChanged { .. } => {
                 Class::Denied
@@ -93,6 +94,7 @@ impl CallError {
             | Self::UnknownResource { .. }
             | Self::UnknownTask { .. }
             | Self::HeaderMismatch { .. }
+            | Self::AmbiguousNames { .. }
             | Self::AmbiguousTask { .. }
             | Self::TooManySubscriptions { .. }
             | Self::Denied { .. }
@@ -152,6 +154,7 @@ impl CallError {
             | Self::UnknownResource { .. }
             | Self::UnknownTask { .. }
             | Self::HeaderMismatch { .. }
+            | Self::AmbiguousNames { .. }
             | Self::AmbiguousTask { .. }
             | Self::TooManySubscriptions { .. }
             | Self::Denied { .. }
@@ -207,6 +210,7 @@ impl CallError {
             | Self::UnknownResource { .. }
             | Self::UnknownTask { .. }
             | Self::HeaderMismatch { .. }
+            | Self::AmbiguousNames { .. }
             | Self::AmbiguousTask { .. }
             | Self::TooManySubscriptions { .. }
             | Self::TooManyCalls { .. }

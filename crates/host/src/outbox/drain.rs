@@ -246,6 +246,14 @@ async fn deliver(
         revoke(shared, receipt, &record).await?;
         return Ok(Step::Passed);
     }
+    // It may have been stored before such names were refused at the door.
+    if !record.is_clear() {
+        let error = CallError::AmbiguousNames {
+            server: Arc::clone(&record.head.server),
+            tool: Arc::clone(&record.head.tool),
+        };
+        return failed(shared, receipt, &record, error).await;
+    }
     let call = record.call();
     match path.replay(&call, &record.head.server).await {
         Ok(reply) => answered(shared, (lane, &delivery), &record, reply).await,

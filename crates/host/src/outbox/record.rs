@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bowline_core::call::{Call, Scope, Subject};
 use bowline_core::era::Era;
 use bowline_wire::object;
+use bowline_wire::scan::{self, Keys};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -98,6 +99,11 @@ impl Record {
             head,
             params: body.slice(at.start..at.end),
         })
+    }
+
+    /// Whether its server reads the parameters as we do, though it match names in any case.
+    pub(super) fn is_clear(&self) -> bool {
+        scan::check(&self.params, Keys::Params).is_ok()
     }
 
     /// Returns the call that brings it to its server. Nobody listens to what is said on the way.
@@ -198,5 +204,40 @@ mod tests {
         }
         assert_eq!(Record::read(&Bytes::from_static(b"{\"v\":2}")), None);
         assert_eq!(Record::read(&Bytes::from_static(b"junk")), None);
+    }
+
+    #[test]
+    fn sec_60_stored_call_with_odd_names_is_not_sent() {
+        let call = Call {
+            principal: Arc::new(Principal::new("ann", Role::Owner)),
+            scope: Scope::All,
+            subject: Subject::Tool("do".into()),
+            params: Bytes::new(),
+            name_at: 0..0,
+            makes_task: false,
+            progress_at: None,
+            id: Bytes::from_static(b"1"),
+            deadline: None,
+            caller: None,
+            trace: None,
+            run: None,
+            key: None,
+            stateless: None,
+        };
+        let head = Head::new(&call, (&"s".into(), &"do".into()), &"k".into(), 1);
+        for (params, want) in [
+            (r#"{"name":"do","arguments":{"A":1,"a":2}}"#, true),
+            (r#"{"name":"do","Name":"other"}"#, false),
+            (
+                r#"{"name":"do","_meta":{"dev.bowline/IdempotencyKey":"x"}}"#,
+                false,
+            ),
+        ] {
+            let record = Record {
+                head: head.clone(),
+                params: Bytes::from_static(params.as_bytes()),
+            };
+            assert_eq!(record.is_clear(), want, "{params}");
+        }
     }
 }

@@ -92,7 +92,7 @@ impl Ask {
                 method: members.text("method")?,
                 params: members
                     .begun("params", b'{')?
-                    .map(|params| checked(params, "params"))
+                    .map(|params| checked(params, Keys::Params, "params"))
                     .transpose()?,
                 context: context(body, &members)?.unwrap_or_default(),
             }),
@@ -175,7 +175,7 @@ fn arguments(body: &Bytes, members: &Members<'_, 7>) -> Result<Arguments, FrameE
         if members.span("arguments").is_some() {
             return Err(FrameError::Member("arguments"));
         }
-        let params = checked(params, "params")?;
+        let params = checked(params, Keys::Params, "params")?;
         return Ok(match context(body, members)? {
             Some(context) => Arguments::Told(Box::new(Told { params, context })),
             None => Arguments::Params(params),
@@ -187,7 +187,11 @@ fn arguments(body: &Bytes, members: &Members<'_, 7>) -> Result<Arguments, FrameE
     let Some(text) = object::string(at.of(body)) else {
         let whole = members.begun("arguments", b'{')?;
         return whole.map_or(Ok(Arguments::None), |whole| {
-            Ok(Arguments::Object(checked(whole, "arguments")?))
+            Ok(Arguments::Object(checked(
+                whole,
+                Keys::Unique,
+                "arguments",
+            )?))
         });
     };
     // What models write for a tool that takes nothing.
@@ -197,13 +201,17 @@ fn arguments(body: &Bytes, members: &Members<'_, 7>) -> Result<Arguments, FrameE
     let whole = Bytes::from(text.into_owned());
     let whole = whole.slice_ref(whole.trim_ascii());
     match whole.first() {
-        Some(b'{') => Ok(Arguments::Object(checked(whole, "arguments")?)),
+        Some(b'{') => Ok(Arguments::Object(checked(
+            whole,
+            Keys::Unique,
+            "arguments",
+        )?)),
         _ => Err(FrameError::Member("arguments")),
     }
 }
 
-fn checked(json: Bytes, what: &'static str) -> Result<Bytes, FrameError> {
-    match scan::check(&json, Keys::Unique) {
+fn checked(json: Bytes, keys: Keys, what: &'static str) -> Result<Bytes, FrameError> {
+    match scan::check(&json, keys) {
         Ok(()) => Ok(json),
         Err(_) => Err(FrameError::Member(what)),
     }

@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bowline_core::era::{Claim, Mirror};
 
-use crate::object;
+use crate::{fold, object};
 
 /// The word in a schema that names the header of a property.
 const WORD: &str = "x-mcp-header";
@@ -159,6 +159,22 @@ fn found<'a>(arguments: &'a [u8], mirror: &Mirror) -> Option<&'a [u8]> {
         value = object::field(value, key)?.of(value);
     }
     Some(value)
+}
+
+/// Whether no argument differs from a mirrored one in case only: a server that takes the one for
+/// the other would be told something else than the header says.
+#[must_use]
+pub fn is_clear(mirrors: &[Mirror], arguments: &[u8]) -> bool {
+    mirrors.iter().all(|mirror| {
+        let mut value = Some(arguments);
+        mirror.path.iter().all(|key| {
+            let Some(object) = value else {
+                return true;
+            };
+            value = object::field(object, key).map(|at| at.of(object));
+            !fold::has_variant(object, key)
+        })
+    })
 }
 
 /// Returns a number that is whole, however it is written.

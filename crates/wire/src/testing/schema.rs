@@ -24,6 +24,14 @@ impl Schema {
         Some(Self(serde_json::from_slice(&text).unwrap()))
     }
 
+    /// Returns the types, by name.
+    pub(crate) fn definitions(&self) -> &Value {
+        match self.0.get("$defs") {
+            Some(all) => all,
+            None => &self.0["definitions"],
+        }
+    }
+
     /// Holds a text against a type.
     pub(crate) fn check(&self, name: &str, text: &[u8]) {
         let value: Value = serde_json::from_slice(text).unwrap();

@@ -155,10 +155,6 @@ pub(crate) fn refused(text: &[u8], refusal: Refusal) -> Answer {
 
 /// Writes the answer to what is not a message.
 pub(crate) fn refusal_of(text: &[u8], refusal: Refusal) -> Bytes {
-    let number = match refusal {
-        Refusal::Json(_) => code::PARSE,
-        _ => code::INVALID_REQUEST,
-    };
     let mut message = refusal.to_string();
     if let Some(source) = std::error::Error::source(&refusal) {
         message.push_str(": ");
@@ -169,7 +165,7 @@ pub(crate) fn refusal_of(text: &[u8], refusal: Refusal) -> Bytes {
         _ => refused_id(text),
     };
     let mut out = Vec::new();
-    write_error(&mut out, id, number, &message, None);
+    write_error(&mut out, id, refusal.code(), &message, None);
     out.into()
 }
 

@@ -169,6 +169,10 @@ fn refusals() -> Vec<CallError> {
             server: s(),
             tool: s(),
         },
+        E::AmbiguousNames {
+            server: s(),
+            tool: s(),
+        },
         E::InputRefused {
             reason: "forged",
             execution: Execution::NotStarted,

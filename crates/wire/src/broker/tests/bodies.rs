@@ -409,3 +409,22 @@ fn a_body_that_says_nothing_is_no_answer_and_no_empty_manifest() {
         assert_eq!(answer(body), Err(why), "{body}");
     }
 }
+
+#[test]
+fn sec_60_broker_bodies_have_one_spelling() {
+    let read = |text: &'static str| Ask::read(&Bytes::from_static(text.as_bytes()));
+    for text in [
+        r#"{"op":"call","tool":"a","Tool":"b"}"#,
+        r#"{"op":"call","tool":"a","\u0041rguments":{}}"#,
+        r#"{"OP":"manifest"}"#,
+        r#"{"op":"call","tool":"a","params":{"name":"a","Name":"b"}}"#,
+        r#"{"op":"call","tool":"a","params":{"name":"a","argument\u017f":{}}}"#,
+        r#"{"op":"mcp","server":"s","method":"prompts/get","params":{"Name":"b"}}"#,
+        r#"{"op":"mcp","server":"s","method":"ping","mcp":{"Session":"x"}}"#,
+    ] {
+        assert!(read(text).is_err(), "{text}");
+    }
+    assert!(read(r#"{"op":"call","tool":"a","arguments":{"A":1,"a":2},"x":1,"X":2}"#).is_ok());
+    let frame = br#"{"kind":"deliver","Kind":"hello","id":"m"}"#;
+    assert!(Frame::read(&Bytes::from_static(frame)).is_err());
+}

@@ -194,3 +194,28 @@ fn headers_agree_when_each_mirrored_argument_is_said_once_and_truly() {
         text
     ));
 }
+
+#[test]
+fn sec_60_mirrored_argument_has_one_spelling() {
+    let mirrors = [Mirror {
+        name: "Region".into(),
+        path: ["where".into(), "region".into()].into(),
+    }];
+    for (arguments, want) in [
+        (r#"{"where":{"region":"eu"}}"#, true),
+        (r#"{"Other":1,"other":2}"#, true),
+        (r#"{"where":{"region":"eu","Region":"us"}}"#, false),
+        (
+            r#"{"where":{"region":"eu"},"WHERE":{"region":"us"}}"#,
+            false,
+        ),
+        (r#"{"Where":{"region":"us"}}"#, false),
+        (r#"{"where":{"\u0052egion":"us"}}"#, false),
+    ] {
+        assert_eq!(
+            is_clear(&mirrors, arguments.as_bytes()),
+            want,
+            "{arguments}"
+        );
+    }
+}
