@@ -2,12 +2,14 @@
 //! becomes of one that failed, and which lane may send next.
 
 mod board;
+mod scope;
 mod verdict;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use board::{Board, DRAINS_MAX, LaneTimes, PACE};
+pub use scope::{KeyScope, SCOPE_SECRET_BYTES};
 pub use verdict::{RETRY_AFTER_MAX, Verdict, live, replayed};
 
 /// How a tool's calls are queued where their server cannot be reached.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bowline_core::lane::KeyScope;
 use bowline_core::name;
 use bowline_core::policy::Policy;
 use bowline_journal::{Journal, Memory};
@@ -67,6 +68,7 @@ pub struct HostBuilder {
     pins: Arc<dyn PinStore>,
     journal: Arc<dyn Journal>,
     audit: Arc<dyn Audit>,
+    keys: KeyScope,
     client: ClientInfo,
     servers: Vec<ServerSpec>,
 }
@@ -112,6 +114,7 @@ impl Host {
             pins: Arc::new(Unkept),
             journal: Arc::new(Memory::default()),
             audit: Arc::new(Unaudited),
+            keys: KeyScope::default(),
             client: ClientInfo {
                 name: "bowline".into(),
                 version: env!("CARGO_PKG_VERSION").into(),
@@ -197,6 +200,14 @@ impl HostBuilder {
         self
     }
 
+    /// Binds idempotency keys to their principals with a secret of this host. Servers see the same
+    /// keys after a restart only where the secret is the same; by default there is none, and two
+    /// hosts give equal keys to equal names of principals.
+    pub fn key_scope(mut self, keys: KeyScope) -> Self {
+        self.keys = keys;
+        self
+    }
+
     /// Presents itself to servers under this name and version.
     pub fn client(mut self, name: &str, version: &str) -> Self {
         self.client = ClientInfo {
@@ -241,6 +252,7 @@ impl HostBuilder {
             pins: self.pins,
             journal: self.journal,
             audit: self.audit,
+            keys: self.keys,
         };
         let host = Host::start(Vec::new(), self.limits, ports);
         // Before any server is there, so that nothing is seen that may not be.

@@ -4,6 +4,7 @@ pub(crate) mod audited;
 pub(crate) mod cached;
 pub(crate) mod charge;
 pub(crate) mod checked;
+mod key_scope;
 mod mirrored;
 mod replay;
 pub(crate) mod resolve;
@@ -20,6 +21,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use bowline_core::call::{Call, Origin, Principal, Reply, Route, Subject};
 use bowline_core::error::{CallError, Execution};
+use bowline_core::lane::KeyScope;
 use bowline_core::sync::lock;
 use bowline_core::tasks::LinkKey;
 use bowline_core::time::Now;
@@ -41,6 +43,7 @@ use crate::ports::{Clock, Moment};
 use crate::spec::{Reach, Side};
 use crate::supervisor::{Passage, Ready, Supervisor, Tally};
 
+pub(crate) use replay::SentKey;
 pub(crate) use verdict::{explain, health};
 
 use verdict::{key_header, may_repeat};
@@ -66,6 +69,8 @@ pub struct CallPath {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) memory: Arc<Memory>,
     pub(crate) offload: Offload,
+    /// Binds idempotency keys to their principals.
+    pub(crate) keys: KeyScope,
     /// Set once, when the host goes down: from then on a missing server is no news.
     pub(crate) closing: AtomicBool,
 }
@@ -155,6 +160,8 @@ impl CallPath {
             record.keyed(intent.key());
             intent.call()
         });
+        let scoped = key_scope::scope_key(&self.keys, sent, &route);
+        let sent = scoped.as_deref().unwrap_or(sent);
         let outcome = self.run(sent, way, started).await;
         flight.back();
 

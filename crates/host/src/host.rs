@@ -24,6 +24,7 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use bowline_core::cache::CacheView;
 use bowline_core::call::{Call, Reply};
 use bowline_core::error::CallError;
+use bowline_core::lane::KeyScope;
 use bowline_core::seats::SeatsView;
 use bowline_core::sync::lock;
 use bowline_journal::Journal;
@@ -51,6 +52,7 @@ use crate::offload::Offload;
 use crate::outbox::{self, Outbox};
 use crate::pins::{PinStore, Pins};
 use crate::ports::{Audience, Clock};
+use crate::redaction::CleanDial;
 use crate::spec::ServerSpec;
 use crate::standing::Standing;
 use crate::supervisor::{Dial, Order, ServerStatus, Supervisor, Surroundings};
@@ -107,6 +109,8 @@ pub struct Ports {
     pub journal: Arc<dyn Journal>,
     /// Takes a row for every call.
     pub audit: Arc<dyn Audit>,
+    /// Binds idempotency keys to their principals on the way to servers.
+    pub keys: KeyScope,
 }
 
 fn start_supervisor(
@@ -132,6 +136,7 @@ impl Host {
             pins,
             journal,
             audit,
+            keys,
         } = ports;
         let events = Events::new(Arc::clone(&clock));
         let catalog = Arc::new(CatalogStore::default());
@@ -140,7 +145,7 @@ impl Host {
         let answers = Arc::new(Answers::new(limits.cache, Arc::clone(&clock)));
         let hall = Arc::new(Hall::new(audience));
         let around = Surroundings {
-            dial: Arc::new(Beside::new(dial, &clock, &tasks)),
+            dial: Arc::new(CleanDial(Arc::new(Beside::new(dial, &clock, &tasks)))),
             catalog: Arc::clone(&catalog),
             tasks: tasks.clone(),
             clock: Arc::clone(&clock),
@@ -171,6 +176,7 @@ impl Host {
             outbox,
             checker: Checker::default(),
             auditor: Auditor::new(audit, Arc::clone(&clock)),
+            keys,
             seats: SeatTable::new(limits.principal_calls_max),
             offload: Offload::default(),
             servers: ArcSwap::from_pointee(servers),

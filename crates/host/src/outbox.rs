@@ -46,6 +46,7 @@ use crate::tasks::Tasks;
 pub use self::answer::URI;
 pub use self::handle::{LETTERS_MAX, OutboxError, OutboxHandle};
 pub(crate) use self::intent::Intent;
+pub(crate) use self::key::{argument_at, given_key};
 pub use self::letter::{LaneLetters, Letter, LetterState, ServerLetters};
 
 /// How the names of our lanes begin.

@@ -36,6 +36,7 @@ fn host_of(world: &World, audit: Arc<dyn Audit>) -> Host {
         pins: Arc::new(Unkept),
         journal: Arc::new(bowline_journal::Memory::default()),
         audit,
+        keys: bowline_core::lane::KeyScope::default(),
     };
     Host::start(vec![spec("s")], HostLimits::default(), ports)
 }

@@ -77,6 +77,7 @@ fn host(world: &World, store: &Arc<Store>, specs: Vec<ServerSpec>) -> Host {
         pins: Arc::clone(store) as _,
         journal: Arc::new(bowline_journal::Memory::default()),
         audit: Arc::new(bowline_host::audit::Unaudited),
+        keys: bowline_core::lane::KeyScope::default(),
     };
     Host::start(specs, HostLimits::default(), ports)
 }

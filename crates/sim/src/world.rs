@@ -86,6 +86,7 @@ impl World {
             pins: Arc::new(Unkept),
             journal: Arc::new(bowline_journal::Memory::default()),
             audit: Arc::new(bowline_host::audit::Unaudited),
+            keys: bowline_core::lane::KeyScope::default(),
         }
     }
 

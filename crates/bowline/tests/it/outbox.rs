@@ -4,6 +4,7 @@ mod commands;
 mod ends;
 mod replay;
 mod restart;
+mod scoped;
 mod world;
 
 use serde_json::{Value, json};
@@ -40,8 +41,15 @@ fn a_write_in_an_outage_is_answered_at_once_and_delivered_when_the_server_is_bac
     world.web.restart();
     eventually("both are written", || world.ledger().len() == 2);
     let keys = [&said, &second].map(|said| said["idempotencyKey"].as_str().unwrap().to_owned());
-    let [one, two] = keys;
-    assert_eq!(world.ledger(), [(1, one), (2, two)]);
+    // The server knows them by keys of its own, which say who asked.
+    let (numbers, sent): (Vec<_>, Vec<_>) = world.ledger().into_iter().unzip();
+    assert_eq!(numbers, [1, 2]);
+    assert!(
+        sent[0] != sent[1]
+            && sent
+                .iter()
+                .all(|key| key.len() == 32 && !keys.contains(key))
+    );
     let told = loop {
         let event = next_event(&mut stream).unwrap();
         if event
@@ -93,11 +101,10 @@ fn the_first_attempt_carries_the_key_in_the_channel_of_its_tool() {
         );
         let ledger = world.ledger();
         assert_eq!(ledger.len(), 2, "{channel}: {ledger:?}");
-        assert!(
-            !ledger[0].1.is_empty() && ledger[0].1 != "mine",
-            "{ledger:?}"
-        );
-        assert_eq!(ledger[1], (2, "mine".to_owned()), "{channel}");
+        // The server sees each key bound to its principal, and never the caller's own.
+        let sent = [&ledger[0].1, &ledger[1].1];
+        assert!(sent.iter().all(|key| key.len() == 32), "{ledger:?}");
+        assert_eq!((ledger[1].0, sent[0] != sent[1]), (2, true), "{channel}");
         let other = session.request("tools/call", &params(3));
         assert_eq!(
             other["error"]["data"]["code"], "idempotency_conflict",

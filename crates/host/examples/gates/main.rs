@@ -188,6 +188,7 @@ impl Bench {
                 Kind::Audited => trail(&clock)?,
                 _ => Arc::new(Unaudited),
             },
+            keys: bowline_core::lane::KeyScope::default(),
         };
         let mut specs: Vec<_> = (1..servers)
             .map(|nth| ServerSpec::new(&format!("null-{nth}"), "null"))

@@ -6,13 +6,27 @@ use bowline_core::call::{Call, Reply, Scope};
 use bowline_core::error::CallError;
 
 use super::resolve::Ask;
-use super::{CallPath, Way};
+use super::{CallPath, Way, key_scope};
+
+/// Which idempotency key a stored write is sent with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SentKey {
+    /// The one that its principal is bound to.
+    Scoped,
+    /// The one that it was stored with: an older gateway may have sent it already.
+    AsStored,
+}
 
 impl CallPath {
     /// Sends a write that was queued, for whom it was stored. It was charged when it was stored,
     /// nobody waits for it, and no answer of another call can be its own. Its end is noted by the
     /// outbox, not each try.
-    pub(crate) async fn replay(&self, call: &Call, server: &Arc<str>) -> Result<Reply, CallError> {
+    pub(crate) async fn replay(
+        &self,
+        call: &Call,
+        server: &Arc<str>,
+        key: SentKey,
+    ) -> Result<Reply, CallError> {
         let started = self.clock.moment();
         let there = self.servers.load().get(server).cloned();
         let there = there.ok_or_else(|| CallError::UnknownServer {
@@ -30,6 +44,11 @@ impl CallPath {
         let (route, server) = self.resolve(own, started.now()).await?;
         self.permit(call.into(), &route).await?;
         let way = Way::new(call, &route, &server, started.now());
-        self.run(call, way, started).await.map(|(reply, _)| reply)
+        let scoped = match key {
+            SentKey::Scoped => key_scope::scope_key(&self.keys, call, &route),
+            SentKey::AsStored => None,
+        };
+        let sent = scoped.as_deref().unwrap_or(call);
+        self.run(sent, way, started).await.map(|(reply, _)| reply)
     }
 }

@@ -255,7 +255,8 @@ async fn deliver(
         return failed(shared, receipt, &record, error).await;
     }
     let call = record.call();
-    match path.replay(&call, &record.head.server).await {
+    let key = record.head.sent_key();
+    match path.replay(&call, &record.head.server, key).await {
         Ok(reply) => answered(shared, (lane, &delivery), &record, reply).await,
         Err(error) => failed(shared, receipt, &record, error).await,
     }

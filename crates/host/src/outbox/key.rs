@@ -39,7 +39,7 @@ impl Keyed {
         let mut name = Vec::new();
         write_string(&mut name, &route.name);
         let params = replace(&call.params, name_at, &name);
-        let given = given(&params, call, channel);
+        let given = given_key(&params, call, channel);
         let key = given.map_or_else(mint, Ok)?;
         let mut literal = Vec::new();
         write_string(&mut literal, &key);
@@ -64,11 +64,11 @@ pub(super) struct KeyError(Arc<str>);
 
 /// Returns the key that the caller chose: the argument that carries it, or what stands beside the
 /// arguments.
-fn given(params: &[u8], call: &Call, channel: &Channel) -> Option<Arc<str>> {
+pub(crate) fn given_key(params: &[u8], call: &Call, channel: &Channel) -> Option<Arc<str>> {
     if let Channel::Argument(member) = channel
-        && let Some(value) = argument(params, member)
-        && !is_blank(value)
+        && let Some(at) = argument_at(params, member)
     {
+        let value = at.of(params);
         // A number is a key as well, as it is written.
         let text = object::string(value).map_or_else(
             || String::from_utf8_lossy(value).into_owned(),
@@ -79,9 +79,11 @@ fn given(params: &[u8], call: &Call, channel: &Channel) -> Option<Arc<str>> {
     call.key.clone().filter(|key| !key.is_empty())
 }
 
-fn argument<'a>(params: &'a [u8], member: &str) -> Option<&'a [u8]> {
-    let arguments = object::field(params, "arguments")?.of(params);
-    Some(object::field(arguments, member)?.of(arguments))
+/// Returns where an argument stands, unless it is absent or blank.
+pub(crate) fn argument_at(params: &[u8], member: &str) -> Option<Span> {
+    let arguments = object::field(params, "arguments")?;
+    let at = object::field(arguments.of(params), member)?.shift(arguments.start);
+    (!is_blank(at.of(params))).then_some(at)
 }
 
 fn is_blank(value: &[u8]) -> bool {
@@ -96,9 +98,9 @@ fn mint() -> Result<Arc<str>, KeyError> {
 
 /// Puts a key into the argument of this name, unless the caller did.
 fn with_argument(params: Vec<u8>, member: &str, literal: &[u8]) -> Vec<u8> {
-    match argument(&params, member) {
-        Some(value) if !is_blank(value) => params,
-        Some(_) | None => within(&params, "arguments", member, literal),
+    match argument_at(&params, member) {
+        Some(_) => params,
+        None => within(&params, "arguments", member, literal),
     }
 }
 

@@ -9,6 +9,7 @@ use bowline_wire::scan::{self, Keys};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use crate::callpath::SentKey;
 use crate::who::Who;
 
 /// The form in which records are written.
@@ -29,6 +30,10 @@ pub(super) struct Head {
     /// Whether its parameters are those of the modern era; absent where they are not.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     modern: bool,
+    /// Whether its server sees the key bound to its principal; absent in records of gateways that
+    /// sent keys as they were.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    scoped: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,11 +72,20 @@ impl Head {
             key: Arc::clone(key),
             keep_ms,
             modern: call.era() == Era::Modern,
+            scoped: true,
         }
     }
 
     pub(super) const fn principal(&self) -> &Arc<str> {
         &self.principal.name
+    }
+
+    /// Says which key the write is sent with.
+    pub(super) const fn sent_key(&self) -> SentKey {
+        match self.scoped {
+            true => SentKey::Scoped,
+            false => SentKey::AsStored,
+        }
     }
 
     pub(super) const fn credential(&self) -> &Arc<str> {
@@ -202,6 +216,10 @@ mod tests {
             assert_eq!(&call.params[call.name_at], b"\"do\"");
             assert_eq!(&call.params[call.progress_at.unwrap()], b"7");
         }
+        // A record of before keys were bound to principals keeps the key it was sent with.
+        let old = r#"{"v":1,"principal":{"name":"ann","role":"owner"},"scope":"all","server":"s","tool":"do","key":"k","keep_ms":5,"params":{}}"#;
+        let old = Record::read(&Bytes::from_static(old.as_bytes())).unwrap();
+        assert_eq!(old.head.sent_key(), SentKey::AsStored);
         assert_eq!(Record::read(&Bytes::from_static(b"{\"v\":2}")), None);
         assert_eq!(Record::read(&Bytes::from_static(b"junk")), None);
     }

@@ -80,6 +80,7 @@ fn host(dial: impl Dial + 'static, manifests: &Arc<Kept>, specs: Vec<ServerSpec>
         pins: Arc::new(Unkept),
         journal: Arc::new(bowline_journal::Memory::default()),
         audit: Arc::new(bowline_host::audit::Unaudited),
+        keys: bowline_core::lane::KeyScope::default(),
     };
     Host::start(specs, HostLimits::default(), ports)
 }

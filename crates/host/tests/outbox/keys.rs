@@ -2,7 +2,7 @@
 
 use bowline_core::call::{Call, Origin};
 use bowline_core::error::CallError;
-use bowline_core::lane::Channel;
+use bowline_core::lane::{Channel, KeyScope};
 use bowline_host::spec::{ServerSpec, ToolRule};
 use bowline_link::Exit;
 use bowline_sim::{Act, Gate, Generation, Script, body, reaches};
@@ -37,7 +37,9 @@ async fn the_callers_own_key_is_taken_be_it_an_argument_or_beside_them() {
         .iter()
         .map(|deed| key(&deed.arguments))
         .collect();
-    assert_eq!(keys, ["mine", "beside"]);
+    // The server sees them bound to their principal.
+    let scoped = |key| KeyScope::default().scoped("owner", key).to_string();
+    assert_eq!(keys, [scoped("mine"), scoped("beside")]);
 }
 
 #[tokio::test(start_paused = true)]

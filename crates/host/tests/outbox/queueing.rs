@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bowline_core::call::Origin;
+use bowline_core::lane::KeyScope;
 use bowline_core::supervision::RestartPolicy;
 use bowline_host::spec::ServerSpec;
 use bowline_host::supervisor::Order;
@@ -44,7 +45,9 @@ async fn a_write_is_queued_while_its_server_is_away_and_delivered_when_it_is_bac
     rig.drained().await;
     assert_eq!(rig.done(), [1]);
     let record = rig.world.record();
-    assert_eq!(key(&record.executions[0].arguments), said["idempotencyKey"]);
+    let told = said["idempotencyKey"].as_str().unwrap();
+    let sent = KeyScope::default().scoped("owner", told);
+    assert_eq!(key(&record.executions[0].arguments), *sent);
 }
 
 #[tokio::test(start_paused = true)]

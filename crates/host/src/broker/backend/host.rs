@@ -175,6 +175,7 @@ impl HostBackend {
         let call = Call {
             principal,
             scope,
+            key: given.key().or_else(|| job.key.clone()),
             stateless: given.stateless(context.map_or(Era::Legacy, |context| context.era)),
             subject: given.subject,
             params: given.params,
@@ -186,7 +187,6 @@ impl HostBackend {
             caller,
             trace: None,
             run: None,
-            key: job.key.clone(),
         };
         match self.host.call(call).await {
             Ok(reply) => answer(&reply),

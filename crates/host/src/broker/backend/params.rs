@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bowline_core::call::{Subject, TaskVerb};
 use bowline_core::era::{Era, Stateless};
 use bowline_core::error::Failure;
+use bowline_core::lane::KEY_META;
 use bowline_wire::broker::Arguments;
 use bowline_wire::mcp::method;
 use bowline_wire::object;
@@ -45,6 +46,14 @@ impl Given {
         given.ok_or_else(|| {
             failures::bad_request(&"the parameters do not name the tool that is asked for")
         })
+    }
+
+    /// Returns the idempotency key that stands in `_meta`, be it text or not.
+    pub(super) fn key(&self) -> Option<Arc<str>> {
+        let meta = object::field(&self.params, "_meta")?.of(&self.params);
+        let value = object::field(meta, KEY_META)?.of(meta);
+        let text = object::string(value).unwrap_or_else(|| String::from_utf8_lossy(value));
+        Some(text.as_ref().into())
     }
 
     /// Takes the parameters of a request as they are; nothing where no server answers this method,
