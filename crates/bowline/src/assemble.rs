@@ -12,12 +12,14 @@ use std::sync::Arc;
 
 use bowline_core::backoff::Backoff;
 use bowline_core::breaker::BreakerPolicy;
+use bowline_core::lane::KeyScope;
 use bowline_core::redact::Redactor;
 use bowline_core::supervision::RestartPolicy;
 use bowline_host::audit::Audit;
 use bowline_host::dial::{Eras, RealDial};
 use bowline_host::executor::{Executors, ExecutorsOptions};
 use bowline_host::ports::{Clock, SystemClock};
+use bowline_host::redaction::ResultSecrets;
 use bowline_host::spec::{CHILD_ENV, ChildSpec, PlacedSpec, Reach, RemoteSpec, ServerSpec};
 use bowline_host::tasks::Tasks;
 use bowline_host::{Host, HostLimits, Ports};
@@ -33,7 +35,7 @@ use tokio::sync::watch;
 use self::credentials::{Headers, Learners};
 pub use self::journal::fix as fix_of_journal;
 use crate::audit::{self, Auditing};
-use crate::config::{self, Child, Config, Env, ServerConfig};
+use crate::config::{self, ArgvSecrets, Child, Config, Env, ServerConfig};
 use crate::edge::door::{Auth, Door};
 use crate::edge::session::Sessions;
 use crate::edge::{About, Edge, announce, listen};
@@ -41,7 +43,7 @@ use crate::manifests::FileManifests;
 use crate::pins::FilePins;
 use crate::reload::{self, Reloader};
 use crate::secrets::{self, Sources};
-use crate::state::{self, Lock, Run, State};
+use crate::state::{self, Lock, Run, State, Token};
 use crate::telemetry::{Exporting, Secrets, Telemetry};
 use crate::tokens::Tokens;
 
@@ -117,13 +119,14 @@ impl Gateway {
         let run = run_of(&url, &state, clock.unix_ms());
         // Found once: after an update the path may lead to another program.
         let own = std::env::current_exe().map_err(AssembleError::OwnPath)?;
+        let results = Arc::new(ResultSecrets::default());
         let translate = {
             let (env, secrets) = (env.clone(), telemetry.secrets.clone());
-            let token = Redactor::new([("owner token", token.expose())]);
+            let (token, results) = (token.clone(), Arc::clone(&results));
             move |config: &Config| {
-                let specs = specs_of(config, &own, &env, &secrets);
+                let specs = specs_of(config, &own, &env, (&secrets, &results));
                 config.sources.vault().watch(&config.watched);
-                keep_secrets(&secrets, &token, &specs);
+                keep_secrets((&secrets, &results), &token, config, &specs);
                 specs
             }
         };
@@ -134,6 +137,7 @@ impl Gateway {
             audience: Arc::clone(&sessions),
             journal: Arc::clone(&journal),
             audit: auditing.port(),
+            keys: KeyScope::derived(&state.session_key()?),
         };
         let (tasks, time) = (Tasks::default(), Arc::clone(&doors.clock));
         let executors = Executors::new(tasks.clone(), time, ExecutorsOptions::default());
@@ -275,6 +279,8 @@ struct Doors {
     audience: Arc<Sessions>,
     journal: Arc<dyn Journal>,
     audit: Arc<dyn Audit>,
+    /// Servers see the same idempotency keys after a restart.
+    keys: KeyScope,
 }
 
 fn start_host(
@@ -305,26 +311,43 @@ fn start_host(
         pins: Arc::new(FilePins::open(state)?),
         journal: doors.journal,
         audit: doors.audit,
+        keys: doors.keys,
     };
     Ok(Host::start(specs, limits, ports))
 }
 
-fn specs_of(config: &Config, own: &Path, env: &Env, secrets: &Secrets) -> Vec<ServerSpec> {
+fn specs_of(
+    config: &Config,
+    own: &Path,
+    env: &Env,
+    (secrets, results): (&Secrets, &Arc<ResultSecrets>),
+) -> Vec<ServerSpec> {
     let servers = config.servers.iter();
     let specs = servers.map(|server| {
         let learners = Learners {
             server: Arc::new(server.secrets.redactor()),
             all: secrets.clone(),
+            results: Arc::clone(results),
         };
         spec_of(server, own, env, learners)
     });
     specs.collect()
 }
 
-/// Keeps our own token and the secrets of these servers out of logs and traces from now on.
-fn keep_secrets(secrets: &Secrets, token: &Redactor, servers: &[ServerSpec]) {
+/// Keeps our own token and the secrets of these servers out of logs, traces and results from now
+/// on.
+fn keep_secrets(
+    (secrets, results): (&Secrets, &ResultSecrets),
+    token: &Token,
+    config: &Config,
+    servers: &[ServerSpec],
+) {
+    let own = ("owner token", token.expose());
+    let known = config.servers.iter().flat_map(|one| one.secrets.known());
+    results.replace(known.chain([own]));
     let theirs = servers.iter().map(|server| &*server.secrets);
-    secrets.replace(Redactor::union(theirs.chain([token])));
+    let token = Redactor::new([own]);
+    secrets.replace(Redactor::union(theirs.chain([&token])));
 }
 
 /// Returns what carries requests to servers and to a collector.
@@ -363,6 +386,8 @@ fn spec_of(server: &ServerConfig, own: &Path, env: &Env, learners: Learners) -> 
         pin: server.pin,
         cache: server.cache,
         check_output: server.check_output,
+        redact_results: (server.redact_results).then(|| Arc::clone(&learners.results)),
+        argv_secrets: server.argv_secrets == ArgvSecrets::Allow,
         tools: server.tools.clone(),
         secrets: Arc::clone(&learners.server),
         ..ServerSpec::reached(&server.name, reach_of(&server.reach, own, env, learners))

@@ -7,6 +7,7 @@ mod env;
 mod error;
 pub(crate) mod executor;
 mod expand;
+mod exposure;
 mod file;
 mod find;
 mod frame;
@@ -256,6 +257,17 @@ impl Default for Audit {
     }
 }
 
+/// Whether secrets may stand among the arguments of a child, which every user of the machine can
+/// read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ArgvSecrets {
+    /// The file is refused.
+    #[default]
+    Refuse,
+    /// The program takes them nowhere else.
+    Allow,
+}
+
 /// One server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerConfig {
@@ -295,6 +307,10 @@ pub struct ServerConfig {
     pub cache: bool,
     /// Whether structured content is checked against the schema of its tool.
     pub check_output: bool,
+    /// Whether secrets that the gateway holds are taken out of its results.
+    pub redact_results: bool,
+    /// Whether secrets may stand among its arguments.
+    pub argv_secrets: ArgvSecrets,
     /// What the file says of tools, by the server's own names.
     pub tools: BTreeMap<String, ToolRule>,
     /// What nobody should read.
@@ -332,6 +348,8 @@ impl ServerConfig {
             pin: PinMode::default(),
             cache: true,
             check_output: true,
+            redact_results: true,
+            argv_secrets: ArgvSecrets::default(),
             tools: BTreeMap::new(),
             secrets: Secrets::default(),
         }

@@ -1,13 +1,18 @@
-//! Takes secrets out of whatever people read.
+//! Takes secrets out of whatever people read, and out of what servers send to agents.
+
+mod filter;
+mod forms;
 
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-use aho_corasick::{AhoCorasick, MatchKind};
+use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 use zeroize::Zeroizing;
 
 use crate::sync::lock;
+
+pub use filter::{RESULT_SECRET_BYTES_MIN, SecretFilter, SecretStream};
 
 /// A text that is shorter than this is no secret: to hide it would hide ordinary words.
 pub const SECRET_BYTES_MIN: usize = 6;
@@ -142,11 +147,13 @@ impl Known {
         }
         let looked_for: Vec<_> = secrets
             .iter()
-            .flat_map(|(label, secret)| forms(secret).map(move |form| (label, form)))
+            .flat_map(|(label, secret)| forms(secret).into_iter().map(move |form| (label, form)))
             .collect();
         let finder = AhoCorasick::builder()
+            // Small, however long a secret is.
+            .kind(Some(AhoCorasickKind::ContiguousNFA))
             .match_kind(MatchKind::LeftmostLongest)
-            .build(looked_for.iter().map(|(_, form)| form.as_ref()));
+            .build(looked_for.iter().map(|(_, form)| form));
         let shown = looked_for.iter().map(|(label, _)| format!("‹{label}›"));
         let shown = shown.collect();
         drop(looked_for);
@@ -175,11 +182,17 @@ impl Known {
     }
 }
 
-/// Returns the ways in which a secret may stand in a text: as it is, and escaped.
-fn forms(secret: &str) -> impl Iterator<Item = Cow<'_, str>> {
-    let escaped: String = secret.escape_debug().collect();
-    let escaped = (escaped != secret).then_some(Cow::Owned(escaped));
-    std::iter::once(Cow::Borrowed(secret)).chain(escaped)
+/// Returns the ways in which a secret may stand in a text: as it is, escaped, and encoded where it
+/// is long enough that ordinary words do not look like it.
+fn forms(secret: &str) -> Vec<String> {
+    let mut all = vec![secret.to_owned(), secret.escape_debug().collect()];
+    if secret.len() >= RESULT_SECRET_BYTES_MIN {
+        all.extend(forms::json(secret));
+        all.extend(forms::encoded(secret));
+    }
+    all.sort();
+    all.dedup();
+    all
 }
 
 // Shows how much it knows, and nothing of it.

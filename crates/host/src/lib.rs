@@ -28,6 +28,7 @@ pub mod outbox;
 pub mod output;
 pub mod pins;
 pub mod ports;
+pub mod redaction;
 mod reply;
 pub mod router;
 pub mod spawn;

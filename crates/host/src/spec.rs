@@ -28,6 +28,7 @@ use bowline_wire::executor::Fill;
 
 use crate::card::Card;
 use crate::pins::PinMode;
+use crate::redaction::ResultSecrets;
 use crate::tools::ToolExecutor;
 
 pub use json::{CHILD_ENV, SpecError};
@@ -122,6 +123,10 @@ pub struct ServerSpec {
     pub tools: BTreeMap<String, ToolRule>,
     /// What must not be shown of anything that it says or that is said of it.
     pub secrets: Arc<Redactor>,
+    /// The secrets that its results are cleaned of; they are passed on as they are where absent.
+    pub redact_results: Option<Arc<ResultSecrets>>,
+    /// Whether secrets may stand among its arguments, where every user of the machine sees them.
+    pub argv_secrets: bool,
     /// What happens to a tool whose definition is not the approved one.
     pub pin: PinMode,
     /// Whether answers are kept as long as the server says that they stay good.
@@ -211,6 +216,8 @@ impl ServerSpec {
             breaker: BreakerPolicy::default(),
             tools: BTreeMap::new(),
             secrets: Arc::default(),
+            redact_results: None,
+            argv_secrets: false,
             pin: PinMode::default(),
             cache: true,
             check_output: true,

@@ -199,6 +199,10 @@ pub struct Surroundings {
 impl Surroundings {
     /// Brings on what a server said outside calls.
     fn heard(&self, shared: &Shared, link: LinkKey, event: LinkEvent) {
+        let event = match &shared.spec.redact_results {
+            Some(secrets) => secrets.clean_event(event),
+            None => event,
+        };
         match event {
             // Nobody can say whose it is, so it is for those who look after the server.
             LinkEvent::Log(message) => shared.log.say(&said::line(&message)),

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use bowline_core::redact::Redactor;
 use bowline_core::sync::lock;
+use bowline_host::redaction::ResultSecrets;
 use bowline_link::BoxFuture;
 use bowline_link::http::credentials::{CredentialError, Credentials};
 use http::{HeaderName, HeaderValue};
@@ -35,6 +36,8 @@ pub(super) struct Learners {
     pub(super) server: Arc<Redactor>,
     /// What is logged and traced.
     pub(super) all: telemetry::Secrets,
+    /// What results of all servers are cleaned of.
+    pub(super) results: Arc<ResultSecrets>,
 }
 
 impl Headers {
@@ -120,6 +123,9 @@ impl Read {
                 self.learners.server.learn(label, secret);
                 self.learners.all.learn(label, secret);
             });
+            for (label, secret) in secrets.known() {
+                self.learners.results.learn(label, secret);
+            }
             let is_first = last.is_empty();
             last.clone_from(&headers);
             drop(last);

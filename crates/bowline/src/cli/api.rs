@@ -34,6 +34,8 @@ pub(crate) struct OneServer {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Server {
+    pub(crate) argv_secrets: bool,
+    pub(crate) redact_results: Option<bool>,
     pub(crate) name: String,
     pub(crate) state: String,
     pub(crate) lazy: bool,

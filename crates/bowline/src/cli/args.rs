@@ -104,6 +104,9 @@ pub struct Global {
     /// File with the token for that gateway [env: BOWLINE_TOKEN_FILE]
     #[arg(long, global = true, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
+    /// Send the token to another machine over plain http, where everybody on the way reads it
+    #[arg(long, global = true)]
+    pub insecure: bool,
 }
 
 /// What to do.

@@ -23,6 +23,8 @@ pub(crate) struct Daemon {
 #[derive(Clone, Debug)]
 pub(crate) struct Finder {
     url: Option<String>,
+    /// Whether the token may go to another machine over plain http.
+    insecure: bool,
     token_file: Option<PathBuf>,
     /// The state directory, if one is known.
     pub(crate) state: Option<PathBuf>,
@@ -53,6 +55,7 @@ impl Finder {
         );
         Self {
             url: url.filter(|url| !url.is_empty()),
+            insecure: global.insecure,
             token_file,
             state: state::locate(global.state.as_deref(), &context.env).ok(),
             up,
@@ -63,6 +66,8 @@ impl Finder {
     pub(crate) fn only(run: &Run) -> Self {
         Self {
             url: Some(run.url.clone()),
+            // It is on this machine, whatever its address.
+            insecure: true,
             token_file: Some(run.token_file.clone()),
             state: None,
             up: "bowline worker join".to_owned(),
@@ -79,6 +84,7 @@ impl Finder {
         if let Some(url) = &self.url {
             let url = base(url)?;
             let token_file = self.token_for(&url)?;
+            check_exposure(&url, self.insecure)?;
             let token = state::read_token(&token_file)?;
             return Ok(Daemon {
                 url,
@@ -129,6 +135,24 @@ impl Finder {
     }
 }
 
+/// Refuses to send a token to another machine where everybody on the way can read it.
+pub(crate) fn check_exposure(url: &str, insecure: bool) -> Result<(), Failure> {
+    let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
+    let is_plain = ["http", "ws"]
+        .iter()
+        .any(|plain| scheme.eq_ignore_ascii_case(plain));
+    if insecure || !is_plain || is_loopback(url) {
+        return Ok(());
+    }
+    let message = format!(
+        "{url} is another machine and not https: everybody on the way could read the token"
+    );
+    Err(Failure::new(Exit::Usage, "insecure", message)
+        .hint("put a proxy with TLS before the gateway and use its https address")
+        .hint("or use a tunnel: ssh -L 7331:127.0.0.1:7331 HOST, then http://127.0.0.1:7331")
+        .hint("or add --insecure where the network itself is trusted"))
+}
+
 fn base(url: &str) -> Result<String, Failure> {
     let wrong = |why: &str| Failure::usage(format!("`{url}` cannot be used: {why}"));
     let uri: Uri = url.parse().map_err(|_error| wrong("not an address"))?;
@@ -150,7 +174,7 @@ fn is_loopback(url: &str) -> bool {
     let host = url
         .parse::<Uri>()
         .ok()
-        .and_then(|uri| uri.host().map(str::to_owned));
+        .and_then(|uri| uri.host().map(str::to_ascii_lowercase));
     host.is_some_and(|host| {
         let bare = host.trim_start_matches('[').trim_end_matches(']');
         host == "localhost"
@@ -232,6 +256,33 @@ mod tests {
             (failure.exit, failure.code.as_str()),
             (Exit::Auth, "no_token")
         );
+    }
+
+    #[test]
+    fn token_goes_to_other_machines_over_tls_or_when_told() {
+        for url in [
+            "http://example.com",
+            "HTTP://example.com",
+            "ws://10.0.0.1:7331",
+            "http://127.0.0.1.example.com",
+            "http://[2001:db8::1]:1",
+            "http://0.0.0.0:1",
+        ] {
+            let failure = check_exposure(url, false).unwrap_err();
+            assert_eq!((failure.exit, &*failure.code), (Exit::Usage, "insecure"));
+            assert_eq!(failure.hints.len(), 3);
+            assert!(check_exposure(url, true).is_ok(), "{url}");
+        }
+        for url in [
+            "http://127.0.0.1:7331",
+            "http://127.8.8.8",
+            "http://[::1]:7331",
+            "http://LocalHost:7331",
+            "https://example.com",
+            "wss://example.com",
+        ] {
+            assert!(check_exposure(url, false).is_ok(), "{url}");
+        }
     }
 
     #[test]

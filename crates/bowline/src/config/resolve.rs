@@ -11,6 +11,7 @@ use http::HeaderValue;
 
 use super::executor;
 use super::expand::{self, Source, expand_noting};
+use super::exposure;
 use super::file::{File, Server, Span, Text};
 use super::frame::Problem;
 use super::reach::{Child, Ground, Reach, Remote, Template};
@@ -248,6 +249,8 @@ fn one(server: &Server, name: &str, source: Source<'_>) -> Result<ServerConfig, 
         pin: server.pin.unwrap_or(fallback.pin),
         cache: server.cache.unwrap_or(fallback.cache),
         check_output: server.check_output.unwrap_or(fallback.check_output),
+        redact_results: server.redact_results.unwrap_or(fallback.redact_results),
+        argv_secrets: server.argv_secrets,
         tools: server.tools.clone(),
         secrets,
         ..fallback
@@ -281,6 +284,7 @@ fn child(
         let problem = Problem::new(command.span.clone(), message, "no program");
         return Err(Stop::File(problem));
     }
+    exposure::refuse_argv_secrets(server, name).map_err(Stop::File)?;
     let mut args = Vec::with_capacity(server.args.len());
     for (number, arg) in (1..).zip(&server.args) {
         args.push(text(arg, "args", source, |reference, value| {
@@ -338,6 +342,9 @@ fn remote(
     })?;
     secrets.query(&address);
     let address = Endpoint::parse(&address).map_err(|error| unusable(error.to_string()))?;
+    if !address.is_private() && exposure::has_secret(&url.text) {
+        return Err(Stop::File(exposure::plain_url(url, name)));
+    }
     if !server.headers.is_empty() && !address.is_private() {
         return Err(unusable(
             "headers go to other machines over https only".to_owned(),

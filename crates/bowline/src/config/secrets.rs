@@ -56,12 +56,30 @@ const HEADER_OPTIONS: [&str; 2] = ["--header", "-H"];
 
 /// Secrets of one server, each with a label that may be shown.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Secrets(Vec<(String, String)>);
+pub struct Secrets(Vec<Held>);
+
+/// A value that nobody should read.
+#[derive(Clone, PartialEq, Eq)]
+struct Held {
+    label: String,
+    value: String,
+    kind: Kind,
+}
+
+/// How sure it is that a value is a secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// The file says so: it comes from a secret or a file, or its name tells.
+    Known,
+    /// It is not plainly harmless. Logs are kept free of it; results are not, because it may be
+    /// an ordinary word.
+    Guessed,
+}
 
 // The labels are for eyes.
 impl fmt::Debug for Secrets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let labels = self.0.iter().map(|(label, _)| label);
+        let labels = self.0.iter().map(|held| &held.label);
         f.debug_set().entries(labels).finish()
     }
 }
@@ -71,19 +89,29 @@ impl Secrets {
     #[must_use]
     pub fn redactor(&self) -> Redactor {
         let pairs = self.0.iter();
-        Redactor::new(pairs.map(|(label, secret)| (label.as_str(), secret.as_str())))
+        Redactor::new(pairs.map(|held| (held.label.as_str(), held.value.as_str())))
     }
 
     /// Has others know them too.
     pub(crate) fn teach(&self, mut learn: impl FnMut(&str, &str)) {
-        for (label, secret) in &self.0 {
-            learn(label, secret);
+        for held in &self.0 {
+            learn(&held.label, &held.value);
         }
     }
 
-    fn add(&mut self, label: &str, secret: &str) {
+    /// Returns those that are surely secrets, which results are cleaned of.
+    pub(crate) fn known(&self) -> impl Iterator<Item = (&str, &str)> {
+        let known = self.0.iter().filter(|held| held.kind == Kind::Known);
+        known.map(|held| (held.label.as_str(), held.value.as_str()))
+    }
+
+    fn add(&mut self, label: &str, secret: &str, kind: Kind) {
         if !secret.is_empty() {
-            self.0.push((label.to_owned(), secret.to_owned()));
+            self.0.push(Held {
+                label: label.to_owned(),
+                value: secret.to_owned(),
+                kind,
+            });
         }
     }
 
@@ -93,7 +121,8 @@ impl Secrets {
         // Whatever has a file of its own, or a name among secrets, is meant to be hidden.
         let is_kept = reference.starts_with("file:") || reference.starts_with("secret:");
         if is_kept || is_worth_hiding(name, value) {
-            self.add(label, value);
+            let kind = if is_kept { Kind::Known } else { kind_of(name) };
+            self.add(label, value, kind);
         }
     }
 
@@ -101,7 +130,7 @@ impl Secrets {
     pub(super) fn variable(&mut self, name: &str, value: &str) {
         let label = format!("env {name}");
         if is_worth_hiding(name, value) {
-            self.add(&label, value);
+            self.add(&label, value, kind_of(name));
         }
         self.inside(&label, value);
     }
@@ -109,9 +138,10 @@ impl Secrets {
     /// Notes a header, whole and without the word before its credential.
     pub(crate) fn header(&mut self, name: &str, value: &str) {
         let label = format!("header {name}");
-        self.add(&label, value);
+        let kind = kind_of(name);
+        self.add(&label, value, kind);
         if let Some((_scheme, credential)) = value.trim().split_once(' ') {
-            self.add(&label, credential.trim());
+            self.add(&label, credential.trim(), kind);
         }
     }
 
@@ -120,10 +150,10 @@ impl Secrets {
         self.inside("url", url);
         let query = url.split_once('?').map_or("", |(_, query)| query);
         for pair in query.split('#').next().unwrap_or_default().split('&') {
-            let value = pair.split_once('=').map_or(pair, |(_, value)| value);
-            self.add("url", value);
+            let (name, value) = pair.split_once('=').unwrap_or(("", pair));
+            self.add("url", value, kind_of(name));
             if let Some(decoded) = decode(value) {
-                self.add("url", &decoded);
+                self.add("url", &decoded, kind_of(name));
             }
         }
     }
@@ -137,12 +167,12 @@ impl Secrets {
                 let (name, value) = arg.split_once(':').unwrap_or(("", arg));
                 self.header_argument(&label, name, value.trim());
             } else if before.starts_with('-') && !before.contains('=') && is_telling(before) {
-                self.add(&label, arg);
+                self.add(&label, arg, Kind::Known);
             } else if let Some((name, value)) = arg.split_once('=')
                 && is_telling(name)
                 && !name.contains("://")
             {
-                self.add(&label, value);
+                self.add(&label, value, Kind::Known);
             }
             self.inside(&label, arg);
             before = arg;
@@ -154,9 +184,9 @@ impl Secrets {
         if harmless.contains(&name.trim().to_ascii_lowercase().as_str()) {
             return;
         }
-        self.add(label, value);
+        self.add(label, value, kind_of(name));
         if let Some((_scheme, credential)) = value.split_once(' ') {
-            self.add(label, credential.trim());
+            self.add(label, credential.trim(), kind_of(name));
         }
     }
 
@@ -167,19 +197,27 @@ impl Secrets {
         };
         let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
         if let Some((user, _host)) = authority.rsplit_once('@') {
-            self.add(label, user);
+            self.add(label, user, Kind::Guessed);
             let password = user.split_once(':').map_or(user, |(_, password)| password);
-            self.add(label, password);
+            self.add(label, password, Kind::Known);
             if let Some(decoded) = decode(password) {
-                self.add(label, &decoded);
+                self.add(label, &decoded, Kind::Known);
             }
         }
         let query = rest.split_once('?').map_or("", |(_, query)| query);
         for (name, value) in query.split('&').filter_map(|pair| pair.split_once('=')) {
             if is_telling(name) {
-                self.add(label, value);
+                self.add(label, value, Kind::Known);
             }
         }
+    }
+}
+
+/// A name that tells makes its value surely a secret.
+fn kind_of(name: &str) -> Kind {
+    match is_telling(name) {
+        true => Kind::Known,
+        false => Kind::Guessed,
     }
 }
 
@@ -195,7 +233,7 @@ pub(super) fn is_worth_hiding(name: &str, value: &str) -> bool {
 }
 
 /// Whether a name says that its value is a secret.
-fn is_telling(name: &str) -> bool {
+pub(super) fn is_telling(name: &str) -> bool {
     let name = name.trim_start_matches('-').to_ascii_lowercase();
     TELLING.iter().any(|part| name.contains(part))
         || name
@@ -245,7 +283,7 @@ mod tests {
         let found: Vec<_> = secrets
             .0
             .iter()
-            .map(|(label, secret)| (label.as_str(), secret.as_str()))
+            .map(|held| (held.label.as_str(), held.value.as_str()))
             .collect();
         assert_eq!(found, expected);
     }

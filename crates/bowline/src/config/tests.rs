@@ -91,6 +91,8 @@ fn a_whole_file_becomes_values_without_options() {
         pin: PinMode::Warn,
         cache: true,
         check_output: true,
+        redact_results: true,
+        argv_secrets: ArgvSecrets::Refuse,
         tools: [
             ("write_file".into(), rule(Effect::Write)),
             ("odd name".into(), rule(Effect::Read)),
@@ -141,7 +143,7 @@ error[config]: unknown key `lasy` in [servers.files]
   |
   = help: keys here: command, args, env, cwd, inherit_env, url, headers, transport, via, server, timeout, \
 start_timeout, install_timeout, drain_timeout, lazy, idle_stop, ping, era, isolation, max_calls, \
-queue, limits, restart, breaker, pin, cache, check_output, tools"
+queue, limits, restart, breaker, pin, cache, check_output, redact_results, argv_secrets, tools"
     );
 }
 
@@ -345,7 +347,7 @@ fn files_that_are_missing_or_too_long_are_refused() {
 #[test]
 fn ten_thousand_malformed_files_never_panic() {
     const TOML: &str = "[gateway]\nlisten = \"127.0.0.1:0\"\n[servers.a]\ncommand = \"x\"\n\
-        args = [\"${HOME}\", \"${file:y}\"]\nenv = { K = \"${V:-d}\" }\ntimeout = \"5s\"\n\
+        argv_secrets = \"allow\"\nargs = [\"${HOME}\", \"${file:y}\"]\nenv = { K = \"${V:-d}\" }\ntimeout = \"5s\"\n\
         restart = { budget = 5, window = \"5m\", backoff = \"100ms..5s\" }\n\
         [servers.a.tools.t]\neffect = \"read\"\n";
     const JSON: &str = r#"{"mcpServers":{"My Files":{"command":"x","args":["${HOME}"],

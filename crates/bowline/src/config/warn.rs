@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::path::Path;
 
+use super::exposure::is_plain_elsewhere;
 use super::file::Server;
 use super::frame::place;
 use super::resolve::Origin;
@@ -66,6 +67,19 @@ pub(super) fn warn(server: &Server, name: &str, origin: Origin<'_>, warnings: &m
         add(
             at,
             format!("server `{name}` gets {key}, which can load code into its process"),
+        );
+    }
+    if let Some(url) = server
+        .url
+        .as_ref()
+        .filter(|url| is_plain_elsewhere(&url.text))
+    {
+        add(
+            url.span.start,
+            format!(
+                "server `{name}` is reached over plain http: everybody on the way can read and \
+                 change what is said"
+            ),
         );
     }
     let Some(command) = &server.command else {

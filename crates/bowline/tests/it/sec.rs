@@ -14,6 +14,7 @@ mod hostile;
 mod joining;
 mod json;
 mod kinds;
+mod leaks;
 mod limits;
 mod owners_file;
 mod results;

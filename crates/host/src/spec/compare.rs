@@ -30,12 +30,16 @@ impl ServerSpec {
             pin,
             cache,
             check_output,
+            redact_results,
+            argv_secrets,
             card,
             // Made from the rest.
             secrets: _,
         } = self;
         let mut keys = reach.differences(&other.reach);
         let is_restart_same = *restart == other.restart && *backoff == other.backoff;
+        // Which secrets there are is no property of a server.
+        let is_redacted_same = redact_results.is_some() == other.redact_results.is_some();
         let rest = [
             ("name", *name == other.name),
             ("isolation", *isolation == other.isolation),
@@ -55,6 +59,8 @@ impl ServerSpec {
             ("pin", *pin == other.pin),
             ("cache", *cache == other.cache),
             ("check_output", *check_output == other.check_output),
+            ("redact_results", is_redacted_same),
+            ("argv_secrets", *argv_secrets == other.argv_secrets),
             ("card", *card == other.card),
         ];
         keys.extend(different(&rest));

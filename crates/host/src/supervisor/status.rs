@@ -99,6 +99,11 @@ pub struct ServerStatus {
     pub last_error: Option<LastError>,
     /// What it is held to.
     pub limits: Limits,
+    /// Whether secrets may stand among its arguments, where every user of the machine sees them.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub argv_secrets: bool,
+    /// Whether secrets that the gateway holds are taken out of its results.
+    pub redact_results: bool,
 }
 
 /// Why a server that all shared is shared no longer.
@@ -290,6 +295,8 @@ impl Supervisor {
             retry_after_ms: due(&state, now).or(rest).map(millis),
             last_error: self.last_error(),
             limits: Limits::of(spec),
+            argv_secrets: spec.argv_secrets,
+            redact_results: spec.redact_results.is_some(),
         }
     }
 

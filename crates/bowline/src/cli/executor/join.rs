@@ -9,6 +9,7 @@ use tokio::time::timeout;
 
 use super::means::{self, Ready};
 use crate::cli::args::JoinGateway;
+use crate::cli::daemon::check_exposure;
 use crate::cli::up::{self, Signals};
 use crate::cli::{Context, Exit, Failure};
 use crate::servant;
@@ -22,6 +23,7 @@ pub(super) fn run(join: &JoinGateway, context: &mut Context) -> Result<Exit, Fai
 }
 
 async fn serve(join: &JoinGateway, context: &mut Context) -> Result<Exit, Failure> {
+    check_exposure(join.gateway.trim(), context.global.insecure)?;
     let mut signals = Signals::watch()?;
     let Some(file) = means::token_file(context)? else {
         let message = "an executor proves who it is by a token of its gateway";

@@ -39,6 +39,9 @@ pub(super) fn watch(id: &str, daemon: &Daemon, context: &Context) -> Result<(), 
     }
     if finder.is_fixed() {
         command.args(["--url", &daemon.url]);
+        if context.global.insecure {
+            command.arg("--insecure");
+        }
     }
     command.arg("--token-file").arg(&daemon.token_file);
     let spawned = command

@@ -60,6 +60,9 @@ fn lines(server: &Server) -> Vec<String> {
         breaker(server).unwrap_or_else(|| server.circuit.clone()),
     );
     say("limits", held_to(server));
+    if let Some(secrets) = secrets(server) {
+        say("secrets", secrets);
+    }
     if let Some(wait) = server.retry_after_ms.filter(|_| server.state == "backoff") {
         say("next try", format!("in {}", duration(wait)));
     }
@@ -73,6 +76,18 @@ fn lines(server: &Server) -> Vec<String> {
         say("help", help);
     }
     lines
+}
+
+/// What the config allows that shows secrets to others.
+fn secrets(server: &Server) -> Option<String> {
+    let mut parts = Vec::new();
+    if server.argv_secrets {
+        parts.push("may stand in its arguments (argv_secrets)");
+    }
+    if server.redact_results == Some(false) {
+        parts.push("stay in its results (redact_results = false)");
+    }
+    (!parts.is_empty()).then(|| parts.join(" · "))
 }
 
 fn tools(server: &Server) -> String {

@@ -12,6 +12,7 @@ use http::Uri;
 
 use crate::assemble::Gateway;
 use crate::cli::args::Join;
+use crate::cli::daemon::check_exposure;
 use crate::cli::stdio::{self, start::Starter};
 use crate::cli::up::{self, Signals};
 use crate::cli::{Context, Exit, Failure, Format, Out};
@@ -79,6 +80,7 @@ async fn serve(join: &Join, context: &mut Context) -> Result<Exit, Failure> {
 }
 
 fn joining(join: &Join, context: &Context) -> Result<Joining, Failure> {
+    check_exposure(join.hub.trim(), context.global.insecure)?;
     let given = context.global.token_file.clone();
     let token_file = given.or_else(|| context.env.path("BOWLINE_TOKEN_FILE"));
     let Some(token_file) = token_file else {

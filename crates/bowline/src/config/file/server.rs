@@ -17,7 +17,7 @@ use super::tools::tools;
 use crate::config::frame::Problem;
 use crate::config::suggest::nearest;
 use crate::config::tree::{Entry, Value};
-use crate::config::{duration, size};
+use crate::config::{ArgvSecrets, duration, size};
 
 /// Calls a server may have in flight.
 const MAX_CALLS: RangeInclusive<u32> = 1..=65_536;
@@ -111,6 +111,8 @@ pub(crate) struct Server {
     pub(crate) pin: Option<PinMode>,
     pub(crate) cache: Option<bool>,
     pub(crate) check_output: Option<bool>,
+    pub(crate) redact_results: Option<bool>,
+    pub(crate) argv_secrets: ArgvSecrets,
     pub(crate) tools: BTreeMap<String, ToolRule>,
     /// Where it is said first that a key travels in a header, if it is.
     pub(crate) key_header_span: Option<Range<usize>>,
@@ -154,6 +156,14 @@ pub(super) fn fill(reader: &mut Reader, server: &mut Server, entries: &[Entry], 
             "pin" => server.pin = pin(reader, entry),
             "cache" => server.cache = reader.boolean(entry),
             "check_output" => server.check_output = reader.boolean(entry),
+            "redact_results" => server.redact_results = reader.boolean(entry),
+            "argv_secrets" => {
+                let choices = [
+                    ("refuse", ArgvSecrets::Refuse),
+                    ("allow", ArgvSecrets::Allow),
+                ];
+                server.argv_secrets = choice(reader, entry, &choices).unwrap_or_default();
+            }
             "tools" => tools(reader, server, entry, place),
             _ => {}
         }

@@ -32,7 +32,7 @@ fn a_secret_comes_from_a_variable_a_file_or_a_command() {
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("key"), "from-file\n").unwrap();
     let text = "[servers.a]\ncommand = \"a\"\n\
-        args = [\"${secret:one}\", \"${secret:two}\", \"${secret:three}\"]\n\
+        argv_secrets = \"allow\"\nargs = [\"${secret:one}\", \"${secret:two}\", \"${secret:three}\"]\n\
         [secrets.one]\nenv = \"ONE\"\n[secrets.two]\nfile = \"${D}key\"\n\
         [secrets.three]\ncommand = [\"sh\", \"-c\", \"echo ' from-'command; echo more\"]\n\
         every = \"1m\"\n";
@@ -59,7 +59,8 @@ fn a_secret_comes_from_a_variable_a_file_or_a_command() {
 fn a_secret_that_cannot_be_had_says_why_and_shows_nothing() {
     let text = |table: &str| {
         format!(
-            "[servers.a]\ncommand = \"a\"\nargs = [\"${{secret:one}}\"]\n[secrets.one]\n{table}\n"
+            "[servers.a]\ncommand = \"a\"\nargv_secrets = \"allow\"\n\
+             args = [\"${{secret:one}}\"]\n[secrets.one]\n{table}\n"
         )
     };
     let env = Env::of([("PATH", "/usr/bin:/bin")]);
@@ -96,7 +97,7 @@ fn a_secret_that_cannot_be_had_says_why_and_shows_nothing() {
 
 #[test]
 fn a_command_sees_a_bare_environment_and_no_shell() {
-    let text = "[servers.a]\ncommand = \"a\"\nargs = [\"${secret:one}\", \"${secret:two}\"]\n\
+    let text = "[servers.a]\ncommand = \"a\"\nargv_secrets = \"allow\"\nargs = [\"${secret:one}\", \"${secret:two}\"]\n\
         [secrets.one]\ncommand = [\"sh\", \"-c\", \"echo x${GATEWAY_KEY:-none}\"]\n\
         [secrets.two]\ncommand = [\"echo\", \"$(id)\", \";\", \"`id`\"]\n";
     // The first is for the shell of the command, not for the config.
