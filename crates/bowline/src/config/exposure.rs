@@ -22,8 +22,8 @@ pub(super) fn refuse_argv_secrets(server: &Server, name: &str) -> Result<(), Pro
     let message = format!("server `{name}` would have a secret in its arguments");
     let label = "every user of this machine can read the arguments of a process";
     Err(Problem::new(arg.span.clone(), message, label).help(
-        "give it by the environment: env = { NAME = \"${secret:...}\" }; where the program takes it \
-         nowhere else, add argv_secrets = \"allow\"",
+        "give it by the environment: env = { NAME = \"${secret:...}\" }; where the program takes \
+         it nowhere else, add argv_secrets = \"allow\"",
     ))
 }
 
