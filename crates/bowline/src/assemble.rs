@@ -7,7 +7,7 @@ mod journal;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bowline_core::backoff::Backoff;
@@ -27,6 +27,7 @@ use bowline_journal::sqlite::OpenError;
 use bowline_journal::{Journal, JournalError};
 use bowline_link::http::HttpLimits;
 use bowline_link::http::hyper_client::{ClientLimits, HyperClient};
+use bowline_link::sandbox::{Kernel, Launcher, Sandbox};
 use bowline_link::{ClientInfo, StdioLimits};
 use thiserror::Error;
 use tokio::net::TcpListener;
@@ -77,6 +78,9 @@ pub enum AssembleError {
     /// The broker cannot be started.
     #[error("cannot start the broker")]
     Broker(#[source] JournalError),
+    /// No thread for what starts servers.
+    #[error("cannot start a thread")]
+    Launcher(#[source] std::io::Error),
     /// Our own binary cannot be found, which children are started with.
     #[error("cannot find the path of this program")]
     OwnPath(#[source] std::io::Error),
@@ -120,11 +124,13 @@ impl Gateway {
         // Found once: after an update the path may lead to another program.
         let own = std::env::current_exe().map_err(AssembleError::OwnPath)?;
         let results = Arc::new(ResultSecrets::default());
+        let ground = Ground::new(own, state.path());
+        let landlock_abi = ground.kernel.landlock_abi;
         let translate = {
             let (env, secrets) = (env.clone(), telemetry.secrets.clone());
             let (token, results) = (token.clone(), Arc::clone(&results));
             move |config: &Config| {
-                let specs = specs_of(config, &own, &env, (&secrets, &results));
+                let specs = specs_of(config, &ground, &env, (&secrets, &results));
                 config.sources.vault().watch(&config.watched);
                 keep_secrets((&secrets, &results), &token, config, &specs);
                 specs
@@ -142,11 +148,13 @@ impl Gateway {
         let (tasks, time) = (Tasks::default(), Arc::clone(&doors.clock));
         let executors = Executors::new(tasks.clone(), time, ExecutorsOptions::default());
         executors::dial(&executors, &config.executors, &telemetry.secrets);
-        let host = start_host(specs, config.limits, &state, (doors, &executors, tasks))?;
+        let launcher = launcher(&listeners)?;
+        let host = (doors, &executors, tasks, launcher);
+        let host = start_host(specs, config.limits, &state, host)?;
         executors.report_to(host.events().clone());
         host.set_policy(config.policy.policy());
         let hub = broker::start(&host, &config.broker, &tokens).map_err(AssembleError::Broker)?;
-        let about = about(url, &config, auditing);
+        let about = about(url, &config, auditing, landlock_abi);
         let sources = config.sources.clone();
         let reloader = Reloader::new(&config, env, Box::new(translate))
             .dialling(executors.clone(), telemetry.secrets.clone());
@@ -221,11 +229,12 @@ fn check_exposure(config: &Config, auth: Auth) -> Result<(), AssembleError> {
     }
 }
 
-fn about(url: String, config: &Config, audit: Auditing) -> About {
+fn about(url: String, config: &Config, audit: Auditing, landlock_abi: u32) -> About {
     About {
         url,
         config: config.path.as_ref().map(|path| path.display().to_string()),
         journal: config.journal.as_str(),
+        landlock_abi,
         audit,
     }
 }
@@ -287,7 +296,7 @@ fn start_host(
     specs: Vec<ServerSpec>,
     limits: HostLimits,
     state: &State,
-    (doors, executors, tasks): (Doors, &Executors, Tasks),
+    (doors, executors, tasks, launcher): (Doors, &Executors, Tasks, Launcher),
 ) -> Result<Host, AssembleError> {
     let client = ClientInfo {
         name: "bowline".into(),
@@ -301,6 +310,7 @@ fn start_host(
         stdio_limits: StdioLimits::default(),
         http_limits: HttpLimits::default(),
         eras: Eras::default(),
+        launcher: Some(launcher),
     };
     let ports = Ports {
         dial: Arc::new(dial),
@@ -316,12 +326,20 @@ fn start_host(
     Ok(Host::start(specs, limits, ports))
 }
 
+/// Returns what starts servers that cannot connect to our own ports.
+fn launcher(listeners: &[TcpListener]) -> Result<Launcher, AssembleError> {
+    let addresses = listeners.iter().filter_map(|one| one.local_addr().ok());
+    let ports: Vec<u16> = addresses.map(|address| address.port()).collect();
+    Launcher::new(ports).map_err(AssembleError::Launcher)
+}
+
 fn specs_of(
     config: &Config,
-    own: &Path,
+    ground: &Ground,
     env: &Env,
     (secrets, results): (&Secrets, &Arc<ResultSecrets>),
 ) -> Vec<ServerSpec> {
+    let hidden = ground.hidden(config, env);
     let servers = config.servers.iter();
     let specs = servers.map(|server| {
         let learners = Learners {
@@ -329,7 +347,7 @@ fn specs_of(
             all: secrets.clone(),
             results: Arc::clone(results),
         };
-        spec_of(server, own, env, learners)
+        spec_of(server, (ground, &hidden), env, learners)
     });
     specs.collect()
 }
@@ -358,7 +376,12 @@ fn http_client() -> Result<Arc<HyperClient>, AssembleError> {
 }
 
 /// Translates what the file says into what the host needs.
-fn spec_of(server: &ServerConfig, own: &Path, env: &Env, learners: Learners) -> ServerSpec {
+fn spec_of(
+    server: &ServerConfig,
+    ground: (&Ground, &[PathBuf]),
+    env: &Env,
+    learners: Learners,
+) -> ServerSpec {
     ServerSpec {
         isolation: server.isolation,
         speaks: server.speaks,
@@ -390,13 +413,18 @@ fn spec_of(server: &ServerConfig, own: &Path, env: &Env, learners: Learners) -> 
         argv_secrets: server.argv_secrets == ArgvSecrets::Allow,
         tools: server.tools.clone(),
         secrets: Arc::clone(&learners.server),
-        ..ServerSpec::reached(&server.name, reach_of(&server.reach, own, env, learners))
+        ..ServerSpec::reached(&server.name, reach_of(&server.reach, ground, env, learners))
     }
 }
 
-fn reach_of(reach: &config::Reach, own: &Path, env: &Env, learners: Learners) -> Reach {
+fn reach_of(
+    reach: &config::Reach,
+    ground: (&Ground, &[PathBuf]),
+    env: &Env,
+    learners: Learners,
+) -> Reach {
     match reach {
-        config::Reach::Child(child) => Reach::Child(child_of(child, own, env)),
+        config::Reach::Child(child) => Reach::Child(child_of(child, ground, env)),
         config::Reach::Remote(remote) => Reach::Remote(RemoteSpec {
             url: remote.url.clone(),
             transport: remote.transport,
@@ -410,15 +438,59 @@ fn reach_of(reach: &config::Reach, own: &Path, env: &Env, learners: Learners) ->
     }
 }
 
-/// Returns how a child is started by the program at `own`.
-pub(crate) fn child_of(child: &Child, own: &Path, env: &Env) -> ChildSpec {
+/// What all children are started with.
+#[derive(Debug)]
+pub(crate) struct Ground {
+    /// The path of this program.
+    own: PathBuf,
+    /// What the kernel can do for sandboxes.
+    kernel: Kernel,
+    state: PathBuf,
+}
+
+impl Ground {
+    /// Finds out what the kernel can do.
+    pub(crate) fn new(own: PathBuf, state: &Path) -> Self {
+        let kernel = Kernel::probe();
+        if kernel.landlock_abi == 0 {
+            tracing::warn!("the kernel has no Landlock: servers run without a sandbox");
+        }
+        let state = std::path::absolute(state).unwrap_or_else(|_| state.to_owned());
+        Self { own, kernel, state }
+    }
+
+    /// Returns what no server may open: the state directory, the configuration file, and the
+    /// directory where it usually stands.
+    pub(crate) fn hidden(&self, config: &Config, env: &Env) -> Vec<PathBuf> {
+        let file = config.path.as_ref();
+        let file = file.and_then(|path| std::path::absolute(path).ok());
+        let usual = env.directory("XDG_CONFIG_HOME", ".config");
+        [Some(self.state.clone()), file, usual]
+            .into_iter()
+            .flatten()
+            .collect()
+    }
+}
+
+/// Returns how a child is started.
+pub(crate) fn child_of(
+    child: &Child,
+    (ground, hidden): (&Ground, &[PathBuf]),
+    env: &Env,
+) -> ChildSpec {
+    let sandbox = Sandbox {
+        hidden: hidden.to_vec(),
+        ..child.sandbox.clone()
+    };
     ChildSpec {
         command: child.command.clone(),
         args: child.args.iter().map(OsString::from).collect(),
         env: child_env(child, env),
         cwd: child.cwd.clone(),
         limits: child.limits,
-        reaper: cfg!(target_os = "linux").then(|| (own.to_path_buf(), vec!["__reaper".into()])),
+        sandbox_lacks: ground.kernel.lacks(&sandbox),
+        sandbox,
+        reaper: cfg!(target_os = "linux").then(|| (ground.own.clone(), vec!["__reaper".into()])),
     }
 }
 

@@ -60,6 +60,7 @@ pub use self::policy::{Mention, PolicyConfig, ProfileConfig, RoleConfig, WhenCon
 pub use self::reach::{Child, Reach, Remote, Template};
 pub use self::secrets::Secrets;
 pub use self::via::{Placed, Via};
+pub(crate) use self::warn::sharing;
 
 /// Largest config file.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;

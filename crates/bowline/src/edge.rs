@@ -56,6 +56,8 @@ pub struct About {
     pub config: Option<String>,
     /// What remembers queued calls.
     pub journal: &'static str,
+    /// The version of Landlock that its sandboxes are made with; 0 where there is none.
+    pub landlock_abi: u32,
     /// Its audit trail.
     pub audit: Auditing,
 }

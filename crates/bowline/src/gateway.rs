@@ -139,6 +139,7 @@ impl Gateway {
         let door = Door::new(Auth::Required, &token).with_tokens(Arc::clone(&tokens));
         let about = About {
             journal: "host",
+            landlock_abi: 0,
             url: url.clone(),
             config: None,
             audit: Auditing::default(),

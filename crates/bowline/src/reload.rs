@@ -76,6 +76,8 @@ struct Known {
     /// The text that was looked at last; none while there is no file.
     digest: Option<u64>,
     broken: Vec<Broken>,
+    /// Which servers are one process for several principals.
+    sharing: Option<Arc<str>>,
     /// Who may do what by the file that is in force.
     policy: PolicyConfig,
     /// Where its patterns stand.
@@ -185,6 +187,7 @@ impl Reloader {
             known: Mutex::new(Known {
                 digest: Some(config.digest),
                 broken: config.broken.clone(),
+                sharing: config::sharing(config).map(Into::into),
                 policy: config.policy.clone(),
                 mentions: config.mentions.clone(),
                 executors: config.executors.clone(),
@@ -214,6 +217,11 @@ impl Reloader {
     /// Returns the servers that this machine cannot run.
     pub fn broken(&self) -> Vec<Broken> {
         lock(&self.known).broken.clone()
+    }
+
+    /// Names the servers that are one process for several principals.
+    pub fn sharing(&self) -> Option<Arc<str>> {
+        lock(&self.known).sharing.clone()
     }
 
     /// Says why the file as it is now is not in force, if it is not.
@@ -269,6 +277,7 @@ impl Reloader {
         });
         let mut known = lock(&self.known);
         known.broken.clone_from(&config.broken);
+        known.sharing = config::sharing(config).map(Into::into);
         known.error = None;
         known.mentions.clone_from(&config.mentions);
         let policy = Standing::of(&mut known.policy, &config.policy);

@@ -11,19 +11,21 @@ use bowline_link::StdioLimits;
 use bowline_link::http::endpoint::Endpoint;
 use bowline_link::stdio::{Reaper, StdioSpec};
 
-use crate::assemble::child_of;
+use crate::assemble::{Ground, child_of};
 use crate::config::{Config, Env, HeldSecret, Reach, ServerConfig};
 use crate::{state, telemetry};
 
-/// Returns what is offered under this name. `own` is the path of this program.
+/// Returns what is offered under this name.
 #[must_use]
-pub fn offer(
+pub(crate) fn offer(
     name: &str,
     config: &Config,
     allow: &[Rule],
-    (own, env): (&Path, &Env),
+    (ground, env): (&Ground, &Env),
     learns: &telemetry::Secrets,
 ) -> Offer {
+    let hidden = ground.hidden(config, env);
+    let ground = (ground, hidden.as_slice());
     let all = config.servant.allow.iter().chain(allow);
     let servers = config.servers.iter();
     Offer {
@@ -32,7 +34,7 @@ pub fn offer(
             servers: config.servant.servers.clone(),
         },
         servers: servers
-            .filter_map(|server| Some((Arc::clone(&server.name), started(server, own, env)?)))
+            .filter_map(|server| Some((Arc::clone(&server.name), started(server, ground, env)?)))
             .collect(),
         secrets: Arc::new(Held {
             named: config.servant.secrets.clone(),
@@ -53,11 +55,11 @@ pub fn reading(file: &Path) -> Credential {
 }
 
 /// Returns how a server is started; nothing where it is not started here.
-fn started(server: &ServerConfig, own: &Path, env: &Env) -> Option<StdioSpec> {
+fn started(server: &ServerConfig, ground: (&Ground, &[PathBuf]), env: &Env) -> Option<StdioSpec> {
     let Reach::Child(child) = &server.reach else {
         return None;
     };
-    let child = child_of(child, own, env);
+    let child = child_of(child, ground, env);
     let reaper = child.reaper.map(|(program, args)| Reaper { program, args });
     Some(StdioSpec {
         server: Arc::clone(&server.name),
@@ -67,6 +69,9 @@ fn started(server: &ServerConfig, own: &Path, env: &Env) -> Option<StdioSpec> {
         cwd: child.cwd,
         reaper,
         child_limits: child.limits,
+        sandbox: child.sandbox,
+        // There is no port of ours to close.
+        launcher: None,
         owner: None,
         speaks: server.speaks,
         limits: StdioLimits::default(),
@@ -136,7 +141,7 @@ url = "https://far.example/mcp"
             "office",
             &config,
             &allow,
-            (Path::new("/own"), &env),
+            (&Ground::new("/own".into(), Path::new("/state")), &env),
             &learns,
         )
     }

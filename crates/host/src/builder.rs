@@ -296,6 +296,7 @@ fn real(
         stdio_limits: StdioLimits::default(),
         http_limits: HttpLimits::default(),
         eras: Eras::default(),
+        launcher: None,
     })
 }
 

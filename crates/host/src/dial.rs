@@ -6,6 +6,7 @@ use bowline_core::caller::CallerEnd;
 use bowline_core::era::{Era, Speaks};
 use bowline_link::http::client::HttpClient;
 use bowline_link::http::{self, HttpLimits, HttpSpec};
+use bowline_link::sandbox::Launcher;
 use bowline_link::stderr::StderrLog;
 use bowline_link::stdio::{self, ClientInfo, ConnectError, Reaper, Seat, StdioLimits, StdioSpec};
 use bowline_link::{BoxFuture, Spawner};
@@ -39,6 +40,8 @@ pub struct RealDial<S> {
     pub http_limits: HttpLimits,
     /// How servers were found to speak.
     pub eras: Eras,
+    /// Starts children to which our own ports are closed; absent where we have none.
+    pub launcher: Option<Launcher>,
 }
 
 /// Requests of our own that may wait beside calls: lists, pings, subscriptions, log levels.
@@ -90,6 +93,8 @@ impl<S: Spawner> RealDial<S> {
             cwd: child.cwd.clone(),
             reaper: reaper.map(|(program, args)| Reaper { program, args }),
             child_limits: child.limits,
+            sandbox: child.sandbox.clone(),
+            launcher: self.launcher.clone(),
             owner,
             speaks,
             limits: self.stdio_limits(server),

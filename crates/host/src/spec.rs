@@ -24,6 +24,7 @@ pub use bowline_link::ChildLimits;
 use bowline_link::http::Transport;
 use bowline_link::http::credentials::Credentials;
 use bowline_link::http::endpoint::Endpoint;
+pub use bowline_link::sandbox::{Lack, Sandbox};
 use bowline_wire::executor::Fill;
 
 use crate::card::Card;
@@ -286,6 +287,10 @@ pub struct ChildSpec {
     pub reaper: Option<(PathBuf, Vec<OsString>)>,
     /// What it may use, with all it starts.
     pub limits: ChildLimits,
+    /// What it may reach, with all it starts.
+    pub sandbox: Sandbox,
+    /// What the kernel does not have of that.
+    pub sandbox_lacks: Option<Lack>,
 }
 
 impl ChildSpec {
@@ -299,6 +304,8 @@ impl ChildSpec {
             cwd: None,
             reaper: None,
             limits: ChildLimits::default(),
+            sandbox: Sandbox::off(),
+            sandbox_lacks: None,
         }
     }
 }

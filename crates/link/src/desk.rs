@@ -77,6 +77,12 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
+    /// Returns how much of what came was of no use.
+    pub(crate) fn wasted(&self) -> u64 {
+        let all = [&self.noise, &self.late, &self.dropped];
+        all.map(|count| count.load(Ordering::Relaxed)).iter().sum()
+    }
+
     pub(crate) fn add(counter: &AtomicU64) {
         counter.fetch_add(1, Ordering::Relaxed);
     }

@@ -2,6 +2,7 @@
 
 mod desk;
 pub mod executor;
+mod flood;
 pub mod http;
 mod limits;
 pub mod link;
@@ -10,6 +11,7 @@ mod peer;
 mod processes;
 #[cfg(target_os = "linux")]
 pub mod reaper;
+pub mod sandbox;
 pub mod stderr;
 pub mod stdio;
 pub mod websocket;

@@ -9,7 +9,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::process::{Command, ExitCode};
+use std::process::{Child, Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -22,6 +22,7 @@ use signal_hook::low_level::pipe;
 
 use crate::limits::{ChildLimits, EXIT_OVER_MEMORY, EXIT_OVER_PROCESSES};
 use crate::processes;
+use crate::sandbox::{Confined, Level, NotConfined, PrivateTemp, Sandbox, confine};
 
 mod police;
 use police::{Over, Police};
@@ -67,6 +68,7 @@ pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
 struct Order {
     parent: Pid,
     limits: ChildLimits,
+    sandbox: Sandbox,
     command: OsString,
     args: Vec<OsString>,
 }
@@ -74,16 +76,17 @@ struct Order {
 impl Order {
     fn read(mut args: impl Iterator<Item = OsString>) -> Option<Self> {
         let parent = args.next()?.to_str()?.parse().ok()?;
-        let mut limits = ChildLimits::default();
+        let (mut limits, mut sandbox) = (ChildLimits::default(), Sandbox::off());
         loop {
             match args.next()? {
                 word if word == "--" => break,
-                word => limits.take(&word)?,
+                word => limits.take(&word).or_else(|| sandbox.take(&word))?,
             }
         }
         Some(Self {
             parent: Pid::from_raw(parent)?,
             limits,
+            sandbox,
             command: args.next()?,
             args: args.collect(),
         })
@@ -100,13 +103,21 @@ impl Order {
         rustix::thread::set_no_new_privs(true)?;
         police::limit_children(&self.limits);
 
-        let spawned = Command::new(&self.command)
-            .args(&self.args)
-            .process_group(0)
-            .spawn();
-        let child = match spawned {
+        // Removed when all that the server started is gone.
+        let temp = match self.sandbox.level {
+            Level::Off => None,
+            Level::Default | Level::Strict => Some(PrivateTemp::new()?),
+        };
+        let child = match self.spawn(temp.as_ref()) {
             Ok(child) => child,
-            Err(error) => return Ok(not_started(&self.command, &error)),
+            Err(NotConfined::Program(error)) => return Ok(self.not_started(&error)),
+            Err(NotConfined::Sandbox(error)) => {
+                let level = self.sandbox.level.as_str();
+                say(&format!(
+                    "no sandbox of level `{level}` can be had here: {error}"
+                ));
+                return Ok(EXIT_FAILED);
+            }
         };
         let child = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         let child = child.ok_or(io::ErrorKind::InvalidData)?;
@@ -135,6 +146,41 @@ impl Order {
             (None, Some(status)) => exit_code(status),
             (None, None) => EXIT_FAILED,
         })
+    }
+}
+
+impl Order {
+    fn spawn(&self, temp: Option<&PrivateTemp>) -> Result<Child, NotConfined> {
+        let mut command = Command::new(&self.command);
+        command.args(&self.args).process_group(0);
+        let Some(temp) = temp.map(PrivateTemp::path) else {
+            return command.spawn().map_err(NotConfined::Program);
+        };
+        command.env("TMPDIR", temp);
+        let program = Confined {
+            command: &self.command,
+            args: &self.args,
+            temp,
+        };
+        confine(&self.sandbox, &program, command)
+    }
+
+    fn not_started(&self, error: &io::Error) -> u8 {
+        let command = self.command.to_string_lossy();
+        match error.kind() {
+            io::ErrorKind::NotFound => {
+                say(&format!("command not found: {command}"));
+                return EXIT_NOT_FOUND;
+            }
+            io::ErrorKind::PermissionDenied if self.sandbox.level != Level::Off => {
+                let level = self.sandbox.level.as_str();
+                say(&format!(
+                    "cannot run {command}: {error}; sandbox is \"{level}\", add its directory to fs"
+                ));
+            }
+            _ => say(&format!("cannot run {command}: {error}")),
+        }
+        EXIT_NOT_RUNNABLE
     }
 }
 
@@ -350,16 +396,6 @@ fn exit_code(status: WaitStatus) -> u8 {
         // These two say something that only we know.
         .filter(|code| !matches!(*code, EXIT_OVER_MEMORY | EXIT_OVER_PROCESSES))
         .unwrap_or(EXIT_FAILED)
-}
-
-fn not_started(command: &OsString, error: &io::Error) -> u8 {
-    let command = command.to_string_lossy();
-    if error.kind() == io::ErrorKind::NotFound {
-        say(&format!("command not found: {command}"));
-        return EXIT_NOT_FOUND;
-    }
-    say(&format!("cannot run {command}: {error}"));
-    EXIT_NOT_RUNNABLE
 }
 
 fn say(text: &str) {

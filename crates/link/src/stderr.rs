@@ -9,6 +9,9 @@ use bowline_core::sync::lock;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::watch;
 
+use crate::desk::now;
+use crate::flood::{Allowance, cost};
+
 mod plain;
 use plain::Plain;
 
@@ -236,10 +239,19 @@ pub fn last_words(lines: &[Arc<str>]) -> String {
 pub(crate) async fn drain<R: AsyncRead + Unpin>(log: Arc<StderrLog>, mut stream: R) {
     let mut plain = Plain::new(log.limits.line_bytes_max);
     let mut chunk = vec![0; CHUNK_BYTES];
+    let mut allowance = Allowance::new(now());
     while let Ok(length @ 1..) = stream.read(&mut chunk).await {
+        let mut lines = 0;
         plain.push(chunk.get(..length).unwrap_or_default(), |line| {
+            lines += 1;
             log.push(line);
         });
+        if let Some(pause) = allowance.charge(now(), cost(lines, length)) {
+            if pause.is_first {
+                tracing::warn!(server = %log.server, "stderr is flooded and read slowly");
+            }
+            tokio::time::sleep(pause.wait).await;
+        }
     }
     plain.end(|line| log.push(line));
 }

@@ -22,6 +22,7 @@ use crate::modern::listen::Listener;
 use crate::modern::{params, rounds};
 use crate::peer::{Peer, Stop, read_loop, write_loop};
 use crate::processes::Processes;
+use crate::sandbox::{Launcher, Sandbox};
 use crate::stderr::{LAST_WORDS_LINES, StderrLog, drain, last_words};
 
 mod child;
@@ -55,6 +56,10 @@ pub struct StdioSpec {
     pub reaper: Option<Reaper>,
     /// What the program may use, with all it starts; kept by the reaper, where there is one.
     pub child_limits: ChildLimits,
+    /// What the program may reach, with all it starts; enforced by the reaper.
+    pub sandbox: Sandbox,
+    /// What starts the reaper where the gateway's own ports are closed to the program.
+    pub launcher: Option<Launcher>,
     /// The one session that this link belongs to; absent where it is shared.
     pub owner: Option<Arc<dyn CallerEnd>>,
     /// How it speaks, as far as that is known.

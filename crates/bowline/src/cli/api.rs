@@ -76,9 +76,23 @@ pub(crate) struct Server {
     pub(crate) retry_after_ms: Option<u64>,
     pub(crate) last_error: Option<LastError>,
     pub(crate) limits: Limits,
+    pub(crate) sandbox: Option<Sandbox>,
+}
+
+/// What a server may reach.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Sandbox {
+    pub(crate) level: String,
+    pub(crate) lacks: Option<String>,
 }
 
 impl Server {
+    /// What the kernel does not have of its sandbox.
+    pub(crate) fn sandbox_lacks(&self) -> Option<&str> {
+        self.sandbox.as_ref()?.lacks.as_deref()
+    }
+
     /// Whether a person should look at it: it failed, and is not well again yet.
     pub(crate) fn is_failing(&self) -> bool {
         self.ejected

@@ -37,6 +37,7 @@ struct Status {
     sessions: u64,
     servers: Vec<Server>,
     broken: Vec<Broken>,
+    sharing: Option<String>,
     journal: Journal,
     outbox: Option<Outbox>,
     broker: Option<Broker>,
@@ -108,7 +109,13 @@ fn screen(status: &Status) -> String {
     let failing = status.servers.iter().filter(|server| server.is_failing());
     let refused = usize::from(status.config_error.is_some());
     let journal_fails = matches!(status.journal.health.as_str(), "full" | "poisoned");
-    let kept = [journal_fails, status.audit.reason.is_some()];
+    let lacking = status.servers.iter().find_map(Server::sandbox_lacks);
+    let kept = [
+        journal_fails,
+        status.audit.reason.is_some(),
+        status.sharing.is_some(),
+        lacking.is_some(),
+    ];
     let kept = kept.into_iter().filter(|fails| *fails).count();
     let problems = failing.count() + status.broken.len() + refused + kept;
     let verdict = match problems {
@@ -139,6 +146,13 @@ fn screen(status: &Status) -> String {
     if status.insecure_no_auth {
         let text = "NO AUTHENTICATION: any local process may call tools (--insecure-no-auth)";
         lines.push(text.red().bold().to_string());
+    }
+    if let Some(lacks) = lacking {
+        let text = format!("sandbox: less than asked: {lacks}");
+        lines.push(clean::line(&text).red().to_string());
+    }
+    if let Some(sharing) = &status.sharing {
+        lines.push(clean::line(sharing).yellow().to_string());
     }
     lines.extend(journal(&status.journal));
     lines.extend(status.outbox.as_ref().and_then(outbox));
@@ -268,6 +282,10 @@ fn note(server: &Server) -> String {
     // The others are as ever.
     notes.extend((server.era == "modern").then(|| server.era.clone()));
     notes.extend(breaker(server));
+    // The default says nothing.
+    let level = server.sandbox.as_ref().map(|sandbox| &sandbox.level);
+    let unusual = level.filter(|level| *level != "default");
+    notes.extend(unusual.map(|level| format!("sandbox {level}")));
     if server.state == "backoff"
         && let Some(wait) = server.retry_after_ms
     {

@@ -300,7 +300,7 @@ impl From<AssembleError> for Failure {
             AssembleError::Broker(ref source) => {
                 Self::unexpected(error.to_string()).hint(format!("cause: {source}"))
             }
-            AssembleError::OwnPath(ref source) => {
+            AssembleError::OwnPath(ref source) | AssembleError::Launcher(ref source) => {
                 Self::unexpected(error.to_string()).hint(format!("cause: {source}"))
             }
         }

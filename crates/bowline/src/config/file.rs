@@ -7,6 +7,7 @@ mod keys;
 mod limits;
 mod reader;
 mod rules;
+mod sandbox;
 mod secrets;
 mod server;
 mod tools;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use bowline_host::spec::ChildLimits;
 use bowline_link::http::Transport;
 use bowline_link::http::endpoint::Endpoint;
+use bowline_link::sandbox::{Level, Sandbox};
 use http::HeaderName;
 
 use super::env::Env;
@@ -44,6 +45,8 @@ pub struct Child {
     pub cwd: Option<PathBuf>,
     /// What the system lets it take.
     pub limits: ChildLimits,
+    /// What it may reach; nothing is hidden in it yet.
+    pub sandbox: Sandbox,
 }
 
 /// An address.
@@ -182,6 +185,10 @@ impl Child {
             inherit_env: Vec::new(),
             cwd: None,
             limits: ChildLimits::default(),
+            sandbox: Sandbox {
+                level: Level::Default,
+                ..Sandbox::off()
+            },
         }
     }
 }

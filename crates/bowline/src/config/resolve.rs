@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use bowline_host::allowlist::{Allowlist, DOCUMENT_BYTES_MAX};
 use bowline_link::http::endpoint::Endpoint;
+use bowline_link::sandbox::{FsGrant, Sandbox};
 use http::HeaderValue;
 
 use super::executor;
@@ -19,7 +20,9 @@ use super::secrets::Secrets;
 use super::sources;
 use super::tree::Syntax;
 use super::via::{self, Via};
-use super::warn::{warn, warn_of_forgetting, warn_of_strangers};
+use super::warn::{
+    warn, warn_of_forgetting, warn_of_sandboxes, warn_of_sharing, warn_of_strangers,
+};
 use super::{
     Audit, Breaker, Broken, Config, Restart, ServerConfig, Telemetry, Warning, clients, defaults,
     limits, name, policy, read_up_to,
@@ -101,6 +104,8 @@ pub(super) fn resolve(
     config.mentions = policy::mentions(file.rules.mentions, origin.text);
     config.sources = secrets.clone();
     warn_of_strangers(&mut config);
+    warn_of_sharing(&mut config);
+    warn_of_sandboxes(&mut config);
     if problems.is_empty() {
         Ok(config)
     } else {
@@ -323,6 +328,22 @@ fn child(
         // A daemon is started from anywhere, so a relative path starts at the config file.
         cwd: cwd.map(|cwd| source.directory.join(cwd)),
         limits: server.limits,
+        sandbox: sandbox(server, source)?,
+    })
+}
+
+fn sandbox(server: &Server, source: Source<'_>) -> Result<Sandbox, Stop> {
+    let mut fs = Vec::with_capacity(server.fs.len());
+    for path in &server.fs {
+        let FsGrant { path, access } = FsGrant::parse(&text(path, "fs", source, |_, _| {})?);
+        let path = source.directory.join(path);
+        fs.push(FsGrant { path, access });
+    }
+    Ok(Sandbox {
+        level: server.sandbox,
+        fs,
+        net: server.net.clone(),
+        hidden: Vec::new(),
     })
 }
 
@@ -397,7 +418,8 @@ fn refuse_what_only_children_have(server: &Server, name: &str) -> Result<(), Sto
     let given = given
         .into_iter()
         .filter_map(|(key, text)| Some((key, &text?.span)))
-        .chain(server.limits_span.iter().map(|span| ("limits", span)));
+        .chain(server.limits_span.iter().map(|span| ("limits", span)))
+        .chain(server.sandbox_span.iter().map(|span| ("sandbox", span)));
     match given.into_iter().next() {
         None => Ok(()),
         Some((key, span)) => {

@@ -66,6 +66,7 @@ fn a_whole_file_becomes_values_without_options() {
             inherit_env: vec!["GITHUB_TOKEN".into()],
             cwd: Some("/etc/b/work".into()),
             limits: ChildLimits::default(),
+            sandbox: Child::new("npx".into(), Vec::new()).sandbox,
         }),
         speaks: Speaks::Auto,
         isolation: Isolation::Shared,

@@ -2,11 +2,15 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use bowline_host::spec::Isolation;
+use bowline_link::sandbox::Level;
 
 use super::exposure::is_plain_elsewhere;
 use super::file::Server;
 use super::frame::place;
+use super::reach::{Child, Reach};
 use super::resolve::Origin;
 use super::suggest::nearest;
 use super::{Config, Engine, Warning};
@@ -21,6 +25,12 @@ const LOADERS: [&str; 7] = [
     "BASH_ENV",
     "DYLD_INSERT_LIBRARIES",
 ];
+
+/// Directories that every sandbox opens, or that hold no files.
+const SYSTEM: [&str; 6] = ["/usr", "/bin", "/etc", "/opt", "/proc", "/dev"];
+
+/// Directories that are not opened because a file in them is named.
+const WIDE: [&str; 5] = ["/", "/tmp", "/var/tmp", "/var", "/home"];
 
 /// Options of package runners that name the package.
 const PACKAGE_OPTIONS: [&str; 3] = ["--package", "-p", "--from"];
@@ -140,6 +150,85 @@ pub(super) fn warn_of_forgetting(config: &mut Config) {
                 .to_owned(),
         });
     }
+}
+
+/// Tells of processes that keep what one principal did where another one comes.
+pub(super) fn warn_of_sharing(config: &mut Config) {
+    let message = sharing(config);
+    config.warnings.extend(message.map(|message| Warning {
+        place: None,
+        message,
+    }));
+}
+
+/// Names the servers that are one process for several principals without having been told so.
+pub(crate) fn sharing(config: &Config) -> Option<String> {
+    let principals = config.policy.principals.len();
+    let shared = config.servers.iter().filter(|server| {
+        matches!(server.reach, Reach::Child(_)) && server.isolation == Isolation::Auto
+    });
+    let shared: Vec<&str> = shared.map(|server| &*server.name).collect();
+    if principals < 2 || shared.is_empty() {
+        return None;
+    }
+    Some(format!(
+        "one process serves all {principals} principals, with what it remembers: {}; \
+         say isolation = \"principal\", or \"shared\" where that is meant",
+        shared.join(", ")
+    ))
+}
+
+/// Tells of arguments that name what a sandbox keeps closed.
+pub(super) fn warn_of_sandboxes(config: &mut Config) {
+    let mut warnings = Vec::new();
+    for server in &config.servers {
+        let Reach::Child(child) = &server.reach else {
+            continue;
+        };
+        for argument in closed_arguments(child, config.path.as_deref()) {
+            warnings.push(Warning {
+                place: None,
+                message: format!(
+                    "server `{}`: argument {argument} is closed under sandbox = \"{}\"; \
+                     add its directory to `fs`",
+                    server.name,
+                    child.sandbox.level.as_str()
+                ),
+            });
+        }
+    }
+    config.warnings.extend(warnings);
+}
+
+/// Returns the arguments that are paths which the sandbox does not grant: under `default` files
+/// that cannot be made, under `strict` all that `fs` does not name.
+fn closed_arguments<'a>(
+    child: &'a Child,
+    config: Option<&'a Path>,
+) -> impl Iterator<Item = &'a str> {
+    let grants = child.sandbox.fs.iter().map(|grant| &grant.path);
+    let granted: Vec<&PathBuf> = grants.chain(&child.cwd).collect();
+    let args = child.args.iter().map(String::as_str);
+    args.filter(move |arg| {
+        let path = Path::new(arg);
+        let is_named = path.is_absolute() && path.components().count() > 1;
+        let is_granted = granted.iter().any(|grant| path.starts_with(grant));
+        let is_system = SYSTEM.iter().any(|system| path.starts_with(system));
+        let is_closed = match child.sandbox.level {
+            Level::Off => false,
+            Level::Strict => path.exists(),
+            // The directory of a file is granted, unless it is everybody's or holds the config.
+            Level::Default => {
+                let holds = |directory: &Path| config.is_some_and(|at| at.starts_with(directory));
+                let is_closed = |directory: &Path| {
+                    let is_wide = WIDE.iter().any(|wide| directory == Path::new(wide));
+                    is_wide || holds(directory)
+                };
+                !path.exists() && path.parent().is_some_and(is_closed)
+            }
+        };
+        is_named && is_closed && !is_granted && !is_system
+    })
 }
 
 /// Returns the package that a package runner fetches in whatever version is newest, and how it

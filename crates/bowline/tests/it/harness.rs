@@ -66,6 +66,23 @@ impl Gateway {
         }
     }
 
+    /// The same, with a configuration that knows where its state and itself will be.
+    pub(crate) fn up_at(
+        config: impl FnOnce(&Path, &Path) -> String,
+        more: impl FnOnce(&mut Command),
+    ) -> Self {
+        let dir = TempDir::new().unwrap();
+        let file = dir.path().join("bowline.toml");
+        std::fs::write(&file, config(&dir.path().join("state"), &file)).unwrap();
+        let (child, address, token) = start(dir.path(), more);
+        Self {
+            child,
+            dir,
+            address,
+            token,
+        }
+    }
+
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }

@@ -20,6 +20,7 @@ mod owners_file;
 mod results;
 mod roads;
 mod rules;
+mod sandbox;
 mod secrecy;
 mod sessions;
 mod spelling;

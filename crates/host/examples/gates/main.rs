@@ -331,6 +331,7 @@ fn real_dial(tasks: &Tasks) -> std::io::Result<Arc<dyn Dial>> {
         stdio_limits: StdioLimits::default(),
         http_limits: HttpLimits::default(),
         eras: Eras::default(),
+        launcher: None,
     }))
 }
 

@@ -81,6 +81,7 @@ impl Rig {
                 stdio_limits: StdioLimits::default(),
                 http_limits: HttpLimits::default(),
                 eras: Eras::default(),
+                launcher: None,
             },
             log: StderrLog::new("s".into(), Stamps::new(|| 0), StderrLimits::default()),
         }

@@ -97,6 +97,8 @@ impl ChildSpec {
             cwd,
             reaper,
             limits,
+            sandbox,
+            sandbox_lacks: _,
         } = self;
         let pairs = [
             (
@@ -107,6 +109,7 @@ impl ChildSpec {
             ("env", *env == other.env),
             ("cwd", *cwd == other.cwd),
             ("limits", *limits == other.limits),
+            ("sandbox", *sandbox == other.sandbox),
         ];
         different(&pairs).collect()
     }

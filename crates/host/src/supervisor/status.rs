@@ -104,6 +104,29 @@ pub struct ServerStatus {
     pub argv_secrets: bool,
     /// Whether secrets that the gateway holds are taken out of its results.
     pub redact_results: bool,
+    /// What it may reach; absent where it is no process of ours.
+    pub sandbox: Option<SandboxStatus>,
+}
+
+/// The sandbox of a server.
+#[derive(Clone, Debug, Serialize)]
+pub struct SandboxStatus {
+    /// The level that its entry asks for.
+    pub level: &'static str,
+    /// What the kernel does not have of it.
+    pub lacks: Option<String>,
+}
+
+impl SandboxStatus {
+    fn from_spec(spec: &ServerSpec) -> Option<Self> {
+        let Reach::Child(child) = &spec.reach else {
+            return None;
+        };
+        Some(Self {
+            level: child.sandbox.level.as_str(),
+            lacks: child.sandbox_lacks.map(|lack| lack.to_string()),
+        })
+    }
 }
 
 /// Why a server that all shared is shared no longer.
@@ -297,6 +320,7 @@ impl Supervisor {
             limits: Limits::of(spec),
             argv_secrets: spec.argv_secrets,
             redact_results: spec.redact_results.is_some(),
+            sandbox: SandboxStatus::from_spec(spec),
         }
     }
 

@@ -11,6 +11,7 @@ use tracing::warn;
 use super::lines::{Line, Lines};
 use super::{Peer, Stop};
 use crate::desk::{self, Events};
+use crate::flood::{Allowance, cost};
 use crate::link::{Exit, LinkError};
 use crate::stderr::Stamps;
 
@@ -31,7 +32,9 @@ pub(crate) async fn read_loop<R: AsyncRead + Unpin>(
         stamps: &stamps,
         noise_reported: 0,
         noise_due_ms: 0,
+        waste: 0,
     };
+    let mut allowance = Allowance::new(desk::now());
     let mut ended = pin!(peer.ended());
     loop {
         let due = reader.events.is_due();
@@ -57,6 +60,19 @@ pub(crate) async fn read_loop<R: AsyncRead + Unpin>(
                 }
             }
         }
+        let waste = std::mem::take(&mut reader.waste);
+        if waste == 0 {
+            continue;
+        }
+        if let Some(pause) = allowance.charge(desk::now(), waste) {
+            if pause.is_first {
+                warn!(server = %peer.server, "stdout is flooded and read slowly");
+            }
+            tokio::select! {
+                () = tokio::time::sleep(pause.wait) => {}
+                _ = &mut ended => return,
+            }
+        }
     }
     // A server that dies may leave out the last line end, but not the last brace.
     if let Some(rest) = lines.rest() {
@@ -74,10 +90,21 @@ struct Reader<'a> {
     noise_reported: u64,
     /// When noise may be reported again.
     noise_due_ms: u64,
+    /// What the lines cost that nobody waits for.
+    waste: u64,
 }
 
 impl Reader<'_> {
     fn line(&mut self, line: Bytes) {
+        let (length, idle) = (line.len(), self.peer.in_flight() == 0);
+        let before = self.peer.counts.wasted();
+        self.take(line);
+        if idle || self.peer.counts.wasted() != before {
+            self.waste += cost(1, length);
+        }
+    }
+
+    fn take(&mut self, line: Bytes) {
         for _ in 0..desk::take(self.peer, &self.events, line, None) {
             self.noise();
         }
@@ -88,7 +115,10 @@ impl Reader<'_> {
         let bytes_max = self.peer.limits.line_bytes_max;
         match answers {
             Some(id) => desk::fail(self.peer.as_ref(), id, LinkError::TooLong { bytes_max }),
-            None => self.noise(),
+            None => {
+                self.waste += cost(1, bytes_max);
+                self.noise();
+            }
         }
     }
 

@@ -16,6 +16,7 @@ use super::{ConnectError, StdioLimits, StdioSpec};
 use crate::limits::{ChildLimits, EXIT_OVER_MEMORY, EXIT_OVER_PROCESSES};
 use crate::link::{BoxFuture, Exit};
 use crate::processes::Processes;
+use crate::sandbox::{FsAccess, FsGrant, Level, Sandbox};
 
 /// A killed tree is gone within this time, or the reaper itself is stuck.
 const KILL_GRACE: Duration = Duration::from_secs(2);
@@ -30,7 +31,7 @@ pub struct Child {
 
 impl Child {
     /// Starts the program of a server, under its reaper where there is one.
-    fn start(spec: &StdioSpec) -> Result<Self, ConnectError> {
+    async fn start(spec: &StdioSpec) -> Result<Self, ConnectError> {
         let failed = |source| ConnectError::Spawn {
             server: spec.server.clone(),
             command: spec.command.to_string_lossy().into_owned(),
@@ -45,10 +46,12 @@ impl Child {
                 let mut command = Command::new(&reaper.program);
                 command.args(&reaper.args);
                 command.arg(std::process::id().to_string());
-                command.args(spec.child_limits.in_force().words()).arg("--");
+                command.args(spec.child_limits.in_force().words());
+                command.args(sandbox_of(spec).words()).arg("--");
                 command.arg(&spec.command);
                 command
             }
+            None if spec.sandbox.level == Level::Strict => return Err(failed(no_reaper())),
             None => Command::new(&spec.command),
         };
         command.args(&spec.args).env_clear();
@@ -56,15 +59,20 @@ impl Child {
         if let Some(cwd) = &spec.cwd {
             command.current_dir(cwd);
         }
-        let process = command
+        command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .process_group(0)
             // A reaper that is killed outright leaves orphans; the tree is told instead.
-            .kill_on_drop(spec.reaper.is_none())
-            .spawn()
-            .map_err(failed)?;
+            .kill_on_drop(spec.reaper.is_none());
+        let started = match &spec.launcher {
+            Some(launcher) if spec.reaper.is_some() && spec.sandbox.closes_ports() => {
+                launcher.start(command).await
+            }
+            _ => command.spawn(),
+        };
+        let process = started.map_err(failed)?;
         let tree = Tree::new(process.id(), spec.reaper.is_some());
         let tree = Arc::new(tree.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?);
         Ok(Self {
@@ -113,8 +121,8 @@ impl StdioSpec {
     ///
     /// # Errors
     /// The process cannot be made.
-    pub fn start(&self) -> Result<Child, ConnectError> {
-        Child::start(self)
+    pub async fn start(&self) -> Result<Child, ConnectError> {
+        Child::start(self).await
     }
 }
 
@@ -122,7 +130,7 @@ impl Spawn for StdioSpec {
     type Process = Child;
 
     fn spawn(&self, _deadline: Instant) -> BoxFuture<'_, Result<Child, ConnectError>> {
-        Box::pin(std::future::ready(self.start()))
+        Box::pin(self.start())
     }
 }
 
@@ -182,6 +190,21 @@ impl Drop for Child {
     fn drop(&mut self) {
         self.tree.kill();
     }
+}
+
+/// The working directory is granted where the entry names it.
+fn sandbox_of(spec: &StdioSpec) -> Sandbox {
+    let mut sandbox = spec.sandbox.clone();
+    sandbox.fs.extend(spec.cwd.clone().map(|path| FsGrant {
+        path,
+        access: FsAccess::ReadWrite,
+    }));
+    sandbox
+}
+
+fn no_reaper() -> io::Error {
+    let text = "there is no sandbox without a reaper, and `strict` asks for one";
+    io::Error::new(io::ErrorKind::Unsupported, text)
 }
 
 fn no_directory(cwd: &Path) -> io::Error {

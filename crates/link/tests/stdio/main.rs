@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::era::{Era, Speaks};
+use bowline_link::sandbox::Sandbox;
 use bowline_link::{
     Answer, BoxFuture, ChildLimits, ClientInfo, ConnectError, Link, LinkError, LinkEvent, Reaper,
     Request, Spawner, Stamps, StderrLimits, StderrLog, StdioLimits, StdioSpec, connect,
@@ -86,6 +87,8 @@ impl Scene {
                 Behind::Reaper => Some(reaper),
             },
             child_limits: ChildLimits::default(),
+            sandbox: Sandbox::off(),
+            launcher: None,
             owner: None,
             speaks: Speaks::Only(Era::Legacy),
             limits: StdioLimits::default(),

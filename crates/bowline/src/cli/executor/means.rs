@@ -8,7 +8,7 @@ use bowline_host::executor::{Protocol, Servant, Standing, as_exec_server};
 use bowline_host::ports::SystemClock;
 use bowline_host::tasks::Tasks;
 
-use crate::assemble::AssembleError;
+use crate::assemble::{AssembleError, Ground};
 use crate::cli::args::Means;
 use crate::cli::{Context, Failure, Out, up};
 use crate::config::{self, Config, Reach};
@@ -47,11 +47,13 @@ pub(super) fn ready(
     }
     let telemetry = up::telemetry(&context.env, &config.telemetry);
     let own = std::env::current_exe().map_err(AssembleError::OwnPath)?;
+    let state = state::locate(context.global.state.as_deref(), &context.env)?;
+    let ground = Ground::new(own, &state);
     let offer = servant::offer(
         name,
         &config,
         &rules,
-        (&own, &context.env),
+        (&ground, &context.env),
         &telemetry.secrets,
     );
     let offer = match protocol {

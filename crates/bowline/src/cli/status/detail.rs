@@ -63,6 +63,11 @@ fn lines(server: &Server) -> Vec<String> {
     if let Some(secrets) = secrets(server) {
         say("secrets", secrets);
     }
+    if let Some(sandbox) = &server.sandbox {
+        let lacks = sandbox.lacks.as_ref();
+        let lacks = lacks.map_or_else(String::new, |lacks| format!(", but {lacks}"));
+        say("sandbox", format!("{}{lacks}", sandbox.level));
+    }
     if let Some(wait) = server.retry_after_ms.filter(|_| server.state == "backoff") {
         say("next try", format!("in {}", duration(wait)));
     }

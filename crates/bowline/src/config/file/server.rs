@@ -9,10 +9,12 @@ use bowline_core::era::{Era, Speaks};
 use bowline_host::pins::PinMode;
 use bowline_host::spec::{ChildLimits, Isolation, ToolRule};
 use bowline_link::http::Transport;
+use bowline_link::sandbox::{Level, Net};
 use http::HeaderName;
 
 use super::keys;
 use super::reader::Reader;
+use super::sandbox;
 use super::tools::tools;
 use crate::config::frame::Problem;
 use crate::config::suggest::nearest;
@@ -103,6 +105,11 @@ pub(crate) struct Server {
     pub(crate) limits: ChildLimits,
     /// Where `limits` stands, if it is given.
     pub(crate) limits_span: Option<Range<usize>>,
+    pub(crate) sandbox: Level,
+    pub(crate) fs: Vec<Text>,
+    pub(crate) net: Net,
+    /// Where `sandbox`, `fs` or `net` stands, if one is given.
+    pub(crate) sandbox_span: Option<Range<usize>>,
     pub(crate) restart_budget: Option<u32>,
     pub(crate) restart_window: Option<Duration>,
     pub(crate) restart_backoff: Option<(Duration, Duration)>,
@@ -151,6 +158,7 @@ pub(super) fn fill(reader: &mut Reader, server: &mut Server, entries: &[Entry], 
             "max_calls" => server.max_calls = reader.count_within(entry, &MAX_CALLS),
             "queue" => server.queue = reader.count_within(entry, &QUEUE),
             "limits" => limits(reader, server, entry, place),
+            "sandbox" | "fs" | "net" => sandbox::fill(reader, server, entry),
             "restart" => restart(reader, server, entry, place),
             "breaker" => breaker(reader, server, entry, place),
             "pin" => server.pin = pin(reader, entry),

@@ -342,3 +342,27 @@ fn an_allowlist_document_is_read_beside_the_file_and_refuses_it_where_it_cannot_
     };
     assert!(!allows("write") && allows("read"));
 }
+
+#[test]
+fn sec_68_shared_process_of_principals_is_warned_of() {
+    let text = |isolation: &str, second: &str| {
+        format!(
+            "[servers.files]\ncommand = \"files\"\n{isolation}[roles.r]\nallow = [\"files.*\"]\n\
+             [principals.ann]\nrole = \"r\"\n{second}"
+        )
+    };
+    let bob = "[principals.bob]\nrole = \"r\"\n";
+    let warnings = |text: &str| {
+        let config = toml(text, &Env::default()).unwrap();
+        let shown = config.warnings.iter().map(|one| one.message.clone());
+        shown.collect::<Vec<_>>().join("\n")
+    };
+    let warned = warnings(&text("", bob));
+    assert!(warned.contains("all 2 principals"), "{warned}");
+    assert!(warned.contains("files"), "{warned}");
+    assert_eq!(warnings(&text("", "")), "");
+    for isolation in ["principal", "session", "shared"] {
+        let said = format!("isolation = \"{isolation}\"\n");
+        assert_eq!(warnings(&text(&said, bob)), "");
+    }
+}

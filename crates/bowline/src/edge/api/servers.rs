@@ -36,6 +36,8 @@ pub(super) async fn status(State(edge): Shared) -> Result<Json<Value>, Failure> 
         "servers": edge.host.measured().await,
         "broken": broken(&edge),
         "config_error": edge.reloader.error(),
+        "sharing": edge.reloader.sharing(),
+        "sandbox": {"landlock_abi": edge.about.landlock_abi},
         "journal": outbox::journal(&edge),
         "outbox": outbox::counts(&edge).await,
         "broker": broker::counts(&edge),

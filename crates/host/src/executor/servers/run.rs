@@ -26,7 +26,7 @@ const DRAIN_GRACE: Duration = Duration::from_millis(500);
 
 /// Starts a server and sees it through to its end, which the gateway is told.
 pub(super) async fn run(served: Arc<Served>, spec: StdioSpec) {
-    let mut process = match spec.start() {
+    let mut process = match spec.start().await {
         Ok(process) => process,
         Err(error) => {
             tracing::warn!(server = %spec.server, error = %whole(&error), "cannot be started");

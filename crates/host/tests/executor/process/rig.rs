@@ -13,6 +13,7 @@ use bowline_host::executor::{Offer, OfferLimits, Servant};
 use bowline_host::ports::SystemClock;
 use bowline_host::tasks::Tasks;
 use bowline_link::executor::{Distant, Session, Tunnel, greet};
+use bowline_link::sandbox::Sandbox;
 use bowline_link::stdio::{ConnectError, Spawn};
 use bowline_link::websocket::{Side, join};
 use bowline_link::{BoxFuture, ChildLimits, LinkError, StdioLimits, StdioSpec};
@@ -176,6 +177,8 @@ pub(super) fn spec(name: &str, script: &str) -> StdioSpec {
         cwd: None,
         reaper: None,
         child_limits: ChildLimits::default(),
+        sandbox: Sandbox::off(),
+        launcher: None,
         owner: None,
         speaks: Speaks::Only(Era::Legacy),
         limits: StdioLimits {
