@@ -1,13 +1,13 @@
 //! The only place where the rooms are joined: read it to know the product.
 
 pub(crate) mod broker;
+mod children;
 mod credentials;
 pub(crate) mod executors;
 mod journal;
 
-use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use bowline_core::backoff::Backoff;
@@ -20,23 +20,24 @@ use bowline_host::dial::{Eras, RealDial};
 use bowline_host::executor::{Executors, ExecutorsOptions};
 use bowline_host::ports::{Clock, SystemClock};
 use bowline_host::redaction::ResultSecrets;
-use bowline_host::spec::{CHILD_ENV, ChildSpec, PlacedSpec, Reach, RemoteSpec, ServerSpec};
+use bowline_host::spec::{PlacedSpec, Reach, RemoteSpec, ServerSpec};
 use bowline_host::tasks::Tasks;
 use bowline_host::{Host, HostLimits, Ports};
 use bowline_journal::sqlite::OpenError;
 use bowline_journal::{Journal, JournalError};
 use bowline_link::http::HttpLimits;
 use bowline_link::http::hyper_client::{ClientLimits, HyperClient};
-use bowline_link::sandbox::{Kernel, Launcher, Sandbox};
+use bowline_link::sandbox::Launcher;
 use bowline_link::{ClientInfo, StdioLimits};
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
+pub(crate) use self::children::{Ground, child_of};
 use self::credentials::{Headers, Learners};
 pub use self::journal::fix as fix_of_journal;
 use crate::audit::{self, Auditing};
-use crate::config::{self, ArgvSecrets, Child, Config, Env, ServerConfig};
+use crate::config::{self, ArgvSecrets, Config, Env, ServerConfig};
 use crate::edge::door::{Auth, Door};
 use crate::edge::session::Sessions;
 use crate::edge::{About, Edge, announce, listen};
@@ -125,7 +126,7 @@ impl Gateway {
         let own = std::env::current_exe().map_err(AssembleError::OwnPath)?;
         let results = Arc::new(ResultSecrets::default());
         let ground = Ground::new(own, state.path());
-        let landlock_abi = ground.kernel.landlock_abi;
+        let landlock_abi = ground.landlock_abi();
         let translate = {
             let (env, secrets) = (env.clone(), telemetry.secrets.clone());
             let (token, results) = (token.clone(), Arc::clone(&results));
@@ -436,77 +437,6 @@ fn reach_of(
             server: Arc::clone(&placed.server),
         }),
     }
-}
-
-/// What all children are started with.
-#[derive(Debug)]
-pub(crate) struct Ground {
-    /// The path of this program.
-    own: PathBuf,
-    /// What the kernel can do for sandboxes.
-    kernel: Kernel,
-    state: PathBuf,
-}
-
-impl Ground {
-    /// Finds out what the kernel can do.
-    pub(crate) fn new(own: PathBuf, state: &Path) -> Self {
-        let kernel = Kernel::probe();
-        if kernel.landlock_abi == 0 {
-            tracing::warn!("the kernel has no Landlock: servers run without a sandbox");
-        }
-        let state = std::path::absolute(state).unwrap_or_else(|_| state.to_owned());
-        Self { own, kernel, state }
-    }
-
-    /// Returns what no server may open: the state directory, the configuration file, and the
-    /// directory where it usually stands.
-    pub(crate) fn hidden(&self, config: &Config, env: &Env) -> Vec<PathBuf> {
-        let file = config.path.as_ref();
-        let file = file.and_then(|path| std::path::absolute(path).ok());
-        let usual = env.directory("XDG_CONFIG_HOME", ".config");
-        [Some(self.state.clone()), file, usual]
-            .into_iter()
-            .flatten()
-            .collect()
-    }
-}
-
-/// Returns how a child is started.
-pub(crate) fn child_of(
-    child: &Child,
-    (ground, hidden): (&Ground, &[PathBuf]),
-    env: &Env,
-) -> ChildSpec {
-    let sandbox = Sandbox {
-        hidden: hidden.to_vec(),
-        ..child.sandbox.clone()
-    };
-    ChildSpec {
-        command: child.command.clone(),
-        args: child.args.iter().map(OsString::from).collect(),
-        env: child_env(child, env),
-        cwd: child.cwd.clone(),
-        limits: child.limits,
-        sandbox_lacks: ground.kernel.lacks(&sandbox),
-        sandbox,
-        reaper: cfg!(target_os = "linux").then(|| (ground.own.clone(), vec!["__reaper".into()])),
-    }
-}
-
-/// Returns the whole environment of a child. What the file sets wins over what is inherited.
-fn child_env(child: &Child, env: &Env) -> Vec<(OsString, OsString)> {
-    let inherited = CHILD_ENV
-        .iter()
-        .copied()
-        .chain(child.inherit_env.iter().map(String::as_str))
-        .filter(|name| !child.env.contains_key(*name))
-        .filter_map(|name| Some((name.into(), env.raw(name)?.to_owned())));
-    let set = child
-        .env
-        .iter()
-        .map(|(name, value)| (name.into(), value.into()));
-    inherited.chain(set).collect()
 }
 
 /// Returns the address people are told; one that means "all" is told as this machine's own.
