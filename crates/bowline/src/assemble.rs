@@ -15,6 +15,7 @@ use bowline_core::breaker::BreakerPolicy;
 use bowline_core::lane::KeyScope;
 use bowline_core::redact::Redactor;
 use bowline_core::supervision::RestartPolicy;
+use bowline_host::accounts::PrincipalAccounts;
 use bowline_host::audit::Audit;
 use bowline_host::dial::{Eras, RealDial};
 use bowline_host::executor::{Executors, ExecutorsOptions};
@@ -117,8 +118,9 @@ impl Gateway {
         let journal = journal::open(config.journal, &state)?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
         let tokens = Arc::new(Tokens::open(&state, Arc::clone(&clock))?);
-        let sessions = Sessions::new(&state.session_key()?).keep_contexts(&state)?;
-        let sessions = Arc::new(sessions);
+        let accounts = PrincipalAccounts::new(config.limits.shares);
+        let sessions = Sessions::new(&state.session_key()?).with_accounts(accounts.clone());
+        let sessions = Arc::new(sessions.keep_contexts(&state)?);
         let listeners = bind(config.addresses()).await?;
         let url = url_of(&listeners);
         let run = run_of(&url, &state, clock.unix_ms());
@@ -142,6 +144,7 @@ impl Gateway {
         let doors = Doors {
             clock,
             audience: Arc::clone(&sessions),
+            accounts,
             journal: Arc::clone(&journal),
             audit: auditing.port(),
             keys: KeyScope::derived(&state.session_key()?),
@@ -287,6 +290,7 @@ async fn bind(addresses: &[SocketAddr]) -> Result<Vec<TcpListener>, AssembleErro
 struct Doors {
     clock: Arc<dyn Clock>,
     audience: Arc<Sessions>,
+    accounts: PrincipalAccounts,
     journal: Arc<dyn Journal>,
     audit: Arc<dyn Audit>,
     /// Servers see the same idempotency keys after a restart.
@@ -324,7 +328,7 @@ fn start_host(
         audit: doors.audit,
         keys: doors.keys,
     };
-    Ok(Host::start(specs, limits, ports))
+    Ok(Host::start_with(specs, limits, ports, doors.accounts))
 }
 
 /// Returns what starts servers that cannot connect to our own ports.

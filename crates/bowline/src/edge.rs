@@ -12,6 +12,7 @@ mod executor;
 pub mod guard;
 pub mod hold;
 mod key;
+pub mod large;
 pub mod listen;
 pub mod mcp;
 pub mod metrics;
@@ -42,7 +43,7 @@ use tokio::sync::Semaphore;
 use crate::audit::Auditing;
 use crate::edge::door::Door;
 use crate::edge::hold::Holds;
-use crate::edge::session::{Session, Sessions, Terms};
+use crate::edge::session::{OpenError, Session, Sessions, Terms};
 use crate::reload::Reloader;
 use crate::telemetry::{SpanCounts, Tracer};
 use crate::tokens::Issued;
@@ -143,9 +144,9 @@ impl Edge {
     }
 
     /// Opens a session that knows the lists as they are.
-    fn open_session(&self, terms: Terms) -> Option<(Arc<str>, Arc<Session>)> {
+    fn open_session(&self, terms: Terms) -> Result<(Arc<str>, Arc<Session>), OpenError> {
         let opened = self.sessions.open(terms, self.host.clock().as_ref());
-        if let Some((_, session)) = &opened {
+        if let Ok((_, session)) = &opened {
             announce::knows(self, session);
         }
         self.forget_gone();

@@ -129,7 +129,8 @@ impl Gateway {
         let key = state::random::<32>().map_err(BindError::Random)?;
         let token = state::random::<TOKEN_BYTES>().map_err(BindError::Random)?;
         let token = state::hex(&token);
-        let sessions = Arc::new(Sessions::new(&key));
+        let sessions = Sessions::new(&key).with_accounts(host.accounts().clone());
+        let sessions = Arc::new(sessions);
         let attached = host.attach(Arc::clone(&sessions) as _)?;
         let refused = |source| BindError::Listen { address, source };
         let listener = TcpListener::bind(address).await.map_err(refused)?;

@@ -17,6 +17,8 @@ pub use failure::Failure;
 pub use kind::{Class, Execution, Origin, Retry, is_away};
 pub use whole::whole;
 
+use crate::shares::ShareError;
+
 /// Why a call has no reply.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum CallError {
@@ -160,6 +162,20 @@ pub enum CallError {
     TooManySubscriptions {
         /// How many it may have.
         limit: usize,
+    },
+    /// The principal, or all together, hold as much of a resource as they may.
+    #[error("{cause}")]
+    ShareExceeded {
+        /// Of what, and how much there may be.
+        cause: ShareError,
+        /// Whether the call ran before there was no room for its response.
+        execution: Execution,
+    },
+    /// The session of the call was ended while the call was in flight.
+    #[error("the session of the call was ended")]
+    SessionEnded {
+        /// Whether the request had left.
+        execution: Execution,
     },
     /// The server answered a request that the gateway made on a caller's behalf with an error.
     #[error("server `{server}` refused the request")]

@@ -21,6 +21,7 @@ pub mod lane;
 pub mod level;
 pub mod lint;
 pub mod load;
+pub mod lru;
 pub mod mailbox;
 pub mod name;
 pub mod ordered;

@@ -202,6 +202,14 @@ impl ShareError {
             Self::Principal { resource, .. } | Self::Total { resource, .. } => *resource,
         }
     }
+
+    /// Returns how much there may be.
+    #[must_use]
+    pub const fn limit(&self) -> u64 {
+        match self {
+            Self::Principal { limit, .. } | Self::Total { limit, .. } => *limit,
+        }
+    }
 }
 
 /// What one principal holds, by the number of the resource.
@@ -281,7 +289,11 @@ impl Shares {
         Ok(())
     }
 
-    fn check(
+    /// Whether so much could be taken.
+    ///
+    /// # Errors
+    /// As for [`take`](Self::take), but the refusal is not counted.
+    pub fn check(
         &self,
         principal: &Arc<str>,
         reserve: Reserve,

@@ -8,6 +8,18 @@ use crate::caller::SessionKey;
 /// Subscriptions one session may have.
 pub const SUBSCRIPTIONS_MAX: usize = 1_024;
 
+/// Bytes of the URI of a subscription.
+pub const URI_BYTES_MAX: usize = 8 * 1024;
+
+/// Bytes of a URI that count as one subscription in the share of a principal.
+const UNIT_BYTES: u64 = 512;
+
+/// Returns what a subscription counts in the share of its principal: a long URI counts more.
+#[must_use]
+pub const fn units(uri: &str) -> u64 {
+    1 + uri.len() as u64 / UNIT_BYTES
+}
+
 /// The subscriptions of all sessions.
 #[derive(Debug, Default)]
 pub struct Subscriptions {
@@ -44,6 +56,13 @@ impl Subscriptions {
         let wanting = resources.entry(Arc::clone(uri)).or_default();
         wanting.insert((session, Arc::clone(known_as)));
         Ok(())
+    }
+
+    /// Whether a session has one under this URI.
+    #[must_use]
+    pub fn has(&self, session: SessionKey, known_as: &str) -> bool {
+        let places = self.sessions.get(&session);
+        places.is_some_and(|places| places.contains_key(known_as))
     }
 
     /// Takes one away and returns its server and the server's own URI, if it is there.

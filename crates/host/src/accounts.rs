@@ -35,12 +35,7 @@ impl PrincipalAccounts {
         resource: Resource,
         amount: u64,
     ) -> Result<Share, ShareError> {
-        let reserve = match principal.role {
-            Role::Owner => Reserve::Open,
-            Role::OwnersAgent | Role::AnonymousLocal | Role::Named(_) | Role::None => {
-                Reserve::Closed
-            }
-        };
+        let reserve = reserve_of(principal);
         lock(&self.0).take(&principal.name, reserve, resource, amount)?;
         Ok(Share {
             accounts: self.clone(),
@@ -49,6 +44,16 @@ impl PrincipalAccounts {
             resource,
             amount,
         })
+    }
+
+    /// Whether `amount` of a resource could be taken for a principal; no refusal is counted.
+    #[must_use]
+    pub fn has_room(&self, principal: &Principal, resource: Resource, amount: u64) -> bool {
+        let reserve = reserve_of(principal);
+        let shares = lock(&self.0);
+        shares
+            .check(&principal.name, reserve, resource, amount)
+            .is_ok()
     }
 
     /// Returns how much of a resource a principal holds.
@@ -61,6 +66,13 @@ impl PrincipalAccounts {
     #[must_use]
     pub fn view(&self) -> Vec<ShareView> {
         lock(&self.0).view()
+    }
+}
+
+fn reserve_of(principal: &Principal) -> Reserve {
+    match principal.role {
+        Role::Owner => Reserve::Open,
+        Role::OwnersAgent | Role::AnonymousLocal | Role::Named(_) | Role::None => Reserve::Closed,
     }
 }
 

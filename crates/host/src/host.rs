@@ -127,6 +127,18 @@ impl Host {
     /// go out under the policy of that moment, so another is set before anything is awaited.
     #[must_use]
     pub fn start(specs: Vec<ServerSpec>, limits: HostLimits, ports: Ports) -> Self {
+        let accounts = PrincipalAccounts::new(limits.shares);
+        Self::start_with(specs, limits, ports, accounts)
+    }
+
+    /// Does the same with accounts that others use as well.
+    #[must_use]
+    pub fn start_with(
+        specs: Vec<ServerSpec>,
+        limits: HostLimits,
+        ports: Ports,
+        accounts: PrincipalAccounts,
+    ) -> Self {
         let Ports {
             dial,
             clock,
@@ -141,7 +153,7 @@ impl Host {
         let events = Events::new(Arc::clone(&clock));
         let catalog = Arc::new(CatalogStore::default());
         let decider = Arc::new(Decider::new(Denials::new(events.clone())));
-        let memory = Arc::new(Memory::new(Arc::clone(&decider)));
+        let memory = Arc::new(Memory::new(Arc::clone(&decider), accounts.clone()));
         let answers = Arc::new(Answers::new(limits.cache, Arc::clone(&clock)));
         let hall = Arc::new(Hall::new(audience));
         let around = Surroundings {
@@ -189,7 +201,7 @@ impl Host {
             path,
             standing,
             around,
-            accounts: PrincipalAccounts::new(limits.shares),
+            accounts,
             limits: Arc::new(ArcSwap::from_pointee(limits)),
             stamps,
             measuring: Arc::new(Semaphore::new(1)),

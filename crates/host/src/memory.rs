@@ -1,16 +1,19 @@
 //! What is remembered for sessions and principals, and who is told what a server says outside
 //! calls.
 
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 
 use bowline_core::askers::Askers;
-use bowline_core::call::{Body, Call, Kind, Reply, Route, Subject};
+use bowline_core::call::{Body, Call, Kind, Principal, Reply, Route, Subject};
 use bowline_core::caller::SessionKey;
 use bowline_core::era::Era;
+use bowline_core::error::{CallError, Execution};
 use bowline_core::level::Levels;
 use bowline_core::policy::Thing;
 use bowline_core::seen::Seen;
-use bowline_core::subscriptions::Subscriptions;
+use bowline_core::shares::{Resource, ShareError};
+use bowline_core::subscriptions::{Place, Subscriptions, units};
 use bowline_core::sync::lock;
 use bowline_core::tasks::{LinkKey, MadeBy, TaskTable};
 use bowline_core::time::Now;
@@ -20,7 +23,9 @@ use bowline_wire::era::tasks::Task;
 use bowline_wire::object;
 use bowline_wire::splice::{replace, write_string};
 use bytes::Bytes;
+use foldhash::fast::RandomState;
 
+use crate::accounts::{PrincipalAccounts, Share};
 use crate::decide::Decider;
 use crate::ports::Audience;
 
@@ -37,19 +42,91 @@ pub struct Memory {
     pub(crate) tasks: Mutex<TaskTable>,
     /// Resources of which sessions want news.
     pub(crate) subscriptions: Mutex<Subscriptions>,
+    /// What the subscriptions of each session count in the share of its principal. Locked while
+    /// `subscriptions` is, never before it.
+    subscribed: Mutex<HashMap<SessionKey, Share, RandomState>>,
+    accounts: PrincipalAccounts,
     /// How much sessions want to hear.
     pub(crate) levels: Mutex<Levels>,
 }
 
 impl Memory {
-    pub(crate) fn new(decider: Arc<Decider>) -> Self {
+    pub(crate) fn new(decider: Arc<Decider>, accounts: PrincipalAccounts) -> Self {
         Self {
             decider,
+            accounts,
+            subscribed: Mutex::default(),
             askers: Mutex::default(),
             seen: Mutex::default(),
             tasks: Mutex::default(),
             subscriptions: Mutex::default(),
             levels: Mutex::default(),
+        }
+    }
+
+    /// Has a session told of changes of a resource, as a part of the share of its principal.
+    pub(crate) fn subscribe(
+        &self,
+        principal: &Principal,
+        session: SessionKey,
+        (server, uri): (&Arc<str>, &Arc<str>),
+        known_as: &Arc<str>,
+    ) -> Result<(), CallError> {
+        let mut subscriptions = lock(&self.subscriptions);
+        if !subscriptions.has(session, known_as) {
+            self.charge(principal, session, units(known_as))
+                .map_err(|cause| CallError::ShareExceeded {
+                    cause,
+                    execution: Execution::NotStarted,
+                })?;
+        }
+        subscriptions
+            .add(session, server, uri, known_as)
+            .map_err(|limit| {
+                self.discharge(session, units(known_as));
+                CallError::TooManySubscriptions { limit }
+            })
+    }
+
+    /// Ends one subscription and returns its server and the server's own URI, if it is there.
+    pub(crate) fn unsubscribe(&self, session: SessionKey, known_as: &str) -> Option<Place> {
+        let place = lock(&self.subscriptions).remove(session, known_as)?;
+        self.discharge(session, units(known_as));
+        Some(place)
+    }
+
+    /// Ends all subscriptions of a session and returns the servers that had any of them.
+    pub(crate) fn end_subscriptions(&self, session: SessionKey) -> BTreeSet<Arc<str>> {
+        let servers = lock(&self.subscriptions).end(session);
+        let share = lock(&self.subscribed).remove(&session);
+        drop(share);
+        servers
+    }
+
+    fn charge(
+        &self,
+        principal: &Principal,
+        session: SessionKey,
+        units: u64,
+    ) -> Result<(), ShareError> {
+        let mut subscribed = lock(&self.subscribed);
+        if let Some(share) = subscribed.get_mut(&session) {
+            return share.grow(units);
+        }
+        let share = self
+            .accounts
+            .take(principal, Resource::Subscriptions, units)?;
+        subscribed.insert(session, share);
+        Ok(())
+    }
+
+    fn discharge(&self, session: SessionKey, units: u64) {
+        let mut subscribed = lock(&self.subscribed);
+        if let Some(share) = subscribed.get_mut(&session) {
+            share.shrink(units);
+            if share.amount() == 0 {
+                subscribed.remove(&session);
+            }
         }
     }
 

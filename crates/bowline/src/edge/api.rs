@@ -119,10 +119,11 @@ pub async fn answer(
         return events::watch(edge).await;
     }
     parts.extensions.insert(Arc::clone(principal));
-    let bytes = match bounded_body(&parts.headers, incoming).await {
-        Ok(bytes) => bytes,
-        Err(unread) => return unread,
-    };
+    let bytes =
+        match bounded_body(&parts.headers, incoming, (edge.host.accounts(), principal)).await {
+            Ok(bytes) => bytes,
+            Err(unread) => return unread,
+        };
     let is_change = parts.method != http::Method::GET && !UNNOTED.contains(&parts.uri.path());
     let asked = is_change.then(|| (parts.method.clone(), parts.uri.path().to_owned()));
     let request = Request::from_parts(parts, axum::body::Body::from(bytes));

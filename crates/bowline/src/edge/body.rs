@@ -9,6 +9,7 @@ use http::{Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::{Body, Frame, SizeHint};
 
+use super::large::LargeBody;
 use super::stream::EventBody;
 use super::watcher::Watcher;
 
@@ -26,6 +27,8 @@ pub type Answer = Response<EdgeBody>;
 pub enum EdgeBody {
     /// All of it, taken when it was sent.
     Whole(Option<Bytes>),
+    /// All of it, in pieces.
+    Large(Box<LargeBody>),
     /// Events as they come.
     Events(Box<EventBody>),
     /// What happens to servers.
@@ -44,6 +47,9 @@ impl Body for EdgeBody {
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         match self.get_mut() {
             Self::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Self::Large(large) => {
+                Poll::Ready(large.next_piece().map(|bytes| Ok(Frame::data(bytes))))
+            }
             Self::Events(events) => events
                 .poll_bytes(cx)
                 .map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes)))),
@@ -57,6 +63,7 @@ impl Body for EdgeBody {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Whole(bytes) => bytes.is_none(),
+            Self::Large(large) => large.is_empty(),
             Self::Events(_) | Self::Watcher(_) => false,
             Self::Api(body) => body.is_end_stream(),
         }
@@ -67,6 +74,7 @@ impl Body for EdgeBody {
             Self::Whole(bytes) => {
                 SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
             }
+            Self::Large(large) => SizeHint::with_exact(large.len() as u64),
             Self::Events(_) | Self::Watcher(_) => SizeHint::default(),
             Self::Api(body) => body.size_hint(),
         }

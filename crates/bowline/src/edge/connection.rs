@@ -303,6 +303,7 @@ fn held(mut answer: Answer, open: Open) -> Answer {
     match answer.body_mut() {
         EdgeBody::Events(events) => events.keep(Box::new(open)),
         EdgeBody::Watcher(watcher) => watcher.keep(Box::new(open)),
+        EdgeBody::Large(large) => large.keep(Box::new(open)),
         EdgeBody::Whole(_) | EdgeBody::Api(_) => {}
     }
     answer

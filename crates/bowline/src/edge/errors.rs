@@ -11,7 +11,7 @@ use http::StatusCode;
 use serde_json::{Map, Value, json};
 
 /// Every code word there is; each has a page in `docs/errors/`.
-pub const CODES: [&str; 49] = [
+pub const CODES: [&str; 51] = [
     "server_not_found",
     "tool_not_found",
     "prompt_not_found",
@@ -19,6 +19,8 @@ pub const CODES: [&str; 49] = [
     "task_not_found",
     "task_ambiguous",
     "too_many_subscriptions",
+    "share_exceeded",
+    "session_ended",
     "server_refused",
     "header_mismatch",
     "ambiguous_names",
@@ -74,6 +76,9 @@ pub const UNAUTHORIZED: i64 = -32_001;
 /// The JSON-RPC code of a resource that nobody has.
 pub const RESOURCE_NOT_FOUND: i64 = -32_002;
 
+/// How long a principal at its share of something is told to wait.
+const SHARE_RETRY: Duration = Duration::from_secs(5);
+
 /// Returns the status the API answers with.
 #[must_use]
 pub const fn status(error: &CallError) -> StatusCode {
@@ -96,6 +101,7 @@ pub const fn status(error: &CallError) -> StatusCode {
         | CallError::ServerBusy { .. }
         | CallError::QueuedTooLong { .. }
         | CallError::OutboxFull { .. }
+        | CallError::ShareExceeded { .. }
         | CallError::TooManySubscriptions { .. } => StatusCode::TOO_MANY_REQUESTS,
         CallError::Stopped { .. }
         | CallError::Ejected { .. }
@@ -103,6 +109,7 @@ pub const fn status(error: &CallError) -> StatusCode {
         | CallError::StartFailed { .. }
         | CallError::SendFailed { .. }
         | CallError::Cancelled { .. }
+        | CallError::SessionEnded { .. }
         | CallError::InputLost
         | CallError::NotStored { .. }
         | CallError::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
@@ -139,6 +146,9 @@ impl TooMuch {
                 after: Some(*after),
             }),
             CallError::BudgetSpent { after, .. } => Some(Self { after: *after }),
+            CallError::ShareExceeded { .. } => Some(Self {
+                after: Some(SHARE_RETRY),
+            }),
             _ => None,
         }
     }
@@ -214,7 +224,13 @@ pub fn advice(error: &CallError) -> String {
         CallError::Timeout { execution, .. }
         | CallError::Throttled { execution, .. }
         | CallError::InputRefused { execution, .. }
+        | CallError::SessionEnded { execution }
         | CallError::Cancelled { execution } => repeat(*execution).to_owned(),
+        CallError::ShareExceeded {
+            execution: Execution::Completed,
+            ..
+        } => UNDELIVERED.to_owned(),
+        CallError::ShareExceeded { .. } => ROOM.to_owned(),
         CallError::Elsewhere { failure, .. } => plain(failure.execution).to_owned(),
         CallError::AnswerTooLarge { .. } => ASK_LESS.to_owned(),
         CallError::BadAnswer { .. } | CallError::BadOutput { .. } => {
@@ -275,6 +291,11 @@ const NOT_STORED: &str = "The call did not run and is not queued; tell the owner
 const OUTBOX_FULL: &str =
     "The call did not run and is not queued; wait until others are delivered.";
 
+const ROOM: &str = "Nothing was done; let go of some of what is held, then repeat it.";
+
+const UNDELIVERED: &str =
+    "The call did run, and its response was let go; read what waits, do not repeat it blindly.";
+
 const ASK_LESS: &str = "The call did run; ask for less, do not repeat it as it is.";
 
 const UNKNOWN: &str = "The call may have run; do not repeat it without checking what it did.";
@@ -318,6 +339,10 @@ pub fn data(error: &CallError) -> Map<String, Value> {
             data.insert("limit".to_owned(), (*limit).into());
             data.insert("allowed".to_owned(), (*allowed).into());
             data.insert("spent".to_owned(), (*spent).into());
+        }
+        CallError::ShareExceeded { cause, .. } => {
+            data.insert("limit".to_owned(), cause.resource().name().into());
+            data.insert("allowed".to_owned(), cause.limit().into());
         }
         // When to come back is worth knowing where it may not be repeated blindly, too.
         CallError::Throttled { status, after, .. } => {

@@ -12,6 +12,7 @@ use super::body::{self, Answer};
 use super::door::{Local, Refused};
 use super::errors::UNAUTHORIZED;
 use super::hold::Hold;
+use super::large::{self, Payer};
 use super::mcp::Endpoint;
 use super::route::{Place, place};
 use super::{Edge, api, connection, mcp, metrics, ready, unproven, upgrade};
@@ -87,7 +88,18 @@ pub(super) async fn answer(
         Place::Readyz => return ready::answer(edge),
         Place::Upgrade(goes) => return upgrade::answer(edge, &parts, hold, goes),
     };
-    mcp::answer(edge, &principal, (endpoint, &scope), &parts, incoming).await
+    let answer = mcp::answer(edge, &principal, (endpoint, &scope), &parts, incoming).await;
+    if !large::may_be(&answer) {
+        return answer;
+    }
+    let accounts = edge.host.accounts().clone();
+    large::charge(
+        answer,
+        Payer {
+            accounts,
+            principal,
+        },
+    )
 }
 
 /// Turns a caller away. The body is an error that MCP clients can show.

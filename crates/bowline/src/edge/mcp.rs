@@ -17,6 +17,9 @@ use std::sync::Arc;
 
 use bowline_core::call::{Principal, Scope};
 use bowline_core::caller::{CallerEnd, Deaf};
+use bowline_core::error::{CallError, Execution};
+use bowline_core::shares::ShareError;
+use bowline_host::accounts::PrincipalAccounts;
 use bowline_wire::jsonrpc::{Refusal, write_error, write_result};
 use bowline_wire::mcp::{code, method};
 use bowline_wire::{Kind, Message, object};
@@ -26,6 +29,7 @@ use http::{HeaderValue, Method, StatusCode, header};
 use hyper::body::Incoming;
 
 use super::body::{self, Answer, SESSION};
+use super::errors::TooMuch;
 use super::modern::{self, Says};
 use super::session::{CallEnd, Session};
 use super::stream::{EventBody, Place};
@@ -41,6 +45,11 @@ pub(super) struct Caller<'a> {
 }
 
 impl<'a> Caller<'a> {
+    /// Returns whose share its bodies are a part of.
+    pub(super) fn payer(&self) -> (&'a PrincipalAccounts, &'a Principal) {
+        (self.edge.host.accounts(), self.principal)
+    }
+
     /// Returns the same caller as its session knows it: narrowed by what was set for the session.
     pub(super) const fn narrowed(self, asker: &'a Arc<Principal>) -> Self {
         Self {
@@ -54,10 +63,10 @@ impl<'a> Caller<'a> {
 pub(super) async fn bounded_body(
     headers: &http::HeaderMap,
     incoming: Incoming,
+    payer: (&PrincipalAccounts, &Principal),
 ) -> Result<Bytes, Answer> {
-    read::bounded(headers, incoming)
-        .await
-        .map_err(read::Unread::answer)
+    let read = read::bounded(headers, incoming, payer).await;
+    read.map(|(bytes, _)| bytes).map_err(read::Unread::answer)
 }
 
 /// Which of the MCP endpoints of a scope is meant.
@@ -133,10 +142,17 @@ pub(super) fn not_allowed(allowed: &'static str) -> Answer {
 }
 
 async fn post(caller: Caller<'_>, incoming: Incoming) -> Answer {
-    let text = match read::body(caller.parts, incoming).await {
-        Ok(text) => text,
-        Err(refused) => return refused.answer(),
-    };
+    match read::body(caller.parts, incoming, caller.payer()).await {
+        Ok((text, None)) => message(caller, text).await,
+        Ok((text, share)) => {
+            let answer = Box::pin(message(caller, text)).await;
+            read::held(answer, share)
+        }
+        Err(refused) => refused.answer(),
+    }
+}
+
+async fn message(caller: Caller<'_>, text: Bytes) -> Answer {
     let headers = &caller.parts.headers;
     let says = Says::of(headers);
     let message = match Message::parse(text.clone()) {
@@ -229,8 +245,9 @@ fn listen(caller: Caller<'_>) -> Answer {
         Ok(session) => session,
         Err(status) => return no_session(status, None),
     };
-    let Some(seat) = caller.edge.sessions.seat() else {
-        return too_many_streams();
+    let seat = match caller.edge.sessions.seat(caller.principal) {
+        Ok(seat) => seat,
+        Err(cause) => return over_share(None, cause),
     };
     let events = match caller.parts.headers.get("last-event-id") {
         None => Some(session.listen()),
@@ -250,18 +267,23 @@ fn resume(caller: Caller<'_>, session: &Arc<Session>, id: &HeaderValue) -> Optio
     session.resume(place, caller.edge.host.clock().now())
 }
 
-/// Calls must find a connection however many listen.
-pub(super) fn too_many_streams() -> Answer {
-    let message = "too many streams are open; try again later";
-    let mut answer = failure(
-        StatusCode::SERVICE_UNAVAILABLE,
-        None,
-        errors::CALL_FAILED,
-        message,
-    );
-    answer
-        .headers_mut()
-        .insert(header::RETRY_AFTER, HeaderValue::from_static("30"));
+/// Refuses a request for which its principal, or all together, hold too much already. Nothing was
+/// done for it.
+pub(super) fn over_share(id: Option<&[u8]>, cause: ShareError) -> Answer {
+    let status = match cause {
+        ShareError::Principal { .. } => StatusCode::TOO_MANY_REQUESTS,
+        ShareError::Total { .. } => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    let error = CallError::ShareExceeded {
+        cause,
+        execution: Execution::NotStarted,
+    };
+    let text = errors::answer(id.unwrap_or(b"null"), &error);
+    let mut answer = body::json(status, text);
+    if let Some(seconds) = TooMuch::of(&error).and_then(TooMuch::seconds) {
+        let wait = HeaderValue::from(seconds);
+        answer.headers_mut().insert(header::RETRY_AFTER, wait);
+    }
     answer
 }
 

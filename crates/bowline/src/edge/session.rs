@@ -29,9 +29,9 @@ use questions::Questions;
 use streams::Streams;
 
 pub use end::{CallEnd, Home};
-pub use inflight::{Cancelled, InFlight};
+pub use inflight::{Cancelled, InFlight, Withdrawal};
 pub use narrow::{NARROWED_MAX, NarrowError};
-pub use table::{AGE_MAX, IDLE, SESSIONS_MAX, STREAMS_MAX, Seat, Sessions};
+pub use table::{AGE_MAX, IDLE, OpenError, Seat, Sessions};
 
 /// Marks the names of streams that sessions listen on; those of calls do not have it.
 const HOME: u64 = 1 << 63;

@@ -7,9 +7,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bowline_wire::sse;
+use bowline_wire::{object, sse};
 use bytes::Bytes;
 use tokio::time::{Interval, MissedTickBehavior};
+
+use super::large::{self, LARGE_BYTES_MIN, LargeBody, Payer};
 
 pub use line::{EVENTS_MAX, Kept, Line, Next, Reader};
 
@@ -99,6 +101,10 @@ pub struct EventBody {
     /// Sent before everything else.
     opening: Option<Bytes>,
     told: Told,
+    /// Whose share large events are a part of.
+    payer: Option<Payer>,
+    /// What is left of a large event.
+    rest: Option<LargeBody>,
     /// Dropped with the stream; whatever must end with it.
     guards: Vec<Box<dyn Guard>>,
 }
@@ -125,6 +131,8 @@ impl EventBody {
             alive,
             opening: opened(label, opening),
             told: Told::Nothing,
+            payer: None,
+            rest: None,
             guards: Vec::new(),
         }
     }
@@ -132,6 +140,32 @@ impl EventBody {
     /// Sends `bytes` before everything else.
     pub fn begin_with(&mut self, bytes: Bytes) {
         self.opening = Some(bytes);
+    }
+
+    /// Counts large events in this share until they are handed out.
+    pub fn paid_by(&mut self, payer: Payer) {
+        self.payer = Some(payer);
+    }
+
+    /// Frames a message. A large one is handed out in pieces; where its reader leaves too much
+    /// unread, it is told so in the place of a response, and misses a notification.
+    fn framed(&mut self, number: u64, message: &Bytes) -> Option<Bytes> {
+        let id = self.label.map(|label| Place { label, number }.write());
+        let whole = frame(id.as_deref(), message);
+        let Some(payer) = self
+            .payer
+            .as_ref()
+            .filter(|_| whole.len() > LARGE_BYTES_MIN)
+        else {
+            return Some(whole);
+        };
+        match payer.pay(whole) {
+            Ok(large) => self.rest.insert(large).next_piece(),
+            Err(cause) => {
+                object::field(message, "id")?;
+                Some(frame(id.as_deref(), &large::undelivered(message, cause)))
+            }
+        }
     }
 
     /// Keeps one more thing that ends with the stream.
@@ -145,15 +179,22 @@ impl EventBody {
             self.told = Told::Something;
             return Poll::Ready(Some(opening));
         }
-        match self.source.line().poll_next(self.reader, cx) {
-            Poll::Ready(Next::Message(number, message)) => {
-                self.alive.reset();
-                self.told = Told::Something;
-                let id = self.label.map(|label| Place { label, number }.write());
-                return Poll::Ready(Some(frame(id.as_deref(), &message)));
+        if let Some(piece) = self.rest.as_mut().and_then(LargeBody::next_piece) {
+            return Poll::Ready(Some(piece));
+        }
+        self.rest = None;
+        loop {
+            match self.source.line().poll_next(self.reader, cx) {
+                Poll::Ready(Next::Message(number, message)) => {
+                    self.alive.reset();
+                    self.told = Told::Something;
+                    if let Some(bytes) = self.framed(number, &message) {
+                        return Poll::Ready(Some(bytes));
+                    }
+                }
+                Poll::Ready(Next::End) => return Poll::Ready(None),
+                Poll::Pending => break,
             }
-            Poll::Ready(Next::End) => return Poll::Ready(None),
-            Poll::Pending => {}
         }
         if Pin::new(&mut self.alive).poll_tick(cx).is_ready() {
             let mut comment = Vec::new();

@@ -25,6 +25,7 @@ mod secrecy;
 mod sessions;
 mod spelling;
 mod trust;
+mod shares;
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};

@@ -50,6 +50,8 @@ impl CallError {
             | Self::KeyConflict { .. }
             | Self::OutboxFull { .. }
             | Self::TooManySubscriptions { .. }
+            | Self::ShareExceeded { .. }
+            | Self::SessionEnded { .. }
             | Self::TooManyCalls { .. }
             | Self::ServerBusy { .. }
             | Self::QueuedTooLong { .. }

@@ -14,6 +14,8 @@ impl CallError {
             Self::UnknownTask { .. } => "task_not_found",
             Self::AmbiguousTask { .. } => "task_ambiguous",
             Self::TooManySubscriptions { .. } => "too_many_subscriptions",
+            Self::ShareExceeded { .. } => "share_exceeded",
+            Self::SessionEnded { .. } => "session_ended",
             Self::Refused { .. } => "server_refused",
             Self::HeaderMismatch { .. } => "header_mismatch",
             Self::AmbiguousNames { .. } => "ambiguous_names",

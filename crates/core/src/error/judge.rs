@@ -26,6 +26,7 @@ impl CallError {
             | Self::ServerBusy { .. }
             | Self::QueuedTooLong { .. }
             | Self::TooManySubscriptions { .. }
+            | Self::ShareExceeded { .. }
             | Self::OutboxFull { .. }
             | Self::Throttled { .. } => Class::Throttled,
             Self::Stopped { .. }
@@ -52,7 +53,7 @@ impl CallError {
             | Self::Refused { .. }
             | Self::NoMessage { .. }
             | Self::HttpStatus { .. } => Class::ProtocolError,
-            Self::Cancelled { .. } => Class::Cancelled,
+            Self::Cancelled { .. } | Self::SessionEnded { .. } => Class::Cancelled,
             Self::Elsewhere { failure, .. } => failure.class,
         }
     }
@@ -76,6 +77,8 @@ impl CallError {
             Self::Timeout { execution, .. }
             | Self::Throttled { execution, .. }
             | Self::InputRefused { execution, .. }
+            | Self::ShareExceeded { execution, .. }
+            | Self::SessionEnded { execution }
             | Self::Cancelled { execution } => *execution,
             Self::Elsewhere { failure, .. } => failure.execution,
             // What comes in place of an answer may come after the request went through.
@@ -142,12 +145,12 @@ impl CallError {
                 after: Some(after),
                 ..
             } => Retry::After(*after),
-            Self::Timeout { execution, .. } | Self::Throttled { execution, .. } => {
-                match execution {
-                    Execution::NotStarted => Retry::Safe,
-                    Execution::Unknown | Execution::Completed => Retry::Never,
-                }
-            }
+            Self::Timeout { execution, .. }
+            | Self::Throttled { execution, .. }
+            | Self::ShareExceeded { execution, .. } => match execution {
+                Execution::NotStarted => Retry::Safe,
+                Execution::Unknown | Execution::Completed => Retry::Never,
+            },
             Self::UnknownServer { .. }
             | Self::UnknownTool { .. }
             | Self::UnknownPrompt { .. }
@@ -176,6 +179,7 @@ impl CallError {
             | Self::Refused { .. }
             | Self::InputRefused { .. }
             | Self::InputLost
+            | Self::SessionEnded { .. }
             | Self::Cancelled { .. } => Retry::Never,
         }
     }
@@ -223,6 +227,8 @@ impl CallError {
             | Self::Ejected { .. }
             | Self::Resting { .. }
             | Self::Cancelled { .. }
+            | Self::ShareExceeded { .. }
+            | Self::SessionEnded { .. }
             | Self::InputRefused { .. }
             | Self::InputLost
             | Self::ShuttingDown => Origin::Gateway,

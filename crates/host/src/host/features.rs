@@ -59,9 +59,9 @@ impl Host {
             self.judged_there(&route, &ready, whom, deadline).await?;
         }
         lock(&self.path.memory.askers).note(session, &Arc::new(principal.clone()), scope);
-        lock(&self.path.memory.subscriptions)
-            .add(session, &route.server, &route.name, &known_as)
-            .map_err(|limit| CallError::TooManySubscriptions { limit })?;
+        let place = (&route.server, &route.name);
+        let memory = &self.path.memory;
+        memory.subscribe(principal, session, place, &known_as)?;
         let undo = Unsubscribe {
             host: self,
             session,
@@ -164,7 +164,7 @@ impl Host {
         session: SessionKey,
         uri: &str,
     ) -> Result<(), CallError> {
-        let left = lock(&self.path.memory.subscriptions).remove(session, uri);
+        let left = self.path.memory.unsubscribe(session, uri);
         let Some((server, own)) = left else {
             return Ok(());
         };
@@ -292,7 +292,7 @@ impl Host {
         lock(&memory.askers).end(session);
         lock(&memory.seen).end(session);
         lock(&memory.levels).end(session);
-        let left = lock(&memory.subscriptions).end(session);
+        let left = memory.end_subscriptions(session);
         let servers = self.path.servers.load();
         for server in left.iter().filter_map(|name| servers.get(name)) {
             self.standing.poke(server);
@@ -336,7 +336,8 @@ impl Unsubscribe<'_> {
 
 impl Drop for Unsubscribe<'_> {
     fn drop(&mut self) {
-        lock(&self.host.path.memory.subscriptions).remove(self.session, self.known_as);
+        let memory = &self.host.path.memory;
+        memory.unsubscribe(self.session, self.known_as);
         self.host.standing.poke(self.server);
     }
 }

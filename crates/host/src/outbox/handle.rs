@@ -191,7 +191,7 @@ impl OutboxHandle {
         let (place, uri) = (Arc::from(PLACE), Arc::from(uri));
         let memory = &self.shared().memory;
         // Who has as many subscriptions as he may still can read.
-        let _full = lock(&memory.subscriptions).add(session, &place, &uri, &uri);
+        let _full = memory.subscribe(principal, session, (&place, &uri), &uri);
         Ok(true)
     }
 

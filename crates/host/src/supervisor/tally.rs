@@ -79,7 +79,7 @@ fn outcome_of<T>(outcome: &Result<(Reply, T), CallError>) -> Outcome {
             Body::Error => Outcome::Rejected,
         },
         Err(CallError::ServerBusy { .. } | CallError::QueuedTooLong { .. }) => Outcome::Shed,
-        Err(CallError::Cancelled { .. }) => Outcome::Cancelled,
+        Err(CallError::Cancelled { .. } | CallError::SessionEnded { .. }) => Outcome::Cancelled,
         Err(error) => Outcome::Failed(error.class()),
     }
 }

@@ -147,9 +147,7 @@ async fn carry(edge: Arc<Edge>, call: Call, mut cancelled: Cancelled) -> Outcome
     let outcome = tokio::select! {
         biased;
         outcome = edge.host.call(&call) => outcome,
-        Ok(()) = &mut cancelled.signal => Err(CallError::Cancelled {
-            execution: Execution::Unknown,
-        }),
+        Ok(why) = &mut cancelled.signal => Err(why.into_error(Execution::Unknown)),
     };
     written(&call, outcome)
 }

@@ -10,11 +10,11 @@ use bowline_wire::{Message, object};
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
 
-use super::{Caller, error, failure, outbox, result};
+use super::{Caller, error, failure, outbox, over_share, result};
 use crate::edge::announce;
 use crate::edge::body::{self, Answer, SESSION};
 use crate::edge::modern::GATEWAY;
-use crate::edge::session::{Session, Terms};
+use crate::edge::session::{OpenError, Session, Terms};
 
 /// Answers `initialize` with a new session.
 pub(super) async fn open(caller: Caller<'_>, message: &Message) -> Answer {
@@ -30,7 +30,12 @@ pub(super) async fn open(caller: Caller<'_>, message: &Message) -> Answer {
         revision,
         abilities: declared(params),
     });
-    let header = session.and_then(|(id, _)| HeaderValue::from_str(&id).ok());
+    if let Err(OpenError::Share(cause)) = session {
+        return over_share(Some(id), cause);
+    }
+    let header = session
+        .ok()
+        .and_then(|(id, _)| HeaderValue::from_str(&id).ok());
     let Some(header) = header else {
         let message = "no session could be opened";
         let status = StatusCode::INTERNAL_SERVER_ERROR;

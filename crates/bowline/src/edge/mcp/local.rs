@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bowline_core::caller::CallerEnd;
 use bowline_core::error::CallError;
 use bowline_core::level::Level;
+use bowline_core::subscriptions::URI_BYTES_MAX;
 use bowline_host::catalog::ListKind;
 use bowline_wire::mcp::{code, method};
 use bowline_wire::{Message, object};
@@ -31,6 +32,10 @@ pub(super) async fn answer(caller: Caller<'_>, session: &Arc<Session>, message: 
     match asked {
         method::PING => result(id, DONE),
         method::RESOURCES_SUBSCRIBE => match object::text(params, "uri") {
+            Some(uri) if uri.len() > URI_BYTES_MAX => {
+                let text = format!("a uri may be {URI_BYTES_MAX} bytes long at most");
+                error(Some(id), code::INVALID_PARAMS, &text)
+            }
             Some(uri) => done(id, subscribe(caller, session, &uri).await),
             None => error(
                 Some(id),

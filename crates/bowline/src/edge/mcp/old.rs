@@ -10,10 +10,10 @@ use http::StatusCode;
 use hyper::body::Incoming;
 
 use super::call::{self, Ask, Running};
-use super::{Caller, find, handshake, heard, local, no_session, read, too_many_streams};
+use super::{Caller, find, handshake, heard, local, no_session, over_share, read};
 use crate::edge::Edge;
 use crate::edge::body::{self, Answer};
-use crate::edge::session::{Home, Session, Terms};
+use crate::edge::session::{Home, OpenError, Session, Terms};
 use crate::edge::stream::{self, Guard};
 
 /// Ends a session with its stream.
@@ -42,8 +42,9 @@ pub(super) fn sse(caller: Caller<'_>) -> Answer {
     if !read::accepts(parts, "text/event-stream") {
         return body::empty(StatusCode::NOT_ACCEPTABLE);
     }
-    let Some(seat) = edge.sessions.seat() else {
-        return too_many_streams();
+    let seat = match edge.sessions.seat(principal) {
+        Ok(seat) => seat,
+        Err(cause) => return over_share(None, cause),
     };
     let terms = Terms {
         principal: Arc::clone(principal),
@@ -51,8 +52,10 @@ pub(super) fn sse(caller: Caller<'_>) -> Answer {
         revision: Revision::V2024_11_05,
         abilities: Abilities::default(),
     };
-    let Some((id, session)) = edge.open_session(terms) else {
-        return body::empty(StatusCode::INTERNAL_SERVER_ERROR);
+    let (id, session) = match edge.open_session(terms) {
+        Ok(opened) => opened,
+        Err(OpenError::Share(cause)) => return over_share(None, cause),
+        Err(OpenError::Seal) => return body::empty(StatusCode::INTERNAL_SERVER_ERROR),
     };
     let mut events = session.listen();
     let path = match scope {
@@ -71,8 +74,8 @@ pub(super) fn sse(caller: Caller<'_>) -> Answer {
 
 /// Takes a message of such a session; its answer goes to the stream.
 pub(super) async fn messages(caller: Caller<'_>, incoming: Incoming) -> Answer {
-    let text = match read::body(caller.parts, incoming).await {
-        Ok(text) => text,
+    let (text, _share) = match read::body(caller.parts, incoming, caller.payer()).await {
+        Ok(read) => read,
         Err(refused) => return refused.answer(),
     };
     let Some(id) = session_id(caller.parts.uri.query().unwrap_or_default()) else {

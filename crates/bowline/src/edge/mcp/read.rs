@@ -5,6 +5,9 @@ use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
+use bowline_core::call::Principal;
+use bowline_core::shares::{Resource, ShareError};
+use bowline_host::accounts::{PrincipalAccounts, Share};
 use bowline_wire::jsonrpc::{Refusal, refused_id, write_error};
 use bowline_wire::mcp::code;
 use bytes::{Bytes, BytesMut};
@@ -13,14 +16,22 @@ use http::{HeaderMap, StatusCode, header};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body, Frame, Incoming};
 
-use super::failure;
-use crate::edge::body::{self, Answer};
+use super::{failure, over_share};
+use crate::edge::body::{self, Answer, EdgeBody};
+use crate::edge::stream::Guard;
 
 /// Bytes of a request.
 pub(crate) const BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// How long a body may pause.
-const BODY_IDLE: Duration = Duration::from_secs(30);
+/// How often it is looked at how much of a body arrived. What arrives before the first look is
+/// not judged.
+const RATE_WINDOW: Duration = Duration::from_secs(5);
+
+/// Bytes a second that arrive of a body at least.
+const RATE_BYTES_PER_S_MIN: usize = 8 * 1024;
+
+/// Bytes that arrive between two looks at least.
+const RATE_WINDOW_BYTES_MIN: usize = RATE_BYTES_PER_S_MIN * 5;
 
 /// How long a body may take in all, so that a byte now and then does not last for ever.
 const BODY_TIME: Duration = Duration::from_secs(300);
@@ -36,8 +47,10 @@ pub(crate) enum Unread {
     NotAcceptable,
     /// It is too large.
     TooLarge,
-    /// It paused too long.
+    /// It arrived too slowly.
     Slow,
+    /// Bodies that have not arrived whole hold as much as they may.
+    OverShare(ShareError),
     /// The connection broke.
     Broken,
 }
@@ -46,6 +59,7 @@ impl Unread {
     /// Returns the answer that says so.
     pub(crate) fn answer(self) -> Answer {
         let (status, message) = match self {
+            Self::OverShare(cause) => return closing(over_share(None, cause)),
             Self::NotJson => (
                 StatusCode::UNSUPPORTED_MEDIA_TYPE,
                 "the body must be application/json",
@@ -68,31 +82,59 @@ impl Unread {
             ),
             Self::Broken => (StatusCode::BAD_REQUEST, "the body did not arrive whole"),
         };
-        let mut answer = failure(status, None, code::INVALID_REQUEST, message);
-        if matches!(self, Self::TooLarge | Self::Slow | Self::Broken) {
-            // What is left of the body must not be read as the next request.
-            answer.headers_mut().insert(
-                header::CONNECTION,
-                header::HeaderValue::from_static("close"),
-            );
+        let answer = failure(status, None, code::INVALID_REQUEST, message);
+        match self {
+            Self::TooLarge | Self::Slow | Self::Broken => closing(answer),
+            _ => answer,
         }
-        answer
     }
 }
 
+/// What is left of a body must not be read as the next request.
+fn closing(mut answer: Answer) -> Answer {
+    let close = header::HeaderValue::from_static("close");
+    answer.headers_mut().insert(header::CONNECTION, close);
+    answer
+}
+
+/// A body, and what it counts in the share of its principal where it did not arrive at once.
+pub(crate) type Paid = (Bytes, Option<BodyShare>);
+
+/// What a body counts until its request is answered.
+#[derive(Debug)]
+pub(crate) struct BodyShare(#[expect(dead_code, reason = "its drop is what counts")] Share);
+
+impl Guard for BodyShare {}
+
+/// Has a body count until its request is answered, and to the end of a stream that answers it.
+pub(crate) fn held(mut answer: Answer, share: Option<BodyShare>) -> Answer {
+    if let (EdgeBody::Events(events), Some(share)) = (answer.body_mut(), share) {
+        events.keep(Box::new(share));
+    }
+    answer
+}
+
 /// Reads a body that a POST to an MCP endpoint may have.
-pub(crate) async fn body(parts: &Parts, incoming: Incoming) -> Result<Bytes, Unread> {
+pub(crate) async fn body(
+    parts: &Parts,
+    incoming: Incoming,
+    payer: (&PrincipalAccounts, &Principal),
+) -> Result<Paid, Unread> {
     if !is_json(&parts.headers) {
         return Err(Unread::NotJson);
     }
     if !accepts(parts, "application/json") && !accepts(parts, "text/event-stream") {
         return Err(Unread::NotAcceptable);
     }
-    bounded(&parts.headers, incoming).await
+    bounded(&parts.headers, incoming, payer).await
 }
 
 /// Reads a body up to the limit, whatever it holds.
-pub(crate) async fn bounded<B>(headers: &HeaderMap, incoming: B) -> Result<Bytes, Unread>
+pub(crate) async fn bounded<B>(
+    headers: &HeaderMap,
+    incoming: B,
+    payer: (&PrincipalAccounts, &Principal),
+) -> Result<Paid, Unread>
 where
     B: Body<Data = Bytes> + Unpin,
 {
@@ -110,33 +152,93 @@ where
         Poll::Pending => Bytes::new(),
     };
     if incoming.is_end_stream() {
-        return Ok(first);
+        return Ok((first, None));
     }
-    tokio::time::timeout(BODY_TIME, rest(first, incoming))
+    let buffer = Buffer::new(first, &incoming, payer)?;
+    tokio::time::timeout(BODY_TIME, rest(buffer, incoming))
         .await
         .unwrap_or(Err(Unread::Slow))
 }
 
+/// What arrived of a body, counted by the memory that it takes.
+struct Buffer {
+    bytes: BytesMut,
+    share: Share,
+    /// How long the body is, where that was declared.
+    declared: Option<usize>,
+}
+
+impl Buffer {
+    fn new<B>(
+        first: Bytes,
+        rest: &B,
+        (accounts, principal): (&PrincipalAccounts, &Principal),
+    ) -> Result<Self, Unread>
+    where
+        B: Body<Data = Bytes>,
+    {
+        let left = rest.size_hint().exact();
+        let left = left.and_then(|left| usize::try_from(left).ok());
+        let declared = left.map(|left| first.len().saturating_add(left));
+        let amount = first.len() as u64;
+        let share = accounts.take(principal, Resource::BodyBytes, amount);
+        Ok(Self {
+            bytes: BytesMut::from(first),
+            share: share.map_err(Unread::OverShare)?,
+            declared,
+        })
+    }
+
+    /// Takes what arrived; memory grows with it and not with what was declared.
+    fn extend(&mut self, more: &[u8]) -> Result<(), Unread> {
+        let len = self.bytes.len() + more.len();
+        if len > BODY_BYTES_MAX {
+            return Err(Unread::TooLarge);
+        }
+        let counted = usize::try_from(self.share.amount()).unwrap_or(usize::MAX);
+        if len > counted {
+            let doubled = counted.saturating_mul(2).max(len);
+            let room = doubled
+                .min(self.declared.unwrap_or(BODY_BYTES_MAX))
+                .max(len);
+            let grown = self.share.grow((room - counted) as u64);
+            grown.map_err(Unread::OverShare)?;
+            self.bytes.reserve(room - self.bytes.len());
+        }
+        self.bytes.extend_from_slice(more);
+        Ok(())
+    }
+}
+
 /// Reads what follows the first piece.
-async fn rest<B>(first: Bytes, mut incoming: B) -> Result<Bytes, Unread>
+async fn rest<B>(mut buffer: Buffer, mut incoming: B) -> Result<Paid, Unread>
 where
     B: Body<Data = Bytes> + Unpin,
 {
-    let mut whole = BytesMut::from(first);
+    let mut looks = tokio::time::interval(RATE_WINDOW);
+    looks.reset();
+    // Enough for the first look, whatever arrives before it.
+    let mut arrived = RATE_WINDOW_BYTES_MIN;
     while !incoming.is_end_stream() {
-        let more = tokio::time::timeout(BODY_IDLE, incoming.frame())
-            .await
-            .map_err(|_| Unread::Slow)?;
+        let more = tokio::select! {
+            biased;
+            more = incoming.frame() => more,
+            _ = looks.tick() => {
+                if arrived < RATE_WINDOW_BYTES_MIN {
+                    return Err(Unread::Slow);
+                }
+                arrived = 0;
+                continue;
+            }
+        };
         if more.is_none() {
             break;
         }
         let more = data(more)?;
-        if whole.len() + more.len() > BODY_BYTES_MAX {
-            return Err(Unread::TooLarge);
-        }
-        whole.extend_from_slice(&more);
+        arrived = arrived.saturating_add(more.len());
+        buffer.extend(&more)?;
     }
-    Ok(whole.freeze())
+    Ok((buffer.bytes.freeze(), Some(BodyShare(buffer.share))))
 }
 
 /// Returns what a frame holds. Trailers say nothing we act on.
@@ -206,6 +308,8 @@ mod tests {
     use std::pin::Pin;
     use std::task::{Context, Poll};
 
+    use bowline_core::call::Role;
+    use bowline_core::shares::{ShareLimit, ShareLimits};
     use hyper::body::Frame;
     use tokio::time::{Instant, Interval};
 
@@ -242,26 +346,61 @@ mod tests {
         }
     }
 
+    fn ann() -> (PrincipalAccounts, Principal) {
+        let limit = ShareLimit::new(64 * MIB, 16 * MIB);
+        let limits = ShareLimits::default().with(Resource::BodyBytes, limit);
+        let accounts = PrincipalAccounts::new(limits);
+        (accounts, Principal::new("ann", Role::None))
+    }
+
+    const MIB: u64 = 1024 * 1024;
+
+    async fn read(drip: Drip, (accounts, ann): &(PrincipalAccounts, Principal)) -> Unread {
+        let read = bounded(&HeaderMap::new(), drip, (accounts, ann)).await;
+        assert_eq!(accounts.held(&ann.name, Resource::BodyBytes), 0);
+        read.unwrap_err()
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_body_that_pauses_too_long_is_given_up() {
         let started = Instant::now();
-        let drip = Drip::new(1, BODY_IDLE + Duration::from_secs(1));
-        let read = bounded(&HeaderMap::new(), drip).await;
-        assert_eq!(read, Err(Unread::Slow));
-        assert_eq!(started.elapsed(), BODY_IDLE);
+        let drip = Drip::new(1, 10 * RATE_WINDOW);
+        assert_eq!(read(drip, &ann()).await, Unread::Slow);
+        assert_eq!(started.elapsed(), 2 * RATE_WINDOW);
         assert_eq!(Unread::Slow.answer().status(), StatusCode::REQUEST_TIMEOUT);
+        // Some bytes now and then are no rate.
+        let drip = Drip::new(1_024, Duration::from_secs(1));
+        assert_eq!(read(drip, &ann()).await, Unread::Slow);
+        assert_eq!(started.elapsed(), 4 * RATE_WINDOW);
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_endless_body_is_stopped_at_the_limit_and_at_the_deadline() {
         let drip = Drip::new(BODY_BYTES_MAX / 4, Duration::from_millis(1));
-        let read = bounded(&HeaderMap::new(), drip).await;
-        assert_eq!(read, Err(Unread::TooLarge));
-        // A byte now and then is not a pause, and still must end.
+        assert_eq!(read(drip, &ann()).await, Unread::TooLarge);
         let started = Instant::now();
-        let drip = Drip::new(1, BODY_IDLE / 2);
-        let read = bounded(&HeaderMap::new(), drip).await;
-        assert_eq!(read, Err(Unread::Slow));
+        let drip = Drip::new(RATE_BYTES_PER_S_MIN * 2, Duration::from_secs(1));
+        assert_eq!(read(drip, &ann()).await, Unread::Slow);
         assert_eq!(started.elapsed(), BODY_TIME);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn bodies_beyond_the_share_are_refused() {
+        let (accounts, ann) = ann();
+        let taken = accounts.take(&ann, Resource::BodyBytes, 15 * MIB).unwrap();
+        let drip = || Drip::new(512 * 1024, Duration::from_millis(1));
+        let payer = (&accounts, &ann);
+        let refused = bounded(&HeaderMap::new(), drip(), payer).await.unwrap_err();
+        let cause = ShareError::Principal {
+            resource: Resource::BodyBytes,
+            limit: 16 * MIB,
+        };
+        assert_eq!(refused, Unread::OverShare(cause));
+        let answer = refused.answer();
+        assert_eq!(answer.status(), StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(answer.headers()[header::CONNECTION], "close");
+        drop(taken);
+        let read = bounded(&HeaderMap::new(), drip(), payer).await;
+        assert_eq!(read.unwrap_err(), Unread::TooLarge);
     }
 }

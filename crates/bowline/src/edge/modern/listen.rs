@@ -26,7 +26,7 @@ use super::read::Asked;
 use super::result::server_info;
 use crate::edge::body::{self, Answer};
 use crate::edge::mcp::read::accepts;
-use crate::edge::mcp::{Caller, failure, outbox, too_many_streams};
+use crate::edge::mcp::{Caller, failure, outbox, over_share};
 use crate::edge::session::{Lists, News};
 use crate::edge::stream::{self, EventBody, Guard, Line, Opening, Reader, Source, Told};
 use crate::edge::{Edge, announce};
@@ -72,8 +72,9 @@ pub(super) async fn open(asked: Asked<'_>) -> Answer {
         }
     };
     let edge = caller.edge;
-    let Some(seat) = edge.sessions.seat() else {
-        return too_many_streams();
+    let seat = match edge.sessions.seat(caller.principal) {
+        Ok(seat) => seat,
+        Err(cause) => return over_share(Some(asked.id()), cause),
     };
     edge.host.settled().await;
     let own = edge.host.introduction(caller.principal, caller.scope);

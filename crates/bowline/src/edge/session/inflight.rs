@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use bowline_core::error::{CallError, Execution};
 use bowline_core::sync::lock;
 use bytes::Bytes;
 use foldhash::fast::RandomState;
@@ -11,7 +12,27 @@ use tokio::sync::oneshot;
 /// Calls under way. Ids are unique only within a session, so each session has its own.
 #[derive(Clone, Debug, Default)]
 pub struct InFlight {
-    calls: Arc<Mutex<HashMap<Bytes, oneshot::Sender<()>, RandomState>>>,
+    calls: Arc<Mutex<HashMap<Bytes, oneshot::Sender<Withdrawal>, RandomState>>>,
+}
+
+/// Why a call was taken back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Withdrawal {
+    /// Its caller did not want it any more.
+    Caller,
+    /// Its session was ended.
+    SessionEnd,
+}
+
+impl Withdrawal {
+    /// Returns what the call comes to.
+    #[must_use]
+    pub const fn into_error(self, execution: Execution) -> CallError {
+        match self {
+            Self::Caller => CallError::Cancelled { execution },
+            Self::SessionEnd => CallError::SessionEnded { execution },
+        }
+    }
 }
 
 /// One call's entry; dropped when the call ends.
@@ -19,8 +40,8 @@ pub struct InFlight {
 pub struct Cancelled {
     calls: InFlight,
     id: Bytes,
-    /// Resolves when the caller takes the call back.
-    pub signal: oneshot::Receiver<()>,
+    /// Resolves when the call is taken back.
+    pub signal: oneshot::Receiver<Withdrawal>,
 }
 
 impl InFlight {
@@ -46,7 +67,7 @@ impl InFlight {
     pub fn cancel(&self, id: &[u8]) {
         if let Some(cancel) = self.lock().remove(id) {
             // A call that ended meanwhile no longer listens.
-            let _ = cancel.send(());
+            let _ = cancel.send(Withdrawal::Caller);
         }
     }
 
@@ -54,7 +75,7 @@ impl InFlight {
     pub fn cancel_all(&self) {
         let calls = std::mem::take(&mut *self.lock());
         for cancel in calls.into_values() {
-            let _ = cancel.send(());
+            let _ = cancel.send(Withdrawal::SessionEnd);
         }
     }
 
@@ -70,7 +91,7 @@ impl InFlight {
         self.lock().is_empty()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Bytes, oneshot::Sender<()>, RandomState>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Bytes, oneshot::Sender<Withdrawal>, RandomState>> {
         lock(&self.calls)
     }
 }

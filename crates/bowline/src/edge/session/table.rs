@@ -7,12 +7,14 @@ use std::time::Duration;
 
 use bowline_core::call::{Contexts, Principal, Scope};
 use bowline_core::caller::SessionKey;
+use bowline_core::lru::{Arena, Queue, Slot};
+use bowline_core::shares::{Resource, ShareError};
 use bowline_core::sync::lock;
 use bowline_core::time::{Now, millis};
+use bowline_host::accounts::{PrincipalAccounts, Share};
 use bowline_host::ports::{Audience, Clock};
 use bytes::Bytes;
 use foldhash::fast::RandomState;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::narrow::{Narrowed, Narrowings};
 use super::{Beginning, Session, Shared, Terms};
@@ -20,17 +22,14 @@ use crate::edge::modern::listen::Listeners;
 use crate::edge::seal::{Seal, Sealed};
 use crate::edge::stream::{Guard, Kept};
 
-/// Sessions held in memory; one more pushes out the one that was quiet longest.
-pub const SESSIONS_MAX: usize = 65_536;
+/// Sessions of a principal that are looked at for one that is idle, when one has to go.
+const EVICTION_LOOKS_MAX: usize = 64;
 
 /// A session that was quiet this long leaves memory. Its id still works.
 pub const IDLE: Duration = Duration::from_secs(3_600);
 
 /// An id older than this no longer works.
 pub const AGE_MAX: Duration = Duration::from_secs(7 * 24 * 3_600);
-
-/// Streams open at once. Fewer than connections, so that listeners leave room for calls.
-pub const STREAMS_MAX: usize = 8_192;
 
 /// Sessions that had to go and wait to be told to the host; the host is told at every opening.
 const GONE_MAX: usize = 4_096;
@@ -47,23 +46,26 @@ pub struct Sessions {
     table: Mutex<Table>,
     /// Where what narrows sessions is kept.
     pub(super) narrowings: Narrowings,
-    /// One for each stream that may be open.
-    seats: Arc<Semaphore>,
+    /// What each principal holds.
+    accounts: PrincipalAccounts,
     /// Who listens without a session.
     pub(in crate::edge) listeners: Listeners,
 }
 
 /// One of the streams that may be open; free again when dropped.
 #[derive(Debug)]
-pub struct Seat(#[expect(dead_code, reason = "its drop is what counts")] OwnedSemaphorePermit);
+pub struct Seat(#[expect(dead_code, reason = "its drop is what counts")] Share);
 
 impl Guard for Seat {}
 
 #[derive(Debug, Default)]
 pub(super) struct Table {
     pub(super) live: HashMap<Arc<str>, Arc<Session>, RandomState>,
-    /// The ids of the same sessions.
-    ids: HashMap<SessionKey, Arc<str>, RandomState>,
+    /// The ids of the same sessions, and where they stand among those of their principal.
+    ids: HashMap<SessionKey, (Arc<str>, Slot), RandomState>,
+    /// The sessions of each principal, the one that was used longest ago first.
+    by_principal: HashMap<Arc<str>, Queue, RandomState>,
+    held: Arena<Held>,
     ended: HashSet<Arc<str>>,
     /// The same ids, oldest first.
     ended_order: VecDeque<Arc<str>>,
@@ -75,11 +77,69 @@ pub(super) struct Table {
     pub(super) for_all: Contexts,
 }
 
+/// A session as a part of its principal's share.
+#[derive(Debug)]
+struct Held {
+    id: Arc<str>,
+    share: Share,
+}
+
+/// Why no session was opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenError {
+    /// No id could be made.
+    Seal,
+    /// There is no room for one more, and none that is idle could go for it.
+    Share(ShareError),
+}
+
 impl Table {
     fn remove(&mut self, id: &str) -> Option<(Arc<str>, Arc<Session>)> {
+        self.take_out(id).map(|(id, session, _)| (id, session))
+    }
+
+    fn take_out(&mut self, id: &str) -> Option<(Arc<str>, Arc<Session>, Option<Share>)> {
         let (id, session) = self.live.remove_entry(id)?;
-        self.ids.remove(&session.key);
-        Some((id, session))
+        let name = &session.principal.name;
+        let slot = self.ids.remove(&session.key).map(|(_, slot)| slot);
+        let queue = self.by_principal.get_mut(name);
+        let held = slot.zip(queue).and_then(|(slot, queue)| {
+            let held = self.held.remove(queue, slot);
+            (held, queue.is_empty()).into()
+        });
+        let (held, is_last) = held.unwrap_or_default();
+        if is_last {
+            self.by_principal.remove(name);
+        }
+        Some((id, session, held.map(|held| held.share)))
+    }
+
+    /// Notes that a session is used.
+    fn touch(&mut self, session: &Session) {
+        let queue = self.by_principal.get_mut(&session.principal.name);
+        if let (Some((_, slot)), Some(queue)) = (self.ids.get(&session.key), queue) {
+            self.held.touch(queue, *slot);
+        }
+    }
+
+    /// Takes out the session of a principal that was used longest ago and is idle.
+    fn evict(&mut self, principal: &str) -> Option<(Arc<Session>, Option<Share>)> {
+        let queue = self.by_principal.get_mut(principal)?;
+        let mut idle = None;
+        for _ in 0..queue.len().min(EVICTION_LOOKS_MAX) {
+            let slot = queue.first()?;
+            let id = &self.held.get(slot)?.id;
+            if !self.live.get(id).is_some_and(|one| one.is_busy()) {
+                idle = Some(Arc::clone(id));
+                break;
+            }
+            self.held.touch(queue, slot);
+        }
+        let (_, session, share) = self.take_out(&idle?)?;
+        if self.gone.len() < GONE_MAX {
+            self.gone.push(session.key);
+        }
+        Some((session, share))
     }
 
     /// Returns what the session of this id is narrowed by, with all others and by itself.
@@ -91,7 +151,8 @@ impl Table {
     }
 
     fn by_key(&self, key: SessionKey) -> Option<Arc<Session>> {
-        self.live.get(self.ids.get(&key)?).cloned()
+        let (id, _) = self.ids.get(&key)?;
+        self.live.get(id).cloned()
     }
 }
 
@@ -112,15 +173,24 @@ impl Sessions {
             }),
             table: Mutex::default(),
             narrowings: Narrowings::default(),
-            seats: Arc::new(Semaphore::new(STREAMS_MAX)),
+            accounts: PrincipalAccounts::default(),
             listeners: Listeners::default(),
         }
     }
 
-    /// Returns a seat for one more stream, unless all are taken.
+    /// Counts what principals hold in these accounts.
     #[must_use]
-    pub fn seat(&self) -> Option<Seat> {
-        Arc::clone(&self.seats).try_acquire_owned().ok().map(Seat)
+    pub fn with_accounts(self, accounts: PrincipalAccounts) -> Self {
+        Self { accounts, ..self }
+    }
+
+    /// Returns a seat for one more stream of this principal.
+    ///
+    /// # Errors
+    /// The principal has as many as it may, or all there are are taken.
+    pub fn seat(&self, principal: &Principal) -> Result<Seat, ShareError> {
+        let share = self.accounts.take(principal, Resource::Streams, 1)?;
+        Ok(Seat(share))
     }
 
     /// Returns a key that tells one more caller from every other of this process.
@@ -145,7 +215,14 @@ impl Sessions {
     }
 
     /// Opens a session and returns it with its id.
-    pub fn open(&self, terms: Terms, clock: &dyn Clock) -> Option<(Arc<str>, Arc<Session>)> {
+    ///
+    /// # Errors
+    /// The principal has as many as it may, and those that were looked at are busy.
+    pub fn open(
+        &self,
+        terms: Terms,
+        clock: &dyn Clock,
+    ) -> Result<(Arc<str>, Arc<Session>), OpenError> {
         let issued_s = clock.unix_ms() / 1_000;
         let id: Arc<str> = self
             .seal
@@ -156,10 +233,11 @@ impl Sessions {
                 revision: terms.revision,
                 issued_s,
                 abilities: terms.abilities,
-            })?
+            })
+            .ok_or(OpenError::Seal)?
             .into();
         let session = self.begin(&id, terms, issued_s, clock);
-        Some((id, session))
+        Ok((id, session.map_err(OpenError::Share)?))
     }
 
     /// Returns the session of `id`, if it belongs to this credential and endpoint; a session this
@@ -172,7 +250,14 @@ impl Sessions {
         scope: &Scope,
         clock: &dyn Clock,
     ) -> Option<Arc<Session>> {
-        let held = self.table().live.get(id).cloned();
+        let held = {
+            let mut table = self.table();
+            let held = table.live.get(id).cloned();
+            if let Some(session) = held.as_ref().filter(|one| one.is_of(principal)) {
+                table.touch(session);
+            }
+            held
+        };
         let session = match held {
             Some(session) => session,
             None => self.revive(id, principal, clock)?,
@@ -296,7 +381,7 @@ impl Sessions {
             revision: sealed.revision,
             abilities: sealed.abilities,
         };
-        Some(self.begin(&id.into(), terms, sealed.issued_s, clock))
+        self.begin(&id.into(), terms, sealed.issued_s, clock).ok()
     }
 
     /// Returns what an id says, if its session may still be used.
@@ -307,7 +392,13 @@ impl Sessions {
         (!ended && age_s <= AGE_MAX.as_secs()).then_some(sealed)
     }
 
-    fn begin(&self, id: &Arc<str>, terms: Terms, issued_s: u64, clock: &dyn Clock) -> Arc<Session> {
+    fn begin(
+        &self,
+        id: &Arc<str>,
+        terms: Terms,
+        issued_s: u64,
+        clock: &dyn Clock,
+    ) -> Result<Arc<Session>, ShareError> {
         let key = self.new_key();
         let at = Beginning {
             now: clock.now(),
@@ -315,11 +406,12 @@ impl Sessions {
             issued_s,
         };
         let session = Arc::new(Session::new(id, key, terms, &self.shared, at));
-        let (session, pushed_out) = self.table().insert(Arc::clone(id), session);
-        if let Some(pushed_out) = pushed_out {
-            pushed_out.close();
+        let inserted = self.table().insert(Arc::clone(id), session, &self.accounts);
+        let (session, evicted) = inserted?;
+        if let Some(evicted) = evicted {
+            evicted.close();
         }
-        session
+        Ok(session)
     }
 
     pub(super) fn table(&self) -> MutexGuard<'_, Table> {
@@ -329,37 +421,48 @@ impl Sessions {
 
 impl Table {
     /// Inserts a session, unless another request has just done so; returns the one that counts,
-    /// and the one that had to go.
+    /// and the one that had to go. Only an idle session of the same principal ever has to.
     fn insert(
         &mut self,
         id: Arc<str>,
         session: Arc<Session>,
-    ) -> (Arc<Session>, Option<Arc<Session>>) {
+        accounts: &PrincipalAccounts,
+    ) -> Result<(Arc<Session>, Option<Arc<Session>>), ShareError> {
         if let Some(first) = self.live.get(&id) {
-            return (Arc::clone(first), None);
+            return Ok((Arc::clone(first), None));
         }
-        let mut pushed_out = None;
-        if self.live.len() >= SESSIONS_MAX {
-            let quietest = self
-                .live
-                .iter()
-                .min_by_key(|(_, session)| session.used_ms.load(Ordering::Relaxed))
-                .map(|(id, _)| Arc::clone(id));
-            pushed_out = quietest.and_then(|id| self.remove(&id));
-        }
-        if let Some((_, session)) = &pushed_out
-            && self.gone.len() < GONE_MAX
+        let principal = &session.principal;
+        let mut evicted = None;
+        let mut given = None;
+        if !accounts.has_room(principal, Resource::Sessions, 1)
+            && let Some((gone, share)) = self.evict(&principal.name)
         {
-            self.gone.push(session.key);
+            (evicted, given) = (Some(gone), share);
         }
+        let share = match given {
+            Some(share) => share,
+            None => accounts.take(principal, Resource::Sessions, 1)?,
+        };
         // Under the same lock as what is set: a session that comes back is never wider.
         let contexts = self.contexts_of(&id);
         if !contexts.is_empty() {
             session.narrow(&contexts);
         }
-        self.ids.insert(session.key, Arc::clone(&id));
+        let held = Held {
+            id: Arc::clone(&id),
+            share,
+        };
+        let queue = match self.by_principal.get_mut(&principal.name) {
+            Some(queue) => queue,
+            None => {
+                let name = Arc::clone(&principal.name);
+                self.by_principal.entry(name).or_default()
+            }
+        };
+        let slot = self.held.push(queue, held);
+        self.ids.insert(session.key, (Arc::clone(&id), slot));
         self.live.insert(id, Arc::clone(&session));
-        (session, pushed_out.map(|(_, session)| session))
+        Ok((session, evicted))
     }
 }
 

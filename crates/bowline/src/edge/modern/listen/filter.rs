@@ -1,6 +1,6 @@
 //! What a caller wants to hear of, as it says, and what of that it will.
 
-use bowline_core::subscriptions::SUBSCRIPTIONS_MAX;
+use bowline_core::subscriptions::{SUBSCRIPTIONS_MAX, URI_BYTES_MAX};
 use bowline_wire::object;
 use bowline_wire::splice::write_string;
 use thiserror::Error;
@@ -9,9 +9,6 @@ use crate::edge::session::News;
 
 /// Resources that one stream tells of.
 const RESOURCES_MAX: usize = SUBSCRIPTIONS_MAX;
-
-/// The URI of one resource.
-const URI_BYTES_MAX: usize = 8 * 1024;
 
 /// Why nobody can tell what a caller wants to hear of.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
