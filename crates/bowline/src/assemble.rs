@@ -164,6 +164,7 @@ impl Gateway {
             .dialling(executors.clone(), telemetry.secrets.clone());
         let door = Door::new(auth, token.expose()).with_tokens(tokens);
         let door = door.with_names(config.names);
+        let connections = config.connections;
         let edge = Edge::new(
             door,
             sessions,
@@ -171,6 +172,7 @@ impl Gateway {
             about,
             reloader,
             telemetry.traced(),
+            connections,
         );
         let (stop, stopped) = watch::channel(false);
         serve(&edge, listeners, sources, &stopped);

@@ -6,6 +6,7 @@ mod arrival;
 pub mod body;
 mod broker;
 pub mod connection;
+pub mod connection_pool;
 pub mod door;
 pub mod errors;
 mod executor;
@@ -41,6 +42,8 @@ use bowline_host::executor::Executors;
 use tokio::sync::Semaphore;
 
 use crate::audit::Auditing;
+use crate::config::ConnectionLimits;
+use crate::edge::connection_pool::UnprovenPool;
 use crate::edge::door::Door;
 use crate::edge::hold::Holds;
 use crate::edge::session::{OpenError, Session, Sessions, Terms};
@@ -93,8 +96,12 @@ pub struct Edge {
     pub hub: Hub,
     /// The executors, in other networks.
     pub executors: Executors,
-    /// The places of connections that have not yet said who they are.
-    lobby: Arc<Semaphore>,
+    /// The places of connections that have shaken hands and not yet said who they are.
+    lobby: Arc<UnprovenPool>,
+    /// The places of connections of HTTP that have not proved who they are.
+    connection_pool: Arc<UnprovenPool>,
+    /// Room for large heads of those.
+    large_heads: Arc<Semaphore>,
     /// What the gateway says of itself.
     pub about: About,
     /// The places of those who watch what happens.
@@ -117,6 +124,7 @@ impl Edge {
         about: About,
         reloader: Reloader,
         traces: Traced,
+        connections: ConnectionLimits,
     ) -> Arc<Self> {
         Arc::new_cyclic(|edge| Self {
             api: api::router(edge.clone()),
@@ -130,7 +138,9 @@ impl Edge {
             host,
             hub,
             executors,
-            lobby: Arc::new(Semaphore::new(upgrade::LOBBY_MAX)),
+            lobby: UnprovenPool::new(upgrade::LOBBY_MAX, upgrade::LOBBY_ADDRESS_MAX),
+            connection_pool: UnprovenPool::new(connections.unproven_max, connections.address_max),
+            large_heads: Arc::new(Semaphore::new(guard::LARGE_HEADS_MAX)),
             about,
             reloader,
             traces,

@@ -16,7 +16,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::assemble::{Gateway, broker};
 use crate::audit::Auditing;
-use crate::config::{BrokerConfig, Config, Env};
+use crate::config::{BrokerConfig, Config, ConnectionLimits, Env};
 use crate::edge::door::{Auth, Door};
 use crate::edge::session::{NarrowError, Sessions};
 use crate::edge::{About, Edge, announce, listen};
@@ -159,6 +159,7 @@ impl Gateway {
             about,
             no_file,
             Telemetry::off().traced(),
+            ConnectionLimits::default(),
         );
         let (stop, stopped) = watch::channel(false);
         let (done, closed) = oneshot::channel();

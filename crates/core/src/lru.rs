@@ -107,6 +107,11 @@ impl<T> Arena<T> {
         self.nodes.get(slot.0)?.value.as_ref()
     }
 
+    /// Returns an entry to be changed.
+    pub fn get_mut(&mut self, slot: Slot) -> Option<&mut T> {
+        self.nodes.get_mut(slot.0)?.value.as_mut()
+    }
+
     fn link_last(&mut self, queue: &mut Queue, slot: Slot) {
         let last = queue.last.replace(slot);
         if let Some(node) = self.nodes.get_mut(slot.0) {

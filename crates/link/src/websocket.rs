@@ -164,6 +164,12 @@ impl Outgoing {
         self.writers.0.close(code, reason);
     }
 
+    /// Returns what raises the limit of the messages that come in.
+    #[must_use]
+    pub fn message_limit(&self) -> MessageLimit {
+        MessageLimit(Arc::clone(&self.writers.0))
+    }
+
     /// Returns how it ended, once it has.
     #[must_use]
     pub fn ended(&self) -> Option<Ended> {
@@ -173,6 +179,17 @@ impl Outgoing {
     /// Waits for its end.
     pub async fn over(&self) -> Ended {
         self.writers.0.over().await
+    }
+}
+
+/// The limit of the messages that come in. It keeps no connection open.
+#[derive(Debug)]
+pub struct MessageLimit(Arc<Shared>);
+
+impl MessageLimit {
+    /// Takes messages of up to so many bytes from now on.
+    pub fn allow(&self, message_bytes_max: usize) {
+        self.0.allow_message_bytes(message_bytes_max);
     }
 }
 

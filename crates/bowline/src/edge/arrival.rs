@@ -6,13 +6,16 @@ use bowline_core::call::Principal;
 use bowline_core::sync::lock;
 use bowline_host::audit::{Note, Target};
 use bowline_journal::audit::Kind;
-use tokio::sync::OwnedSemaphorePermit;
+use bowline_link::websocket::{self, Incoming, MessageLimit, Outgoing, Side, SocketLimits};
+use bytes::Bytes;
+use tokio::net::TcpStream;
 
 use super::Edge;
+use super::connection_pool::Place;
 use super::door::{Proven, Refused};
 use super::hold::Hold;
 use super::unproven::Unproven;
-use super::upgrade::Upgrade;
+use super::upgrade::{HELLO_BYTES_MAX, Upgrade};
 
 /// What is said to one whose token counts no more.
 pub(super) const EXPIRED: &str = "the token has expired or was revoked";
@@ -25,7 +28,9 @@ pub(super) struct Arrival {
     /// Who it is, where a header said so.
     pub(super) proven: Option<Proven>,
     /// Given back when it has said who it is.
-    place: Mutex<Option<OwnedSemaphorePermit>>,
+    place: Mutex<Option<Place>>,
+    /// Set until it has said who it is: what its messages may be then.
+    limit: Mutex<Option<(MessageLimit, usize)>>,
 }
 
 impl Arrival {
@@ -37,8 +42,26 @@ impl Arrival {
                 principal: hold.principal(&proven.principal),
                 ..proven
             }),
-            place: Mutex::new(Some(upgrade.place)),
+            place: Mutex::new(upgrade.place),
+            limit: Mutex::default(),
         }
+    }
+
+    /// Takes over its connection, which carries small messages until it has said who it is.
+    pub(super) fn join(
+        &self,
+        (stream, read): (TcpStream, Bytes),
+        limits: SocketLimits,
+    ) -> (Outgoing, Incoming) {
+        let small = SocketLimits {
+            message_bytes_max: HELLO_BYTES_MAX.min(limits.message_bytes_max),
+            ..limits
+        };
+        let tasks = self.edge.host.tasks();
+        let (outgoing, incoming) = websocket::join(stream, Side::Server, read, small, tasks);
+        let then = (outgoing.message_limit(), limits.message_bytes_max);
+        *lock(&self.limit) = Some(then);
+        (outgoing, incoming)
     }
 
     /// Lets it in as whom it proved to be.
@@ -47,7 +70,16 @@ impl Arrival {
     /// The token was revoked in this very moment.
     pub(super) fn settle(&self, proven: &Proven) -> Result<(), Refused> {
         self.edge.holds.prove(&self.hold, proven.token.as_ref())?;
-        drop(lock(&self.place).take());
+        let seated = self.hold.seat(self.edge.host.accounts(), &proven.principal);
+        seated.map_err(|_no_room| Refused::Unauthorized)?;
+        if let Some(mut place) = lock(&self.place).take()
+            && !place.leave()
+        {
+            return Err(Refused::Unauthorized);
+        }
+        if let Some((limit, bytes)) = lock(&self.limit).take() {
+            limit.allow(bytes);
+        }
         Ok(())
     }
 

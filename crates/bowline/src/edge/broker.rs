@@ -2,7 +2,7 @@
 
 mod porter;
 
-use bowline_link::websocket::{self, Side, SocketLimits};
+use bowline_link::websocket::SocketLimits;
 use bytes::Bytes;
 use tokio::net::TcpStream;
 
@@ -12,7 +12,7 @@ use porter::Entrance;
 /// Keeps a connection of a peer, to its end; `read` is what came early.
 pub(super) async fn keep(arrival: Arrival, (stream, read): (TcpStream, Bytes)) {
     let (limits, edge) = (SocketLimits::default(), arrival.edge.clone());
-    let io = websocket::join(stream, Side::Server, read, limits, edge.host.tasks());
+    let io = arrival.join((stream, read), limits);
     let entrance = Entrance::new(arrival);
     edge.hub.attend(io, &entrance).await;
 }

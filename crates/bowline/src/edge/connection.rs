@@ -40,6 +40,9 @@ pub const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// How long a connection on which something was asked is kept while nothing is.
 pub const IDLE_MAX: Duration = Duration::from_secs(300);
 
+/// The same for a connection that has not proved who it is.
+pub const UNPROVEN_IDLE_MAX: Duration = Duration::from_secs(10);
+
 /// How often a busy connection is looked at.
 const LOOK: Duration = Duration::from_millis(250);
 
@@ -83,13 +86,17 @@ impl Guard for Open {}
 
 /// Serves a connection to its end, or to that of the token it was proved with.
 pub async fn keep(edge: Arc<Edge>, stream: TcpStream, stop: watch::Receiver<bool>) {
-    let held = edge.holds.begin(stream.peer_addr().ok());
+    let Ok(from) = stream.peer_addr() else { return };
+    let place = edge.connection_pool.enter(from.ip());
+    let way = place.signal();
+    let held = edge.holds.begin(from, place);
     let hold = held.hold();
     let after = tokio::select! {
         // First, so that streams whose session was ended are ended in order.
         biased;
         after = attend(&edge, hold, stream, stop) => after,
         () = hold.closed() => None,
+        () = way.asked() => None,
     };
     if let Some((upgrade, io)) = after {
         // Boxed, so that connections of HTTP do not keep room for what comes after it.
@@ -109,7 +116,8 @@ async fn attend(
     // Without it small answers wait for acknowledgements.
     let _ = stream.set_nodelay(true);
     let local = stream.local_addr().ok()?;
-    let mut stream = Guarded::new(Unread::new(stream));
+    let heads = Arc::clone(&edge.large_heads);
+    let mut stream = Guarded::new(Unread::new(stream)).counting_heads(heads);
     let pulse = stream.pulse();
     let keeper = Keeper {
         edge: Arc::clone(edge),
@@ -135,7 +143,10 @@ async fn attend(
         } else {
             asked = so_far;
             fruitless = 0;
-            patience = IDLE_MAX;
+            patience = match hold.is_proven() {
+                true => IDLE_MAX,
+                false => UNPROVEN_IDLE_MAX,
+            };
         }
     }
     None
@@ -199,9 +210,13 @@ impl Keeper {
         let service = service_fn(|request| {
             let (edge, local) = (Arc::clone(&self.edge), Arc::clone(&self.local));
             let hold = Arc::clone(&self.hold);
+            let pulse = Arc::clone(&self.pulse);
             let open = Open::new(&self.work);
             async move {
                 let answer = answer(&edge, request, (&local, &hold)).await;
+                if hold.is_proven() {
+                    pulse.prove();
+                }
                 Ok::<_, Infallible>(held(answer, open))
             }
         });

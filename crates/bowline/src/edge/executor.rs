@@ -7,7 +7,6 @@ use bowline_core::name;
 use bowline_host::events::What;
 use bowline_host::executor::Porter;
 use bowline_link::BoxFuture;
-use bowline_link::websocket::{self, Side};
 use bowline_wire::broker::Refusal;
 use bowline_wire::executor::Hello;
 use bytes::Bytes;
@@ -30,7 +29,7 @@ pub(super) async fn keep(arrival: Arrival, (stream, read): (TcpStream, Bytes)) {
     let from = stream.peer_addr();
     let from = from.map_or_else(|_gone| String::new(), |address| address.to_string());
     let limits = edge.executors.socket();
-    let io = websocket::join(stream, Side::Server, read, limits, edge.host.tasks());
+    let io = arrival.join((stream, read), limits);
     let entrance = Entrance { arrival };
     edge.executors.attend(io, &from, &entrance).await;
 }

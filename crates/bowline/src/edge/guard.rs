@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tracing::debug;
 
 pub use framing::{
@@ -26,6 +27,12 @@ pub use framing::{
 /// What the reader sees after a refused message: the server looks at a head or at trailers only
 /// when they are complete, and a caller that stops at the spoiled byte must not keep it waiting.
 const TERMINATOR: &[u8] = b"\r\n\r\n";
+
+/// Bytes of a head that any connection may have.
+const SMALL_HEAD_BYTES_MAX: usize = 8 * 1024;
+
+/// Larger heads that connections which proved nothing may have at once.
+pub const LARGE_HEADS_MAX: usize = 256;
 
 /// A caller's stream, read through [`Framing`] and written to unchanged.
 #[derive(Debug)]
@@ -38,6 +45,12 @@ pub struct Guarded<S> {
     terminator: &'static [u8],
     /// Tells the keeper of the connection how its stream stands.
     pulse: Arc<Pulse>,
+    /// Room for large heads of connections that have not proved who they are.
+    heads: Option<Arc<Semaphore>>,
+    /// Bytes of the head that is being read.
+    head_bytes: usize,
+    /// Its part of that room.
+    large: Option<OwnedSemaphorePermit>,
 }
 
 /// How a stream stands, told by the stream to the keeper of its connection.
@@ -55,6 +68,8 @@ pub struct Pulse {
     in_head: AtomicBool,
     /// Whether the last write had to wait for the caller.
     waits: AtomicBool,
+    /// Whether the connection has proved who it is.
+    proven: AtomicBool,
 }
 
 impl Pulse {
@@ -76,6 +91,11 @@ impl Pulse {
     /// Whether a head is half read.
     pub fn is_in_head(&self) -> bool {
         self.in_head.load(Relaxed)
+    }
+
+    /// Notes that the connection has proved who it is.
+    pub fn prove(&self) {
+        self.proven.store(true, Relaxed);
     }
 
     fn read(&self, framing: &Framing) {
@@ -103,7 +123,36 @@ impl<S> Guarded<S> {
                 between: AtomicBool::new(true),
                 ..Pulse::default()
             }),
+            heads: None,
+            head_bytes: 0,
+            large: None,
         }
+    }
+
+    /// Has large heads take one of these permits each, until the connection has proved who it is.
+    #[must_use]
+    pub fn counting_heads(mut self, heads: Arc<Semaphore>) -> Self {
+        self.heads = Some(heads);
+        self
+    }
+
+    /// Counts what was read of a head; fails where there is no room for a large one.
+    fn count_head(&mut self, bytes: usize) -> io::Result<()> {
+        if self.framing.position() != Position::Head {
+            self.head_bytes = 0;
+            self.large = None;
+            return Ok(());
+        }
+        self.head_bytes = self.head_bytes.saturating_add(bytes);
+        let is_small = self.head_bytes <= SMALL_HEAD_BYTES_MAX;
+        if is_small || self.large.is_some() || self.pulse.proven.load(Relaxed) {
+            return Ok(());
+        }
+        if let Some(heads) = &self.heads {
+            let permit = Arc::clone(heads).try_acquire_owned();
+            self.large = Some(permit.map_err(io::Error::other)?);
+        }
+        Ok(())
     }
 
     /// How the stream stands, now and later.
@@ -143,8 +192,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut this.stream).poll_read(context, buffer))?;
         if let Some(fresh) = buffer.filled_mut().get_mut(before..) {
+            let bytes = fresh.len();
             this.framing.filter(fresh);
             this.pulse.read(&this.framing);
+            this.count_head(bytes)?;
         }
         if let Some(refusal) = this.framing.refusal() {
             debug!(%refusal, "request refused");

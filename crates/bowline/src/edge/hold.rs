@@ -1,15 +1,21 @@
 //! Which connection proved itself with which token, so that it ends with the token.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bowline_core::call::{Peer, Principal};
+use bowline_core::shares::{Resource, ShareError};
 use bowline_core::sync::lock;
+use bowline_host::accounts::{PrincipalAccounts, Share};
+use http::{HeaderValue, StatusCode, header};
 use tokio::sync::Notify;
 
+use super::body::{self, Answer};
+use super::connection_pool::Place;
 use super::door::Refused;
+use super::mcp::over_share;
 use super::upgrade::Upgrade;
 use crate::tokens::Issued;
 
@@ -33,6 +39,42 @@ pub struct Hold {
     peer: Peer,
     /// The principal of its latest request: as its credential has it, and at this peer.
     principal: Mutex<Option<(Arc<Principal>, Arc<Principal>)>>,
+    /// Its place among connections that have proved nothing, while it is one.
+    place: Mutex<Option<Place>>,
+    /// Whose connection it is, once it has proved that.
+    seat: Mutex<Option<Seat>>,
+}
+
+/// A connection as a part of the share of its principal.
+#[derive(Debug)]
+struct Seat {
+    principal: Arc<str>,
+    _share: Share,
+}
+
+/// Why a connection that proved who it is has no seat all the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unseated {
+    /// It gave way to another in the same moment.
+    GaveWay,
+    /// Its principal has as many as it may, or all there are are taken.
+    Share(ShareError),
+}
+
+impl Unseated {
+    /// Returns the answer that says so; the connection ends with it.
+    pub(super) fn answer(self) -> Answer {
+        let mut answer = match self {
+            Self::Share(cause) => over_share(None, cause),
+            Self::GaveWay => {
+                let message = "the connection gave way to another; try again\n";
+                body::text(StatusCode::SERVICE_UNAVAILABLE, message)
+            }
+        };
+        let close = HeaderValue::from_static("close");
+        answer.headers_mut().insert(header::CONNECTION, close);
+        answer
+    }
 }
 
 /// Keeps a connection known for as long as it lives.
@@ -56,14 +98,16 @@ impl Drop for Held<'_> {
 
 impl Holds {
     /// Begins a connection that has proved nothing yet.
-    pub(super) fn begin(&self, peer: Option<SocketAddr>) -> Held<'_> {
+    pub(super) fn begin(&self, peer: SocketAddr, place: Place) -> Held<'_> {
         let hold = Arc::new(Hold {
             key: self.next.fetch_add(1, Ordering::Relaxed),
             token: Mutex::default(),
             closed: Notify::new(),
             upgrade: Mutex::default(),
-            peer: Peer(peer),
+            peer: Peer(Some(peer)),
             principal: Mutex::default(),
+            place: Mutex::new(Some(place)),
+            seat: Mutex::default(),
         });
         Held { holds: self, hold }
     }
@@ -125,6 +169,51 @@ impl Hold {
                 here
             }
         }
+    }
+
+    /// Makes it a connection of the principal that its latest request proved.
+    pub(super) fn seat(
+        &self,
+        accounts: &PrincipalAccounts,
+        principal: &Principal,
+    ) -> Result<(), Unseated> {
+        let mut seat = lock(&self.seat);
+        if seat
+            .as_ref()
+            .is_some_and(|seat| seat.principal == principal.name)
+        {
+            return Ok(());
+        }
+        // The share of another principal that it was proved by before.
+        *seat = None;
+        let share = accounts.take(principal, Resource::Connections, 1);
+        let share = share.map_err(Unseated::Share)?;
+        if let Some(mut place) = lock(&self.place).take()
+            && !place.leave()
+        {
+            return Err(Unseated::GaveWay);
+        }
+        *seat = Some(Seat {
+            principal: Arc::clone(&principal.name),
+            _share: share,
+        });
+        Ok(())
+    }
+
+    /// Whether it has proved who it is.
+    pub(super) fn is_proven(&self) -> bool {
+        lock(&self.seat).is_some()
+    }
+
+    /// Returns the address that it comes from.
+    pub(super) fn address(&self) -> IpAddr {
+        let unknown = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+        self.peer().map_or(unknown, |peer| peer.ip())
+    }
+
+    /// Gives up its place among connections of HTTP that have proved nothing.
+    pub(super) fn leave_pool(&self) {
+        drop(lock(&self.place).take());
     }
 
     /// Returns once the connection must end.

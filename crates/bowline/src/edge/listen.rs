@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_core::call::Role;
 use http::{HeaderValue, Request, StatusCode, header};
 use hyper::body::Incoming;
 use tokio::net::TcpListener;
@@ -17,8 +18,9 @@ use super::mcp::Endpoint;
 use super::route::{Place, place};
 use super::{Edge, api, connection, mcp, metrics, ready, unproven, upgrade};
 
-/// Connections served at once; further ones wait in the kernel's queue.
-pub const CONNECTIONS_MAX: usize = 16_384;
+/// Connections served at once, whatever the shares of principals are; further ones wait in the
+/// kernel's queue.
+pub const CONNECTIONS_MAX: usize = 65_536;
 
 /// Accepts connections until told to stop, then lets requests under way end.
 pub async fn serve(edge: Arc<Edge>, listener: TcpListener, mut stop: watch::Receiver<bool>) {
@@ -74,6 +76,12 @@ pub(super) async fn answer(
         Ok(proven) => proven,
         Err(refused) => return edge.refuse(refused, (&parts, place.word()), hold),
     };
+    // Who asks whether the gateway lives has proved nothing by that.
+    let is_proof =
+        principal.role != Role::AnonymousLocal || !matches!(place, Place::Livez | Place::Readyz);
+    if is_proof && let Err(unseated) = hold.seat(edge.host.accounts(), &principal) {
+        return unseated.answer();
+    }
     let (endpoint, scope) = match place {
         Place::Mcp(scope) => (Endpoint::Streamable, scope),
         Place::Sse(scope) => (Endpoint::OldStream, scope),

@@ -7,17 +7,24 @@ use bytes::Bytes;
 use http::StatusCode;
 use http::request::Parts;
 use tokio::net::TcpStream;
-use tokio::sync::OwnedSemaphorePermit;
 
 use super::arrival::Arrival;
 use super::body::{self, Answer};
+use super::connection_pool::Place;
 use super::door::{Proven, Refused};
 use super::hold::Hold;
 use super::route::Goes;
 use super::{Edge, broker, executor};
 
-/// Connections at once that have shaken hands and not yet said who they are.
+/// Connections at once that have shaken hands and not yet said who they are; one more closes the
+/// oldest of them.
 pub(super) const LOBBY_MAX: usize = 256;
+
+/// The same of one address that is not this machine's.
+pub(super) const LOBBY_ADDRESS_MAX: usize = 32;
+
+/// Bytes of a message before its sender has said who it is.
+pub(super) const HELLO_BYTES_MAX: usize = 64 * 1024;
 
 /// Where it is written what is said there.
 const fn page(goes: Goes) -> &'static str {
@@ -33,8 +40,8 @@ pub(super) struct Upgrade {
     goes: Goes,
     /// Who it is, where a header said so.
     pub(super) proven: Option<Proven>,
-    /// Its place among those that have not yet said who they are.
-    pub(super) place: OwnedSemaphorePermit,
+    /// Its place among those that have not yet said who they are, where it has not.
+    pub(super) place: Option<Place>,
 }
 
 /// Answers a request for such a connection. Where it shakes hands, `hold` knows what comes after.
@@ -50,9 +57,17 @@ pub(super) fn answer(edge: &Edge, parts: &Parts, hold: &Hold, goes: Goes) -> Ans
         Ok(agreed) => agreed,
         Err(fault) => return refuse(fault, page(goes)),
     };
-    let Ok(place) = Arc::clone(&edge.lobby).try_acquire_owned() else {
-        let message = "too many connections have not said who they are; try again\n";
-        return body::text(StatusCode::SERVICE_UNAVAILABLE, message);
+    // One that a header proved needs no place: nobody can hold it back.
+    let place = match &proven {
+        Some(proven) => match hold.seat(edge.host.accounts(), &proven.principal) {
+            Ok(()) => None,
+            Err(unseated) => return unseated.answer(),
+        },
+        None => {
+            let place = edge.lobby.enter(hold.address());
+            hold.leave_pool();
+            Some(place)
+        }
     };
     hold.becomes(Upgrade {
         goes,
@@ -70,10 +85,20 @@ pub(super) async fn keep(
     upgrade: Upgrade,
 ) {
     let goes = upgrade.goes;
+    let way = upgrade.place.as_ref().map(Place::signal);
     let arrival = Arrival::new(edge, hold, upgrade);
-    match goes {
-        Goes::Peer => broker::keep(arrival, io).await,
-        Goes::Executor => executor::keep(arrival, io).await,
+    let kept = async {
+        match goes {
+            Goes::Peer => broker::keep(arrival, io).await,
+            Goes::Executor => executor::keep(arrival, io).await,
+        }
+    };
+    match way {
+        None => kept.await,
+        Some(way) => tokio::select! {
+            () = kept => {}
+            () = way.asked() => {}
+        },
     }
 }
 

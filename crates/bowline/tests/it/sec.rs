@@ -23,9 +23,10 @@ mod rules;
 mod sandbox;
 mod secrecy;
 mod sessions;
+mod shares;
 mod spelling;
 mod trust;
-mod shares;
+mod trust;
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};

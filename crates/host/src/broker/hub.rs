@@ -148,6 +148,11 @@ pub trait Porter: fmt::Debug + Send + Sync {
     /// It is not let in.
     fn admit(&self, hello: &Hello) -> Result<(Admitted, BoxFuture<'static, Refusal>), Refusal>;
 
+    /// Whether it bounds by itself how many have not said yet who they are.
+    fn bounds_greetings(&self) -> bool {
+        false
+    }
+
     /// Is told of every frame that was refused, and of whoever was not let in.
     fn refused(&self, peer: Option<&Admitted>, refusal: &Refusal) {
         let _ = (peer, refusal);

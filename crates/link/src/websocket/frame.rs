@@ -70,6 +70,11 @@ pub(super) struct Decoder {
 }
 
 impl Decoder {
+    /// Takes messages of up to so many bytes from now on.
+    pub(super) const fn allow(&mut self, message_bytes_max: usize) {
+        self.message_bytes_max = message_bytes_max;
+    }
+
     pub(super) const fn new(side: Side, form: Form, message_bytes_max: usize) -> Self {
         Self {
             side,

@@ -78,6 +78,7 @@ impl Reader {
             if let Some(ended) = self.shared.ended() {
                 return Err(ended);
             }
+            self.decoder.allow(self.shared.message_bytes_max());
             match self.decoder.step(&mut self.read) {
                 Ok(Some(Came::Message(message))) => return Ok(message),
                 Ok(Some(Came::Ping(said))) => self.shared.pong(said),

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bowline_core::sync::lock;
@@ -30,6 +31,8 @@ pub(super) struct Shared {
     bytes: Semaphore,
     seats_max: u32,
     bytes_max: u32,
+    /// Bytes of a message that comes in.
+    message_bytes_max: AtomicUsize,
     /// Wakes the task.
     wake: Notify,
     /// Wakes who waits for the end.
@@ -88,9 +91,18 @@ impl Shared {
             bytes: Semaphore::new(usize::try_from(bytes_max).unwrap_or(usize::MAX)),
             seats_max: u32::try_from(seats).unwrap_or(u32::MAX),
             bytes_max,
+            message_bytes_max: AtomicUsize::new(limits.message_bytes_max),
             wake: Notify::new(),
             over: Notify::new(),
         }
+    }
+
+    pub(super) fn message_bytes_max(&self) -> usize {
+        self.message_bytes_max.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn allow_message_bytes(&self, max: usize) {
+        self.message_bytes_max.store(max, Ordering::Relaxed);
     }
 
     /// Returns how much room a message takes; one that is larger than all room takes all of it.

@@ -69,6 +69,11 @@ impl Entrance {
 }
 
 impl Porter for Entrance {
+    /// The lobby does, and lets nobody hold back a peer that can prove itself.
+    fn bounds_greetings(&self) -> bool {
+        true
+    }
+
     fn admit(&self, hello: &Hello) -> Result<(Admitted, BoxFuture<'static, Refusal>), Refusal> {
         let proven = self.prove(hello).ok_or_else(|| {
             self.arrival.unproven("broker");

@@ -222,3 +222,120 @@ fn sec_80_unread_responses_stay_within_the_share() {
     assert_eq!(sessions[0].http.read().status, 200);
     assert!(sessions[1].text("one__big", &big).len() >= 7_000_000);
 }
+
+/// Connections that were let go, of those that wait for something to read.
+fn closed(streams: &[TcpStream]) -> usize {
+    let is_closed = |stream: &&TcpStream| {
+        stream.set_nonblocking(true).unwrap();
+        let end = std::io::Read::read(&mut &**stream, &mut [0; 512]);
+        stream.set_nonblocking(false).unwrap();
+        !matches!(end, Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
+    };
+    streams.iter().filter(is_closed).count()
+}
+
+#[test]
+fn sec_81_idle_connections_give_way_to_proven_ones() {
+    let (gateway, _) = small("unproven_connections = 32", "");
+    let mut owner = gateway.session("/mcp");
+    let silent: Vec<_> = (0..200)
+        .map(|number| {
+            let mut stream = TcpStream::connect(gateway.address).unwrap();
+            if number % 2 == 0 {
+                let ask = format!("GET /livez HTTP/1.1\r\nHost: {}\r\n\r\n", gateway.address);
+                // It may have given way already.
+                let _ = stream.write_all(ask.as_bytes());
+            }
+            stream
+        })
+        .collect();
+    // Neither a proven connection nor one that proves itself now gives way.
+    let mut fresh = gateway.session("/mcp");
+    for session in [&mut owner, &mut fresh] {
+        assert_eq!(session.text("one__echo", &json!({"message": "hi"})), "hi");
+    }
+    let alive: Vec<_> = silent.into_iter().rev().collect();
+    eventually("the oldest gave way", || closed(&alive[100..]) >= 100 - 32);
+    assert_eq!(fresh.text("one__echo", &json!({"message": "hi"})), "hi");
+}
+
+/// Upgrades a connection to the broker and returns the status.
+fn upgrade(gateway: &Gateway, token: Option<&str>) -> (TcpStream, String) {
+    let mut stream = TcpStream::connect(gateway.address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let bearer = token.map(|token| format!("Authorization: Bearer {token}\r\n"));
+    let head = format!(
+        "GET /broker HTTP/1.1\r\nHost: {}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n{}\r\n",
+        gateway.address,
+        bearer.unwrap_or_default(),
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut told = Vec::new();
+    let mut byte = [0];
+    while !told.ends_with(b"\r\n\r\n") {
+        std::io::Read::read_exact(&mut stream, &mut byte).unwrap();
+        told.push(byte[0]);
+    }
+    (stream, String::from_utf8_lossy(&told).into_owned())
+}
+
+/// The head of a masked text frame of so many bytes.
+fn frame_head(bytes: u64) -> Vec<u8> {
+    let mut head = vec![0x81, 0x80 | 127];
+    head.extend_from_slice(&bytes.to_be_bytes());
+    head.extend_from_slice(&[0; 4]);
+    head
+}
+
+#[test]
+fn sec_82_prehello_peers_are_small_and_give_way() {
+    let (gateway, _) = small("", "");
+    // A message of more than 64 KiB is refused by its head alone.
+    let (mut large, told) = upgrade(&gateway, None);
+    assert!(told.starts_with("HTTP/1.1 101"), "{told}");
+    large.write_all(&frame_head(70_000)).unwrap();
+    let mut rest = Vec::new();
+    let _ = std::io::Read::read_to_end(&mut large, &mut rest);
+    assert!(
+        rest.windows(2).any(|two| two == 1009_u16.to_be_bytes()),
+        "{rest:?}"
+    );
+    // Silent peers fill the lobby and more: nobody is refused, and the oldest give way.
+    let silent: Vec<_> = (0..300)
+        .map(|_| {
+            let (mut stream, told) = upgrade(&gateway, None);
+            assert!(told.starts_with("HTTP/1.1 101"), "{told}");
+            let _ = stream.write_all(&frame_head(60_000));
+            stream
+        })
+        .collect();
+    eventually("the oldest gave way", || closed(&silent[..44]) == 44);
+    let (_, told) = upgrade(&gateway, Some(&gateway.token));
+    assert!(told.starts_with("HTTP/1.1 101"), "{told}");
+}
+
+#[test]
+fn sec_83_proven_connections_stay_within_the_share() {
+    let (gateway, low) = small("connections = 64\nprincipal_connections = 8", "");
+    let bearer = format!("Bearer {low}");
+    let headers = [("Authorization", bearer.as_str())];
+    let mut kept = Vec::new();
+    let mut refused = 0;
+    for _ in 0..40 {
+        let mut http = Http::connect(gateway.address);
+        let answer = http.get("/livez", &headers);
+        match answer.status {
+            200 => kept.push(http),
+            429 => {
+                assert_eq!(answer.json()["error"]["data"]["limit"], "connections");
+                refused += 1;
+            }
+            status => panic!("{status}"),
+        }
+    }
+    assert_eq!((kept.len(), refused), (8, 32));
+    assert_eq!(kept[0].get("/livez", &headers).status, 200);
+    let mut owner = gateway.session("/mcp");
+    assert_eq!(owner.text("one__echo", &json!({"message": "hi"})), "hi");
+}
