@@ -1,4 +1,4 @@
-//! `cargo xtask check`: formatting, clippy with warnings denied, tidy.
+//! `cargo xtask check`: formatting, clippy with warnings denied, tidy, rules for dependencies.
 
 use std::{
     path::Path,
@@ -7,9 +7,9 @@ use std::{
 
 use anyhow::Result;
 
-use crate::{process, tidy};
+use crate::{deny, process, tidy};
 
-/// Runs all three even when one fails, so that one run shows everything there is to mend.
+/// Runs all four even when one fails, so that one run shows everything there is to mend.
 pub(crate) fn run(root: &Path) -> Result<ExitCode> {
     let mut failed = Vec::new();
     let steps: [(&str, &[&str]); 2] = [
@@ -35,6 +35,10 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode> {
     }
     if tidy::run(root)? != ExitCode::SUCCESS {
         failed.push("tidy");
+    }
+    if let Err(error) = deny::run(root) {
+        eprintln!("check: {error:#}");
+        failed.push("deny");
     }
     if failed.is_empty() {
         println!("check: ok");

@@ -12,6 +12,7 @@ mod check;
 mod client;
 mod codex;
 mod cuts;
+mod deny;
 mod examples;
 mod fleet;
 mod floods;
@@ -20,6 +21,7 @@ mod peers;
 mod process;
 mod repo;
 mod roundtrip;
+mod sbom;
 mod sim;
 mod soak;
 mod socket;
@@ -34,7 +36,7 @@ use anyhow::{Result, bail};
 const USAGE: &str = "\
 usage: cargo xtask COMMAND
 
-  check    formatting, clippy with warnings denied, tidy
+  check    formatting, clippy with warnings denied, tidy, licences and sources of dependencies
   examples build and run examples/ outside the workspace, as its users would
   tidy     the house rules that no lint knows
   peers    fetch the pinned test peers into target/peers [--list] [--json]
@@ -43,6 +45,7 @@ usage: cargo xtask COMMAND
            [--json] [--only CLIENT/SERVER]
   roundtrip
            a thousand generated messages of every type through the gateway [--instances N]
+  sbom     what the product is made of, as CycloneDX 1.6 [--out FILE]
   test     check, peers, every test of the workspace, a short fleet, a few cuts: what CI
            runs
   sim      random worlds on a virtual clock, 20,000 seeds [--seeds N] [--from SEED] [--seed S]
@@ -95,6 +98,7 @@ fn run(command: &str, rest: &[String]) -> Result<ExitCode> {
         "writes" => writes::run(&root, rest),
         "fleet" => fleet::run(&root, rest),
         "cuts" => cuts::run(&root, rest),
+        "sbom" => sbom::run(&root, rest),
         "floods" => floods::run(&root, rest),
         "apart" => apart::run(&root, rest),
         "soak" => no_options(rest).and_then(|()| soak::run(&root)),
