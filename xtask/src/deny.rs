@@ -1,5 +1,5 @@
-//! `cargo deny`: licences, sources and doubled crates, by the rules of `deny.toml`; advisories where
-//! their database can be had.
+//! `cargo deny`: licences, sources and doubled crates by the rules of `deny.toml`, and advisories
+//! where their database can be had.
 
 use std::{
     path::{Path, PathBuf},

@@ -40,6 +40,8 @@ usage: cargo xtask COMMAND
   examples build and run examples/ outside the workspace, as its users would
   tidy     the house rules that no lint knows
   peers    fetch the pinned test peers into target/peers [--list] [--json]
+  peers lock
+           resolve what the peers pull in anew, with hashes, into xtask/locks
   peers matrix
            every client to every server through the gateway; writes docs/compatibility.md
            [--json] [--only CLIENT/SERVER]

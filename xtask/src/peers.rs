@@ -1,6 +1,7 @@
 //! `cargo xtask peers`: fetches the pinned test peers into `target/peers`, once.
 
 mod install;
+mod lock;
 pub(crate) mod matrix;
 mod pins;
 
@@ -39,9 +40,10 @@ pub(crate) fn run(root: &Path, rest: &[String]) -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         ["--list"] => list(root),
+        ["lock"] => lock::run(root),
         ["matrix", ..] => matrix::run(root, rest.get(1..).unwrap_or_default()),
         other => bail!(
-            "unknown options `{}`; known: --list, --json, matrix",
+            "unknown options `{}`; known: --list, --json, lock, matrix",
             other.join(" ")
         ),
     }

@@ -9,6 +9,7 @@ use std::{
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::Value;
 
+use super::lock;
 use super::pins::{Peer, Place, Source, What, machine, node_package};
 use crate::process;
 
@@ -41,7 +42,10 @@ pub(super) struct Installed {
 pub(super) fn ensure(peers: &Path, peer: &Peer) -> Result<Installed> {
     let folder = peers.join(peer.name);
     let stamp = folder.join("stamp");
-    let is_stamped = fs::read_to_string(&stamp).is_ok_and(|text| text == peer.stamp());
+    let lock = lock::read(peer);
+    // A lock that changed is another installation, like a pin that did.
+    let stamped = format!("{}{}", peer.stamp(), lock.as_deref().unwrap_or_default());
+    let is_stamped = fs::read_to_string(&stamp).is_ok_and(|text| text == stamped);
     if is_stamped && let Ok(places) = places(&folder, peer) {
         return Ok(Installed {
             was: Was::Present,
@@ -54,14 +58,14 @@ pub(super) fn ensure(peers: &Path, peer: &Peer) -> Result<Installed> {
     fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
     match &peer.source {
         Source::Node { .. } | Source::Npm { .. } | Source::Native { .. } => {
-            npm(&folder, &peer.stamp())?;
+            npm(&folder, &peer.stamp(), lock.as_deref())?;
         }
-        Source::Python { pins } => pip(&folder, pins)?,
+        Source::Python { pins } => pip(&folder, pins, lock.as_deref())?,
         Source::Go { source } => go(&folder, source)?,
     }
     let places = places(&folder, peer)?;
     // Last, so that an installation cut short is not taken for a whole one.
-    fs::write(&stamp, peer.stamp()).with_context(|| format!("write {}", stamp.display()))?;
+    fs::write(&stamp, stamped).with_context(|| format!("write {}", stamp.display()))?;
     Ok(Installed {
         was: Was::Fetched,
         places,
@@ -113,25 +117,28 @@ fn bin(package: &Path) -> Result<PathBuf> {
     Ok(package.join(bin.with_context(|| format!("{} names no program", description.display()))?))
 }
 
-/// Installs the packages that a stamp names, one on each line.
-fn npm(folder: &Path, stamp: &str) -> Result<()> {
-    // Without a package.json of its own npm would look for one in the folders above.
-    fs::write(folder.join("package.json"), "{\"private\":true}\n")?;
+/// Installs the packages that a stamp names, one on each line, and of what they need exactly what
+/// the lock says.
+fn npm(folder: &Path, stamp: &str, lock: Option<&str>) -> Result<()> {
+    fs::write(folder.join("package.json"), lock::package_json(stamp))?;
     let mut npm = Command::new("npm");
-    npm.args([
-        "install",
-        "--no-audit",
-        "--no-fund",
-        "--no-update-notifier",
-        "--ignore-scripts",
-    ])
-    .args(["--loglevel=error", "--no-package-lock", "--save-exact"])
-    .args(stamp.lines())
-    .current_dir(folder);
-    process::quiet(&mut npm).map(drop)
+    // Not `npm ci`: it refuses locks that leave out packages for other kinds of machine.
+    npm.arg("install");
+    match lock {
+        Some(lock) => fs::write(folder.join("package-lock.json"), lock)?,
+        None => drop(npm.arg("--no-package-lock")),
+    }
+    npm.args(["--no-audit", "--no-fund", "--no-update-notifier"])
+        .args(["--ignore-scripts", "--loglevel=error"])
+        .current_dir(folder);
+    process::quiet(&mut npm)?;
+    match lock {
+        Some(lock) => lock::check_installed(folder, lock),
+        None => Ok(()),
+    }
 }
 
-fn pip(folder: &Path, pins: &[&str]) -> Result<()> {
+fn pip(folder: &Path, pins: &[&str], lock: Option<&str>) -> Result<()> {
     let python = python()?;
     process::quiet(
         Command::new(python)
@@ -139,14 +146,18 @@ fn pip(folder: &Path, pins: &[&str]) -> Result<()> {
             .arg(folder),
     )?;
     let mut pip = Command::new(folder.join("bin/python"));
-    pip.args([
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--disable-pip-version-check",
-    ])
-    .args(pins);
+    pip.args(["-m", "pip", "install", "--quiet"])
+        .arg("--disable-pip-version-check");
+    match lock {
+        Some(lock) => {
+            let file = folder.join("requirements.txt");
+            fs::write(&file, lock)?;
+            pip.args(["--require-hashes", "--requirement"]).arg(file);
+        }
+        None => {
+            pip.args(pins);
+        }
+    }
     process::quiet(&mut pip).map(drop)
 }
 
