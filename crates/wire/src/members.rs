@@ -160,7 +160,7 @@ impl<const N: usize> Sink for Members<'_, N> {
         }
         let mut names = self.names.iter();
         let variant = names.find(|name| fold::is_variant(&key, name));
-        self.variant = self.variant.or(variant.copied());
+        self.variant = self.variant.or_else(|| variant.copied());
     }
 }
 

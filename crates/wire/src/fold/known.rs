@@ -15,135 +15,158 @@ use Holds::{Anything, Keyed, Members};
 
 type Known = (&'static str, Holds);
 
-/// The names of one length, in bytes. No two fold alike.
+// The names by their length in bytes. No two fold alike.
+const OF_2: &[Known] = &[("id", Members)];
+const OF_3: &[Known] = &[
+    ("uri", Members),
+    ("ref", Members),
+    ("url", Members),
+    ("ttl", Members),
+    ("src", Members),
+];
+const OF_4: &[Known] = &[
+    ("name", Members),
+    ("task", Members),
+    ("type", Members),
+    ("code", Members),
+    ("data", Anything),
+    ("role", Members),
+    ("text", Members),
+    ("form", Members),
+    ("list", Members),
+    ("call", Members),
+];
+const OF_5: &[Known] = &[
+    ("_meta", Members),
+    ("value", Members),
+    ("level", Members),
+    ("error", Members),
+    ("roots", Members),
+    ("title", Members),
+    ("model", Members),
+    ("tools", Members),
+    ("tasks", Members),
+    ("icons", Members),
+    ("total", Members),
+    ("sizes", Members),
+    ("theme", Members),
+    ("calls", Members),
+    ("input", Anything),
+];
+const OF_6: &[Known] = &[
+    ("params", Members),
+    ("method", Members),
+    ("result", Members),
+    ("cursor", Members),
+    ("taskId", Members),
+    ("action", Members),
+    ("reason", Members),
+    ("cancel", Members),
+    ("create", Members),
+    ("status", Members),
+];
+const OF_7: &[Known] = &[
+    ("jsonrpc", Members),
+    ("context", Members),
+    ("version", Members),
+    ("content", Anything),
+    ("message", Members),
+    ("taskIds", Members),
+];
+const OF_8: &[Known] = &[
+    ("argument", Members),
+    ("sampling", Members),
+    ("progress", Members),
+    ("requests", Members),
+    ("mimeType", Members),
+    ("metadata", Anything),
+];
+const OF_9: &[Known] = &[
+    ("arguments", Anything),
+    ("requestId", Members),
+    ("createdAt", Members),
+];
+const OF_10: &[Known] = &[
+    ("clientInfo", Members),
+    ("tracestate", Members),
+    ("extensions", Members),
+    ("stopReason", Members),
+    ("websiteUrl", Members),
+    ("nextCursor", Members),
+    ("resultType", Members),
+];
+const OF_11: &[Known] = &[
+    ("traceparent", Members),
+    ("elicitation", Members),
+    ("listChanged", Members),
+    ("description", Members),
+];
+const OF_12: &[Known] = &[
+    ("capabilities", Members),
+    ("requestState", Members),
+    ("pollInterval", Members),
+    ("experimental", Anything),
+];
+const OF_13: &[Known] = &[
+    ("progressToken", Members),
+    ("notifications", Members),
+    ("elicitationId", Members),
+    ("lastUpdatedAt", Members),
+    ("statusMessage", Members),
+    ("createMessage", Members),
+];
+const OF_14: &[Known] = &[("inputResponses", Keyed)];
+const OF_15: &[Known] = &[("protocolVersion", Members), ("dev.bowline/run", Members)];
+const OF_16: &[Known] = &[("toolsListChanged", Members)];
+const OF_17: &[Known] = &[("structuredContent", Anything)];
+const OF_18: &[Known] = &[
+    ("promptsListChanged", Members),
+    ("dev.bowline/server", Members),
+];
+const OF_20: &[Known] = &[("resourcesListChanged", Members)];
+const OF_21: &[Known] = &[("resourceSubscriptions", Members)];
+const OF_26: &[Known] = &[("dev.bowline/idempotencyKey", Members)];
+const OF_29: &[Known] = &[("io.modelcontextprotocol/tasks", Members)];
+const OF_32: &[Known] = &[("io.modelcontextprotocol/logLevel", Members)];
+const OF_34: &[Known] = &[
+    ("io.modelcontextprotocol/clientInfo", Members),
+    ("io.modelcontextprotocol/serverInfo", Members),
+];
+const OF_36: &[Known] = &[("io.modelcontextprotocol/related-task", Members)];
+const OF_38: &[Known] = &[("io.modelcontextprotocol/subscriptionId", Members)];
+const OF_39: &[Known] = &[("io.modelcontextprotocol/protocolVersion", Members)];
+const OF_42: &[Known] = &[("io.modelcontextprotocol/clientCapabilities", Members)];
+
+/// The names of one length, in bytes.
 const fn of_length(len: usize) -> &'static [Known] {
     match len {
-        2 => &[("id", Members)],
-        3 => &[
-            ("uri", Members),
-            ("ref", Members),
-            ("url", Members),
-            ("ttl", Members),
-            ("src", Members),
-        ],
-        4 => &[
-            ("name", Members),
-            ("task", Members),
-            ("type", Members),
-            ("code", Members),
-            ("data", Anything),
-            ("role", Members),
-            ("text", Members),
-            ("form", Members),
-            ("list", Members),
-            ("call", Members),
-        ],
-        5 => &[
-            ("_meta", Members),
-            ("value", Members),
-            ("level", Members),
-            ("error", Members),
-            ("roots", Members),
-            ("title", Members),
-            ("model", Members),
-            ("tools", Members),
-            ("tasks", Members),
-            ("icons", Members),
-            ("total", Members),
-            ("sizes", Members),
-            ("theme", Members),
-            ("calls", Members),
-            ("input", Anything),
-        ],
-        6 => &[
-            ("params", Members),
-            ("method", Members),
-            ("result", Members),
-            ("cursor", Members),
-            ("taskId", Members),
-            ("action", Members),
-            ("reason", Members),
-            ("cancel", Members),
-            ("create", Members),
-            ("status", Members),
-        ],
-        7 => &[
-            ("jsonrpc", Members),
-            ("context", Members),
-            ("version", Members),
-            ("content", Anything),
-            ("message", Members),
-            ("taskIds", Members),
-        ],
-        8 => &[
-            ("argument", Members),
-            ("sampling", Members),
-            ("progress", Members),
-            ("requests", Members),
-            ("mimeType", Members),
-            ("metadata", Anything),
-        ],
-        9 => &[
-            ("arguments", Anything),
-            ("requestId", Members),
-            ("createdAt", Members),
-        ],
-        10 => &[
-            ("clientInfo", Members),
-            ("tracestate", Members),
-            ("extensions", Members),
-            ("stopReason", Members),
-            ("websiteUrl", Members),
-            ("nextCursor", Members),
-            ("resultType", Members),
-        ],
-        11 => &[
-            ("traceparent", Members),
-            ("elicitation", Members),
-            ("listChanged", Members),
-            ("description", Members),
-        ],
-        12 => &[
-            ("capabilities", Members),
-            ("requestState", Members),
-            ("pollInterval", Members),
-            ("experimental", Anything),
-        ],
-        _ => of_greater_length(len),
-    }
-}
-
-const fn of_greater_length(len: usize) -> &'static [Known] {
-    match len {
-        13 => &[
-            ("progressToken", Members),
-            ("notifications", Members),
-            ("elicitationId", Members),
-            ("lastUpdatedAt", Members),
-            ("statusMessage", Members),
-            ("createMessage", Members),
-        ],
-        14 => &[("inputResponses", Keyed)],
-        15 => &[("protocolVersion", Members), ("dev.bowline/run", Members)],
-        16 => &[("toolsListChanged", Members)],
-        17 => &[("structuredContent", Anything)],
-        18 => &[
-            ("promptsListChanged", Members),
-            ("dev.bowline/server", Members),
-        ],
-        20 => &[("resourcesListChanged", Members)],
-        21 => &[("resourceSubscriptions", Members)],
-        26 => &[("dev.bowline/idempotencyKey", Members)],
-        29 => &[("io.modelcontextprotocol/tasks", Members)],
-        32 => &[("io.modelcontextprotocol/logLevel", Members)],
-        34 => &[
-            ("io.modelcontextprotocol/clientInfo", Members),
-            ("io.modelcontextprotocol/serverInfo", Members),
-        ],
-        36 => &[("io.modelcontextprotocol/related-task", Members)],
-        38 => &[("io.modelcontextprotocol/subscriptionId", Members)],
-        39 => &[("io.modelcontextprotocol/protocolVersion", Members)],
-        42 => &[("io.modelcontextprotocol/clientCapabilities", Members)],
+        2 => OF_2,
+        3 => OF_3,
+        4 => OF_4,
+        5 => OF_5,
+        6 => OF_6,
+        7 => OF_7,
+        8 => OF_8,
+        9 => OF_9,
+        10 => OF_10,
+        11 => OF_11,
+        12 => OF_12,
+        13 => OF_13,
+        14 => OF_14,
+        15 => OF_15,
+        16 => OF_16,
+        17 => OF_17,
+        18 => OF_18,
+        20 => OF_20,
+        21 => OF_21,
+        26 => OF_26,
+        29 => OF_29,
+        32 => OF_32,
+        34 => OF_34,
+        36 => OF_36,
+        38 => OF_38,
+        39 => OF_39,
+        42 => OF_42,
         _ => &[],
     }
 }
