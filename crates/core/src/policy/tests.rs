@@ -334,7 +334,7 @@ fn arguments_are_looked_up_only_for_a_condition() {
             Some(&b"{}"[..])
         };
         let who = named("r");
-        let ruling = policy.decide_with(&who, &Scope::All, tool(name), arguments);
+        let ruling = policy.decide_with(&who, &Scope::All, tool(name), Effort::Full, arguments);
         assert!(ruling.allows());
         looked.get()
     };
