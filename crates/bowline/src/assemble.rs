@@ -141,6 +141,11 @@ impl Gateway {
         };
         let specs = translate(&config);
         let auditing = Auditing::open(&state, config.audit, &clock, &telemetry.secrets)?;
+        let auditing = auditing.exporting(config.audit_export.as_ref());
+        let export = config
+            .audit_export
+            .clone()
+            .zip(Some(config.telemetry.clone()));
         let doors = Doors {
             clock,
             audience: Arc::clone(&sessions),
@@ -176,6 +181,11 @@ impl Gateway {
         );
         let (stop, stopped) = watch::channel(false);
         serve(&edge, listeners, sources, &stopped);
+        if let Some((to, traces)) = export {
+            let auditing = edge.about.audit.clone();
+            let shipping = auditing.ship(to, traces, http_client()?, stopped.clone());
+            edge.host.tasks().spawn("audit export", shipping);
+        }
         let exporting = telemetry.export(http_client()?, edge.host.tasks());
         state.write_run(&run)?;
         Ok(Self {

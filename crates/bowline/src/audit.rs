@@ -1,5 +1,7 @@
 //! The audit trail of a gateway: `STATE/audit`, opened with it and closed after its last call.
 
+mod export;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,10 +11,13 @@ use bowline_host::Host;
 use bowline_host::audit::{self, Note, Rings, Shows, Target, Unaudited};
 use bowline_host::ports::Clock;
 use bowline_journal::audit::{AuditError, DENIALS, Kind, Limits, Verdict, Verdicts};
+use bowline_link::http::client::HttpClient;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::config;
+pub use self::export::ExportCounts;
+use self::export::Shipper;
+use crate::config::{self, AuditExport};
 use crate::state::{self, State};
 use crate::telemetry::Secrets;
 
@@ -42,7 +47,11 @@ pub enum OpenError {
 
 /// The trail of a gateway, or none where the configuration wants none.
 #[derive(Clone, Debug, Default)]
-pub struct Auditing(Option<Arc<Rings>>);
+pub struct Auditing {
+    rings: Option<Arc<Rings>>,
+    /// What became of rows that are shipped; absent where none are.
+    export: Option<Arc<ExportCounts>>,
+}
 
 /// Returns where the trail of a state directory is.
 #[must_use]
@@ -59,7 +68,7 @@ impl Auditing {
         secrets: &Secrets,
     ) -> Result<Self, OpenError> {
         if !wanted.calls {
-            return Ok(Self(None));
+            return Ok(Self::default());
         }
         let directory = state.directory(DIRECTORY)?;
         state.directory(&format!("{DIRECTORY}/{DENIALS}"))?;
@@ -88,12 +97,46 @@ impl Auditing {
         };
         let (limits, shows) = ((calls, denials), (shows(), shows()));
         let rings = Rings::open(&directory, limits, Arc::clone(clock), shows)?;
-        Ok(Self(Some(Arc::new(rings))))
+        Ok(Self {
+            rings: Some(Arc::new(rings)),
+            export: None,
+        })
+    }
+
+    /// The same, with rows that are shipped as they are written.
+    #[must_use]
+    pub fn exporting(self, wanted: Option<&AuditExport>) -> Self {
+        let export = wanted.map(|_| Arc::default());
+        Self { export, ..self }
+    }
+
+    /// Ships rows until told to stop.
+    pub async fn ship(
+        self,
+        wanted: AuditExport,
+        traces: config::Telemetry,
+        http: Arc<dyn HttpClient>,
+        stop: watch::Receiver<bool>,
+    ) {
+        let (Some(rings), Some(counts)) = (self.rings, self.export) else {
+            return;
+        };
+        let collector = (traces.otlp.as_ref(), traces.service_name.as_str());
+        match Shipper::new(&rings, &wanted, collector, http, &counts) {
+            Some(shipper) => shipper.run(stop).await,
+            None => tracing::error!("audit rows are not exported: [telemetry] names no `otlp`"),
+        }
+    }
+
+    /// Returns what became of rows that are shipped.
+    #[must_use]
+    pub const fn export(&self) -> Option<&Arc<ExportCounts>> {
+        self.export.as_ref()
     }
 
     /// Writes rows of refusals when the time is over in which they are counted together.
     pub async fn sweep(self, mut stop: watch::Receiver<bool>) {
-        let Some(rings) = self.0 else {
+        let Some(rings) = self.rings else {
             return;
         };
         let sweeping = async {
@@ -117,7 +160,7 @@ impl Auditing {
     /// Returns what the host notes calls in.
     #[must_use]
     pub fn port(&self) -> Arc<dyn audit::Audit> {
-        match &self.0 {
+        match &self.rings {
             Some(trail) => Arc::clone(trail) as _,
             None => Arc::new(Unaudited),
         }
@@ -126,13 +169,13 @@ impl Auditing {
     /// Returns the trail, where there is one.
     #[must_use]
     pub const fn trail(&self) -> Option<&Arc<Rings>> {
-        self.0.as_ref()
+        self.rings.as_ref()
     }
 
     /// Writes down what is left, and takes no more. Calls that were cut off by the end of their
     /// servers are waited for, but not long.
     pub async fn close(&self, host: &Host) {
-        let Some(trail) = &self.0 else {
+        let Some(trail) = &self.rings else {
             return;
         };
         for _ in 0..LEFT_LOOKS_MAX {
@@ -149,7 +192,7 @@ impl Auditing {
     /// Whether rows are lost at present, or the trail was found damaged.
     #[must_use]
     pub fn is_degraded(&self) -> bool {
-        self.0.as_ref().is_some_and(|rings| {
+        self.rings.as_ref().is_some_and(|rings| {
             let rings = [rings.calls(), rings.denials()];
             rings.iter().any(|ring| ring.health().trouble.is_some())
         })
@@ -158,7 +201,7 @@ impl Auditing {
     /// Returns how it does, for people.
     #[must_use]
     pub fn status(&self) -> Value {
-        let Some(trail) = &self.0 else {
+        let Some(trail) = &self.rings else {
             return json!({"state": "off"});
         };
         let (calls, denials) = (trail.calls().health(), trail.denials().health());
@@ -171,6 +214,9 @@ impl Auditing {
             "waiting": calls.waiting + denials.waiting,
             "seq": calls.head.seq,
             "denials": {"seq": denials.head.seq, "lost": denials.lost},
+            "export": self.export.as_ref().map(|counts| {
+                json!({"sent": counts.sent(), "lost": counts.lost()})
+            }),
         })
     }
 }

@@ -1,5 +1,6 @@
 //! The config file: found, read, checked, and turned into values without options.
 
+mod audit;
 mod broker;
 mod clients;
 pub(crate) mod duration;
@@ -46,6 +47,7 @@ use crate::secrets::follow::Watched;
 use crate::secrets::{SecretsConfig, Sources, Vault};
 use crate::trust::TrustStore;
 
+pub use self::audit::{AuditExport, SyslogTo};
 pub use self::broker::{BrokerConfig, PeerConfig};
 pub use self::clients::{ClientConfig, Direct};
 pub use self::env::Env;
@@ -117,6 +119,8 @@ pub struct Config {
     pub watched: Vec<Watched>,
     /// What is written down of calls.
     pub audit: Audit,
+    /// Where rows of it are shipped to.
+    pub audit_export: Option<AuditExport>,
     /// Who may do what.
     pub policy: PolicyConfig,
     /// Every pattern of the policy and where it stands, in file order.
@@ -157,6 +161,7 @@ impl Default for Config {
             sources: Sources::default(),
             watched: Vec::new(),
             audit: Audit::default(),
+            audit_export: None,
             policy: PolicyConfig::default(),
             mentions: Vec::new(),
             clients: BTreeMap::new(),

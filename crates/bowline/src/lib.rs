@@ -2,6 +2,7 @@
 
 pub mod assemble;
 pub mod audit;
+mod civil;
 pub mod cli;
 pub mod clients;
 pub mod conditions;

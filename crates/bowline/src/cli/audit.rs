@@ -19,6 +19,7 @@ use super::failure::{Exit, Failure};
 use super::out::{Format, Out};
 use super::table::{count, micros};
 use super::{Context, api, clean};
+use crate::civil;
 
 /// Longest the gateway holds a question for rows that are not there yet.
 const WAIT_MS: u64 = 25_000;
@@ -297,7 +298,7 @@ fn line(row: &Row<'_>) -> String {
     let reason = reason.map(|why| format!("  {why}")).unwrap_or_default();
     format!(
         "{} {:>6}  {:<9} {:<12} {name:<24} {end}{times}{lost}  {took}{reason}{from}",
-        moment::shown(row.at_ms),
+        civil::shown(row.at_ms),
         row.seq,
         row.kind.as_str(),
         or(&row.principal),

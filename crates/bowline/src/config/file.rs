@@ -24,6 +24,7 @@ use self::reader::Reader;
 use self::rules::Rules;
 use self::server::{choice, fill};
 use super::Engine;
+use super::audit::AuditExport;
 use super::broker::BrokerConfig;
 use super::frame::Problem;
 use super::size;
@@ -114,6 +115,8 @@ pub(crate) struct File {
     pub(crate) audit_min_age: Option<Duration>,
     /// `audit.max_age`.
     pub(crate) audit_max_age: Option<Duration>,
+    /// `audit.export`.
+    pub(crate) audit_export: Option<AuditExport>,
     /// Who may do what.
     pub(crate) rules: Rules,
     /// Every entry of `servers`, in file order.
@@ -297,6 +300,10 @@ fn audit(reader: &mut Reader, node: &Node, place: &str, file: &mut File) {
             }
             "min_age" => file.audit_min_age = reader.duration(entry),
             "max_age" => file.audit_max_age = reader.duration(entry),
+            "export" => {
+                let expected = AuditExport::EXPECTED;
+                file.audit_export = reader.parsed(entry, expected, AuditExport::parse);
+            }
             _ => {}
         }
     }

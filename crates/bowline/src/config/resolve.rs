@@ -60,6 +60,7 @@ pub(super) fn resolve(
         limits: limits::host(&file),
         connections: limits::connections(&file),
         audit: audit(&file),
+        audit_export: file.audit_export.clone(),
         telemetry: telemetry(&file),
         journal: file.engine.unwrap_or_default(),
         broker: file.broker,

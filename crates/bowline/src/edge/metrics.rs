@@ -80,6 +80,7 @@ mod name {
     pub(super) const SHARE_LIMIT: &str = "bowline_share_limit";
     pub(super) const SHARE_REFUSED: &str = "bowline_share_refused";
     pub(super) const DENIED: &str = "bowline_denied";
+    pub(super) const EXPORTED: &str = "bowline_audit_exported";
     pub(super) const UNAUTHENTICATED: &str = "bowline_auth_failures";
 }
 
@@ -140,6 +141,8 @@ struct Scrape {
     denials: Vec<(&'static str, u64)>,
     /// How often callers did not prove who they are, by reason and route.
     unproven: Vec<(&'static str, &'static str, u64)>,
+    /// Audit rows that a receiver took, and that were lost; absent where none are shipped.
+    exported: Option<(u64, u64)>,
     /// Spans that a collector took, and that were lost; absent where they go nowhere.
     spans: Option<(u64, u64)>,
 }
@@ -159,6 +162,7 @@ impl Scrape {
             shares: Shares::of(edge),
             denials: edge.host.denials(),
             unproven: edge.unproven.counts(),
+            exported: (edge.about.audit.export()).map(|counts| (counts.sent(), counts.lost())),
             spans: edge
                 .traces
                 .counts
@@ -296,8 +300,15 @@ impl Collector for Scrape {
         self.shares.write(&mut out)?;
         out.denied(&self.denials)?;
         out.unproven(&self.unproven)?;
+        if let Some((sent, lost)) = self.exported {
+            let help = "Audit rows that are shipped, by what became of them";
+            out.outcomes((name::EXPORTED, help), [("sent", sent), ("lost", lost)])?;
+        }
         match self.spans {
-            Some((sent, dropped)) => out.spans(sent, dropped),
+            Some((sent, dropped)) => out.outcomes(
+                (name::SPANS, "Spans of calls, by what became of them"),
+                [("sent", sent), ("dropped", dropped)],
+            ),
             None => Ok(()),
         }
     }
@@ -446,17 +457,18 @@ impl Out<'_> {
         Ok(())
     }
 
-    /// Writes what became of spans.
-    fn spans(&mut self, sent: u64, dropped: u64) -> fmt::Result {
-        let (help, kind) = (
-            "Spans of calls, by what became of them",
-            MetricType::Counter,
-        );
-        let mut family = self.0.encode_descriptor(name::SPANS, help, None, kind)?;
-        for (outcome, spans) in [("sent", sent), ("dropped", dropped)] {
+    /// Writes a counter by what became of things.
+    fn outcomes(
+        &mut self,
+        (name, help): (&str, &str),
+        outcomes: [(&'static str, u64); 2],
+    ) -> fmt::Result {
+        let kind = MetricType::Counter;
+        let mut family = self.0.encode_descriptor(name, help, None, kind)?;
+        for (outcome, count) in outcomes {
             family
                 .encode_family(&[("outcome", outcome)])?
-                .encode_counter::<NoLabelSet, _, u64>(&spans, None)?;
+                .encode_counter::<NoLabelSet, _, u64>(&count, None)?;
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! The audit trail of a real gateway: complete, and damage to it is named.
 
 mod damage;
+mod export;
 mod wash;
 
 use std::os::unix::fs::PermissionsExt as _;

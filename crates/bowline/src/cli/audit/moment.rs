@@ -1,10 +1,8 @@
 //! Times as people write and read them, in UTC.
 
 use super::Failure;
+use crate::civil::{DAY_MS, civil, days_before};
 use crate::config::duration;
-
-/// Milliseconds of a day.
-const DAY_MS: u64 = 86_400_000;
 
 /// Reads a time: a date, a date with a time of day, or how long ago.
 pub(super) fn read(text: Option<&str>, now_ms: u64) -> Result<Option<u64>, Failure> {
@@ -41,49 +39,10 @@ fn parse(text: &str) -> Option<u64> {
     Some(days * DAY_MS + ((hour * 60 + minute) * 60 + second) * 1_000)
 }
 
-/// Returns a time with its day.
-pub(super) fn shown(at_ms: u64) -> String {
-    let (year, month, day) = civil(at_ms / DAY_MS);
-    let rest = at_ms % DAY_MS;
-    let (hour, minute) = (rest / 3_600_000, rest / 60_000 % 60);
-    let (second, millis) = (rest / 1_000 % 60, rest % 1_000);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
-}
-
-/// Returns how many days lie between the beginning of 1970 and that of a month.
-fn days_before(year: u64, month: u64) -> u64 {
-    let leaps = |year: u64| year / 4 - year / 100 + year / 400;
-    let years = (year - 1970) * 365 + leaps(year - 1) - leaps(1969);
-    (1..month).fold(years, |days, month| days + days_of(year, month))
-}
-
-fn days_of(year: u64, month: u64) -> u64 {
-    let is_leap = year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
-    match month {
-        2 if is_leap => 29,
-        2 => 28,
-        4 | 6 | 9 | 11 => 30,
-        _ => 31,
-    }
-}
-
-/// Returns year, month and day of a day since 1970.
-fn civil(days: u64) -> (u64, u64, u64) {
-    // Never more than a year too late, and never too early.
-    let mut year = 1970 + days / 366;
-    while days_before(year + 1, 1) <= days {
-        year += 1;
-    }
-    let mut month = 1;
-    while month < 12 && days_before(year, month + 1) <= days {
-        month += 1;
-    }
-    (year, month, days - days_before(year, month) + 1)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::civil::shown;
 
     #[test]
     fn times_are_read_and_shown_in_the_same_way() {

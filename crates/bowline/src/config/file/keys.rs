@@ -98,6 +98,7 @@ pub(super) const AUDIT: Keys = Keys {
         "denials_max_bytes",
         "min_age",
         "max_age",
+        "export",
     ],
     planned: &[],
 };
