@@ -3,6 +3,7 @@
 pub(crate) mod command;
 pub(crate) mod follow;
 mod keychain;
+mod sealed;
 mod slot;
 pub(crate) mod store;
 

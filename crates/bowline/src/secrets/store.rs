@@ -1,4 +1,4 @@
-//! The secret store: a private file that holds values, or says that the keychain does.
+//! The secret store: a private, encrypted file that holds values, or says that the keychain does.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,7 +9,7 @@ use bowline_core::sync::lock;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-use super::{StoreKind, Value, command, is_name, is_usable, keychain};
+use super::{StoreKind, Value, command, is_name, is_usable, keychain, sealed};
 use crate::config::Env;
 use crate::reload::{Stamp, stamp};
 use crate::state::{self, State, file};
@@ -167,6 +167,16 @@ impl Store {
         Ok(was_there)
     }
 
+    /// Encrypts a store that an older version wrote plainly. Until it is written, the plain one
+    /// counts, and afterwards the other: there is no moment without one.
+    pub(crate) fn seal_plain(&self, state: &State) -> Result<(), Error> {
+        let bytes = file::read_private(&self.path, FILE_BYTES_MAX)?.map(Zeroizing::new);
+        match bytes.is_some_and(|bytes| version(&bytes) == Some(PLAIN_VERSION)) {
+            true => self.change(state, |_| Ok(())),
+            false => Ok(()),
+        }
+    }
+
     /// Reads, changes and writes the file while nobody else does.
     fn change(
         &self,
@@ -181,6 +191,9 @@ impl Store {
         Ok(())
     }
 }
+
+/// The version of a store that is not encrypted, and of what is inside one that is.
+const PLAIN_VERSION: u32 = 1;
 
 #[derive(Serialize, Deserialize)]
 struct Written {
@@ -205,9 +218,27 @@ fn read(path: &Path) -> Result<Entries, state::Error> {
         reason: reason.to_owned(),
         fix: format!("rm {}  # and set every secret again", path.display()),
     };
+    let bytes = match version(&bytes) {
+        Some(sealed::VERSION) => match sealed::open(path, &bytes)? {
+            Ok(opened) => opened,
+            Err(why) => {
+                return Err(state::Error::Corrupt {
+                    path: path.to_owned(),
+                    reason: why.reason().to_owned(),
+                    fix: format!(
+                        "bring {} and {} back from one backup, or `rm` both and set every secret \
+                         again",
+                        path.display(),
+                        sealed::key_file(path).display()
+                    ),
+                });
+            }
+        },
+        Some(_) | None => bytes,
+    };
     // What is wrong is not quoted: it may be a secret.
     let written: Written = serde_json::from_slice(&bytes).map_err(|_| corrupt("no such JSON"))?;
-    if written.v != 1 {
+    if written.v != PLAIN_VERSION {
         return Err(corrupt("written by another version"));
     }
     let mut entries = Entries::new();
@@ -239,7 +270,7 @@ fn write(path: &Path, entries: &Entries) -> Result<(), state::Error> {
         (name.clone(), one)
     });
     let mut written = Written {
-        v: 1,
+        v: PLAIN_VERSION,
         secrets: secrets.collect(),
     };
     let bytes = state::json(&written).map(Zeroizing::new);
@@ -248,5 +279,17 @@ fn write(path: &Path, entries: &Entries) -> Result<(), state::Error> {
             zeroize::Zeroize::zeroize(value);
         }
     }
-    file::replace(path, &bytes?)
+    // The key is on the disk before anything that needs it.
+    let sealed = sealed::seal(path, &bytes?)?;
+    file::replace(path, &sealed)
+}
+
+/// Returns which form a file has.
+fn version(bytes: &[u8]) -> Option<u32> {
+    #[derive(Deserialize)]
+    struct Any {
+        v: u32,
+    }
+    let any: Result<Any, _> = serde_json::from_slice(bytes);
+    any.ok().map(|any| any.v)
 }

@@ -194,7 +194,9 @@ fn a_store_that_others_could_read_or_that_makes_no_sense_is_refused() {
     for text in [
         "",
         "{}",
+        r#"{"v":3,"secrets":{}}"#,
         r#"{"v":2,"secrets":{}}"#,
+        r#"{"v":2,"sealed":"AAAA"}"#,
         r#"{"v":1,"secrets":{"../a":{"value":"x"}}}"#,
         r#"{"v":1,"secrets":{"a":{"value":""}}}"#,
     ] {
@@ -203,6 +205,60 @@ fn a_store_that_others_could_read_or_that_makes_no_sense_is_refused() {
         let error = store.entry("a").unwrap_err();
         assert!(error.fix().is_some(), "{text}: {error}");
     }
+}
+
+#[test]
+fn sec_73_store_is_encrypted_and_plain_ones_migrate() {
+    let (_directory, state, store) = store();
+    // As an older version wrote it.
+    let plain = r#"{"v":1,"secrets":{"a":{"value":"old-canary"},"k":{"keychain":3}}}"#;
+    state::file::replace(store.path(), plain.as_bytes()).unwrap();
+    let here = |store: &Store, name: &str| match store.entry(name).unwrap() {
+        Some(Entry::Here(value)) => Some(value.to_string()),
+        _ => None,
+    };
+    assert_eq!(here(&store, "a").as_deref(), Some("old-canary"));
+    // Interrupted after the key was made: the plain store still counts.
+    store.seal_plain(&state).unwrap();
+    let on_disk = |name: &str| std::fs::read(state.path().join(name)).unwrap();
+    let key = on_disk("secrets.key");
+    state::file::replace(store.path(), plain.as_bytes()).unwrap();
+    store.forget();
+    assert_eq!(here(&store, "a").as_deref(), Some("old-canary"));
+    store.seal_plain(&state).unwrap();
+    set(&store, &state, "b", "new-canary");
+    let text = String::from_utf8(on_disk("secrets.json")).unwrap();
+    assert!(
+        !text.contains("canary") && !text.contains("\"a\""),
+        "{text}"
+    );
+    assert_eq!(on_disk("secrets.key"), key, "one key for good");
+    let reader = Store::of(state.path());
+    assert_eq!(here(&reader, "a").as_deref(), Some("old-canary"));
+    assert_eq!(here(&reader, "b").as_deref(), Some("new-canary"));
+    let kept = reader.entry("k").unwrap();
+    assert!(matches!(kept, Some(Entry::InKeychain(3))), "{kept:?}");
+    // A changed store and a lost key say so, and how to mend it.
+    let at = text.len() - 8;
+    let swapped = if &text[at..=at] == "A" { "B" } else { "A" };
+    let changed = [&text[..at], swapped, &text[at + 1..]].concat();
+    state::file::replace(store.path(), changed.as_bytes()).unwrap();
+    let error = Store::of(state.path()).entry("a").unwrap_err();
+    assert!(error.to_string().contains("was changed"), "{error}");
+    state::file::replace(store.path(), text.as_bytes()).unwrap();
+    std::fs::remove_file(state.path().join("secrets.key")).unwrap();
+    let error = Store::of(state.path()).entry("a").unwrap_err();
+    assert!(error.to_string().contains("secrets.key"), "{error}");
+    assert!(error.fix().unwrap().contains("backup"));
+    // What cannot be opened is not overwritten.
+    let env = Env::default();
+    let value = Value::new("another".to_owned());
+    assert!(
+        store
+            .set(&state, ("c", value), StoreKind::File, &env)
+            .is_err()
+    );
+    assert_eq!(on_disk("secrets.json"), text.as_bytes());
 }
 
 #[test]

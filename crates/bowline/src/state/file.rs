@@ -59,7 +59,7 @@ pub(super) fn open_private(path: &Path) -> Result<File, Error> {
 }
 
 /// Writes the file unless it exists. Of two that try at once, one wins and both see its content.
-pub(super) fn create_once(
+pub(crate) fn create_once(
     path: &Path,
     content: impl FnOnce() -> Result<Vec<u8>, Error>,
 ) -> Result<(), Error> {
