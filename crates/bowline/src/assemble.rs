@@ -45,6 +45,7 @@ use crate::edge::{About, Edge, announce, listen};
 use crate::manifests::FileManifests;
 use crate::pins::FilePins;
 use crate::reload::{self, Reloader};
+use crate::secrets::store::Store;
 use crate::secrets::{self, Sources};
 use crate::state::{self, Lock, Run, State, Token};
 use crate::telemetry::{Exporting, Secrets, Telemetry};
@@ -115,6 +116,13 @@ impl Gateway {
         check_exposure(&config, auth)?;
         let lock = state.lock()?;
         let token = state.token()?;
+        if let Err(error) = Store::of(state.path()).seal_plain(&state) {
+            // Servers that need it say so themselves; all others are served.
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "secret store not encrypted"
+            );
+        }
         let journal = journal::open(config.journal, &state)?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
         let tokens = Arc::new(Tokens::open(&state, Arc::clone(&clock))?);
@@ -167,7 +175,13 @@ impl Gateway {
         let sources = config.sources.clone();
         let reloader = Reloader::new(&config, env, Box::new(translate))
             .dialling(executors.clone(), telemetry.secrets.clone());
-        let door = Door::new(auth, token.expose()).with_tokens(tokens);
+        let hiding = (telemetry.secrets.clone(), Arc::clone(&results));
+        let door = Door::new(auth, token.expose())
+            .with_tokens(tokens)
+            .with_owner_file(state.token_file(), move |token| {
+                hiding.0.learn("owner token", token);
+                hiding.1.learn("owner token", token);
+            });
         let door = door.with_names(config.names);
         let connections = config.connections;
         let edge = Edge::new(

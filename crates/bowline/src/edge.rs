@@ -18,6 +18,7 @@ pub mod listen;
 pub mod mcp;
 pub mod metrics;
 mod modern;
+pub mod owner;
 pub mod ready;
 pub mod route;
 mod run;
@@ -45,7 +46,7 @@ use crate::audit::Auditing;
 use crate::config::ConnectionLimits;
 use crate::edge::connection_pool::UnprovenPool;
 use crate::edge::door::Door;
-use crate::edge::hold::Holds;
+use crate::edge::hold::{HoldKey, Holds};
 use crate::edge::session::{OpenError, Session, Sessions, Terms};
 use crate::reload::Reloader;
 use crate::telemetry::{SpanCounts, Tracer};
@@ -181,6 +182,17 @@ impl Edge {
             self.calls.dismiss(self, token.id());
             self.holds.close(token);
         }
+    }
+
+    /// Ends everything that was opened with the owner's token of before, but for the connection
+    /// `asker`, which is told that it was replaced.
+    pub(crate) fn dismiss_owner(&self, token: &Issued, asker: HoldKey) {
+        for id in self.sessions.of(token.id()) {
+            self.end_session(&id);
+        }
+        self.sessions.listeners.dismiss(token.id());
+        self.calls.dismiss(self, token.id());
+        self.holds.close_others(token, asker);
     }
 
     /// Lets sessions go that were quiet for long.

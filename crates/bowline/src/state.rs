@@ -225,9 +225,7 @@ impl State {
     /// The owner's token, made at the first start.
     pub fn token(&self) -> Result<Token, Error> {
         let path = self.token_file();
-        file::create_once(&path, || {
-            Ok(format!("{}\n", hex(&random::<TOKEN_BYTES>()?)).into())
-        })?;
+        file::create_once(&path, || Ok(format!("{}\n", new_token()?.expose()).into()))?;
         read_token(&path)
     }
 
@@ -323,6 +321,11 @@ pub fn read_run(directory: &Path) -> Result<Option<Run>, Error> {
     };
     let run: Run = serde_json::from_slice(&bytes).map_err(|_error| Error::Malformed(path))?;
     Ok(is_alive(run.pid).then_some(run))
+}
+
+/// Makes a token of an owner.
+pub(crate) fn new_token() -> Result<Token, Error> {
+    Ok(Token(hex(&random::<TOKEN_BYTES>()?)))
 }
 
 /// Reads a token file; one that others may read is refused.

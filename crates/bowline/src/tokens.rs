@@ -98,6 +98,19 @@ pub struct Issued {
 }
 
 impl Issued {
+    /// Returns the owner's own, which has no id and is kept elsewhere.
+    pub(crate) const fn of_owner(owner: Arc<Principal>) -> Self {
+        Self {
+            principal: owner,
+            kind: TokenKind::Agent,
+            created_ms: 0,
+            expires_ms: None,
+            run: None,
+            hash: [0; 32],
+            over: AtomicBool::new(false),
+        }
+    }
+
     /// Returns the public part of its text.
     #[must_use]
     pub fn id(&self) -> &Arc<str> {
@@ -126,7 +139,7 @@ impl Issued {
     }
 
     /// Ends it; `false` when it had ended before.
-    fn end(&self) -> bool {
+    pub(crate) fn end(&self) -> bool {
         !self.over.swap(true, Ordering::AcqRel)
     }
 

@@ -17,6 +17,8 @@ use crate::tokens::TokenKind;
 
 const PATH: &str = "/api/v1/tokens";
 
+const ROTATE: &str = "/api/v1/owner-token/rotate";
+
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Token {
@@ -48,12 +50,19 @@ struct Revoked {
     withdrawn: u64,
 }
 
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Rotated {
+    token_file: String,
+}
+
 pub(super) fn run(command: &TokenCommand, context: &mut Context) -> Result<Exit, Failure> {
     let client = Client::new(context)?;
     let out = &mut context.out;
     match command {
         TokenCommand::Create(new) => create(&client, new, out),
         TokenCommand::Ls => list(&client, out),
+        TokenCommand::RotateOwner => rotate_owner(&client, out),
         TokenCommand::Revoke { token } => revoke(&client, token, out),
     }?;
     Ok(Exit::Ok)
@@ -95,9 +104,26 @@ fn create(client: &Client, new: &NewToken, out: &mut Out) -> Result<(), Failure>
     Ok(())
 }
 
+/// Replaces the owner's token; the new one is in its file and is not shown.
+fn rotate_owner(client: &Client, out: &mut Out) -> Result<(), Failure> {
+    let body = client.post(ROTATE, Bytes::from_static(b"{}"), QUICK)?;
+    if out.format() == Format::Json {
+        return Ok(out.raw(&body)?);
+    }
+    let rotated: Rotated = api::read(&body)?;
+    out.line(&format!(
+        "the owner's token is new: {}",
+        clean::line(&rotated.token_file)
+    ))?;
+    out.note(
+        "the old one counts no more: connections, sessions and calls opened with it have ended",
+    );
+    Ok(())
+}
+
 fn life(expires: Option<Duration>) -> String {
     match expires {
-        None => "never".to_owned(),
+        None => "never; give a token an end with --expires 30d".to_owned(),
         Some(life) => format!("in {}", duration(bowline_core::time::millis(life))),
     }
 }

@@ -176,6 +176,7 @@ pub(super) fn router(edge: Weak<Edge>) -> Router {
         .route("/api/v1/tokens", get(tokens::list).post(tokens::create))
         .route("/api/v1/tokens/{id}", delete(tokens::revoke))
         .route("/api/v1/tokens/{id}/end", post(tokens::end))
+        .route("/api/v1/owner-token/rotate", post(tokens::rotate_owner))
         .route("/api/v1/pins", get(pins::list))
         .route("/api/v1/pins/accept", post(pins::accept))
         .route("/api/v1/pins/{server}/{tool}/diff", get(pins::diff))

@@ -1,6 +1,7 @@
 //! Who may come in: host, origin and credential are judged here, once, before anything else.
 
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use bowline_core::call::{Principal, Role};
@@ -10,6 +11,7 @@ use http::uri::Authority;
 use subtle::ConstantTimeEq as _;
 use thiserror::Error;
 
+use super::owner::OwnerToken;
 use super::route::{Goes, Place};
 use crate::tokens::{Issued, TokenKind, Tokens};
 
@@ -60,8 +62,7 @@ pub enum Auth {
 #[derive(Debug)]
 pub struct Door {
     auth: Auth,
-    token: Token,
-    owner: Arc<Principal>,
+    owner: OwnerToken,
     anonymous: Arc<Principal>,
     /// The tokens of everybody else; nobody else has one where absent.
     tokens: Option<Arc<Tokens>>,
@@ -74,7 +75,7 @@ pub struct Door {
 pub struct Proven {
     /// Who.
     pub principal: Arc<Principal>,
-    /// The token that proved it, which may be revoked; absent for the owner and for nobody.
+    /// The token that proved it, which may be revoked or replaced; absent for nobody.
     pub token: Option<Arc<Issued>>,
 }
 
@@ -95,11 +96,15 @@ impl Proven {
 }
 
 /// A secret that does not show itself.
-struct Token(Vec<u8>);
+pub(super) struct Token(Vec<u8>);
 
 impl Token {
+    pub(super) fn new(text: &str) -> Self {
+        Self(text.as_bytes().to_vec())
+    }
+
     /// Compares in a time that depends on the lengths alone, eight bytes at a step.
-    fn is(&self, given: &[u8]) -> bool {
+    pub(super) fn is(&self, given: &[u8]) -> bool {
         if given.len() != self.0.len() {
             return false;
         }
@@ -159,8 +164,7 @@ impl Door {
     pub fn new(auth: Auth, token: &str) -> Self {
         Self {
             auth,
-            token: Token(token.as_bytes().to_vec()),
-            owner: Arc::new(Principal::new("owner", Role::Owner)),
+            owner: OwnerToken::new(token),
             anonymous: Arc::new(Principal::new("anonymous-local", Role::AnonymousLocal)),
             tokens: None,
             names: Vec::new(),
@@ -180,6 +184,26 @@ impl Door {
             tokens: Some(tokens),
             ..self
         }
+    }
+
+    /// Keeps the owner's token in this file, where it can be replaced; `learn` is told of a new
+    /// one before anybody else.
+    #[must_use]
+    pub fn with_owner_file(
+        self,
+        file: PathBuf,
+        learn: impl Fn(&str) + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            owner: self.owner.kept(file, Box::new(learn)),
+            ..self
+        }
+    }
+
+    /// Returns the owner's token.
+    #[must_use]
+    pub const fn owner_token(&self) -> &OwnerToken {
+        &self.owner
     }
 
     /// Returns the tokens of everybody but the owner.
@@ -273,8 +297,8 @@ impl Door {
 
     /// Returns whom a token was given to.
     pub fn holder(&self, token: &str) -> Option<Proven> {
-        if self.token.is(token.as_bytes()) {
-            return Some(Proven::by_itself(&self.owner));
+        if let Some(owner) = self.owner.prove(token.as_bytes()) {
+            return Some(owner);
         }
         let issued = self.tokens.as_ref()?.find(token)?;
         Some(Proven {

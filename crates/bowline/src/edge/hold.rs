@@ -77,6 +77,10 @@ impl Unseated {
     }
 }
 
+/// Names a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HoldKey(u64);
+
 /// Keeps a connection known for as long as it lives.
 #[derive(Debug)]
 pub(super) struct Held<'a> {
@@ -141,6 +145,20 @@ impl Holds {
         Ok(())
     }
 
+    /// Ends every connection but this one that was last proved with this very token, and not
+    /// with another of the same id.
+    pub(super) fn close_others(&self, token: &Issued, but: HoldKey) {
+        for hold in lock(&self.table).values() {
+            let held = lock(&hold.token);
+            let is_it = held
+                .as_ref()
+                .is_some_and(|held| std::ptr::eq(&**held, token));
+            if is_it && hold.key() != but {
+                hold.closed.notify_one();
+            }
+        }
+    }
+
     /// Ends every connection that was last proved with this token.
     pub(super) fn close(&self, token: &Issued) {
         for hold in lock(&self.table).values() {
@@ -153,6 +171,11 @@ impl Holds {
 }
 
 impl Hold {
+    /// Returns its name.
+    pub(super) const fn key(&self) -> HoldKey {
+        HoldKey(self.key)
+    }
+
     /// Returns where the connection comes from.
     pub(super) const fn peer(&self) -> Option<SocketAddr> {
         self.peer.0

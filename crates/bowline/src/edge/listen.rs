@@ -57,7 +57,7 @@ pub(super) async fn answer(
     request: Request<Incoming>,
     (local, hold): (&Local, &Arc<Hold>),
 ) -> Answer {
-    let (parts, incoming) = request.into_parts();
+    let (mut parts, incoming) = request.into_parts();
     if let Err(refused) = edge.door.check_address(&parts, local) {
         let route = place(parts.uri.path()).map_or(unproven::NOWHERE, |place| place.word());
         return edge.refuse(refused, (&parts, route), hold);
@@ -87,6 +87,7 @@ pub(super) async fn answer(
         Place::Sse(scope) => (Endpoint::OldStream, scope),
         Place::Messages(scope) => (Endpoint::OldMessages, scope),
         Place::Api => {
+            parts.extensions.insert(hold.key());
             return Box::pin(api::answer(edge, (&principal, kind), parts, incoming)).await;
         }
         Place::Metrics => {

@@ -1,5 +1,6 @@
 //! Credentials of principals: what they open, and what ends with them.
 
+mod owner;
 mod revoked;
 
 use serde_json::{Value, json};

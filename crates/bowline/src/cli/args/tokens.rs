@@ -14,6 +14,8 @@ pub enum TokenCommand {
     Create(NewToken),
     /// List tokens, without their secrets
     Ls,
+    /// Replace the owner's token, and end what the old one opened
+    RotateOwner,
     /// Revoke a token, or all of a principal, and end what they opened
     Revoke {
         /// ID of a token or name of a principal

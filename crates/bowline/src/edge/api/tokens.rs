@@ -14,6 +14,8 @@ use serde_json::{Value, json};
 
 use super::{Failure, Noted, Shared, alive, contexts_of, nearest, outbox, read_body};
 use crate::edge::Edge;
+use crate::edge::hold::HoldKey;
+use crate::edge::owner::RotateError;
 use crate::tokens::{
     CreateError, Issued, LIFE_MAX, NAME_BYTES_MAX, TokenKind, Tokens, Wanted, is_principal, is_run,
     owners_agent,
@@ -104,6 +106,29 @@ pub(super) async fn end(
         }
         Some(_) => take_away(&edge, &id, End::RunOver).await,
     }
+}
+
+/// `POST /api/v1/owner-token/rotate`: a new token of the owner, in its file; the old one ends
+/// here, with all that it opened but this answer.
+pub(super) async fn rotate_owner(
+    State(edge): Shared,
+    Extension(asker): Extension<HoldKey>,
+) -> Result<Json<Value>, Failure> {
+    let edge = alive(&edge)?;
+    let rotating = Arc::clone(&edge);
+    let rotated = tokio::task::spawn_blocking(move || rotating.door.owner_token().rotate()).await;
+    let old = rotated
+        .map_err(|_| broken())?
+        .map_err(|error| match error {
+            RotateError::Unkept => {
+                Failure::plain(StatusCode::CONFLICT, "no_token_file", &error.to_string())
+            }
+            RotateError::State(error) => Failure::state(&error),
+        })?;
+    edge.dismiss_owner(&old, asker);
+    tracing::info!("owner token replaced");
+    let file = edge.door.owner_token().file();
+    Ok(Json(json!({"v": 1, "rotated": true, "token_file": file})))
 }
 
 async fn take_away(edge: &Edge, which: &str, why: End) -> Result<Json<Value>, Failure> {
