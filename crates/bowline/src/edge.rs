@@ -19,6 +19,7 @@ pub mod mcp;
 pub mod metrics;
 mod modern;
 pub mod owner;
+mod pace;
 pub mod ready;
 pub mod route;
 mod run;

@@ -28,6 +28,7 @@ pub mod ordered;
 pub mod pending;
 pub mod pins;
 pub mod policy;
+pub mod rates;
 pub mod recovery;
 pub mod redact;
 pub mod resume;

@@ -6,23 +6,53 @@
 use std::sync::{Arc, Mutex};
 
 use bowline_core::call::{Principal, Role};
+use bowline_core::rates::{Pace, RateLimits, Rates, RequestCost};
 use bowline_core::shares::{Reserve, Resource, ShareError, ShareLimits, ShareView, Shares};
 use bowline_core::sync::lock;
+use bowline_core::time::Now;
 
 /// The accounts of all principals. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub struct PrincipalAccounts(Arc<Mutex<Shares>>);
+pub struct PrincipalAccounts {
+    shares: Arc<Mutex<Shares>>,
+    rates: Arc<Mutex<Rates>>,
+}
 
 impl PrincipalAccounts {
     /// Returns accounts on which nothing is held.
     #[must_use]
     pub fn new(limits: ShareLimits) -> Self {
-        Self(Arc::new(Mutex::new(Shares::new(limits))))
+        Self {
+            shares: Arc::new(Mutex::new(Shares::new(limits))),
+            rates: Arc::default(),
+        }
+    }
+
+    /// Changes how fast principals may send. What is owed stays owed.
+    pub fn set_rates(&self, limits: RateLimits) {
+        lock(&self.rates).set_limits(limits);
+    }
+
+    /// Charges a request to a principal, and says when it may go on. The owner is not held to any
+    /// rate, nor is the one principal that all are where authentication is off.
+    #[must_use]
+    pub fn charge(
+        &self,
+        principal: &Principal,
+        cost: RequestCost,
+        now: impl FnOnce() -> Now,
+    ) -> Pace {
+        match principal.role {
+            Role::Owner | Role::AnonymousLocal => Pace::Now,
+            Role::OwnersAgent | Role::Named(_) | Role::None => {
+                lock(&self.rates).charge(&principal.name, cost, now())
+            }
+        }
     }
 
     /// Changes the limits. What is held stays held.
     pub fn set_limits(&self, limits: ShareLimits) {
-        lock(&self.0).set_limits(limits);
+        lock(&self.shares).set_limits(limits);
     }
 
     /// Takes `amount` of a resource for a principal until the share is dropped.
@@ -36,7 +66,7 @@ impl PrincipalAccounts {
         amount: u64,
     ) -> Result<Share, ShareError> {
         let reserve = reserve_of(principal);
-        lock(&self.0).take(&principal.name, reserve, resource, amount)?;
+        lock(&self.shares).take(&principal.name, reserve, resource, amount)?;
         Ok(Share {
             accounts: self.clone(),
             principal: Arc::clone(&principal.name),
@@ -50,7 +80,7 @@ impl PrincipalAccounts {
     #[must_use]
     pub fn has_room(&self, principal: &Principal, resource: Resource, amount: u64) -> bool {
         let reserve = reserve_of(principal);
-        let shares = lock(&self.0);
+        let shares = lock(&self.shares);
         shares
             .check(&principal.name, reserve, resource, amount)
             .is_ok()
@@ -59,13 +89,13 @@ impl PrincipalAccounts {
     /// Returns how much of a resource a principal holds.
     #[must_use]
     pub fn held(&self, principal: &Arc<str>, resource: Resource) -> u64 {
-        lock(&self.0).held(principal, resource)
+        lock(&self.shares).held(principal, resource)
     }
 
     /// Returns what a person sees of every resource.
     #[must_use]
     pub fn view(&self) -> Vec<ShareView> {
-        lock(&self.0).view()
+        lock(&self.shares).view()
     }
 }
 
@@ -99,7 +129,7 @@ impl Share {
     /// # Errors
     /// The principal, or all together, would hold more than they may; the share is as before.
     pub fn grow(&mut self, more: u64) -> Result<(), ShareError> {
-        lock(&self.accounts.0).take(&self.principal, self.reserve, self.resource, more)?;
+        lock(&self.accounts.shares).take(&self.principal, self.reserve, self.resource, more)?;
         self.amount = self.amount.saturating_add(more);
         Ok(())
     }
@@ -107,14 +137,14 @@ impl Share {
     /// Gives back `less` of what is held, at most all.
     pub fn shrink(&mut self, less: u64) {
         let less = less.min(self.amount);
-        lock(&self.accounts.0).give_back(&self.principal, self.resource, less);
+        lock(&self.accounts.shares).give_back(&self.principal, self.resource, less);
         self.amount -= less;
     }
 }
 
 impl Drop for Share {
     fn drop(&mut self) {
-        lock(&self.accounts.0).give_back(&self.principal, self.resource, self.amount);
+        lock(&self.accounts.shares).give_back(&self.principal, self.resource, self.amount);
     }
 }
 

@@ -195,6 +195,8 @@ impl Host {
             clock,
             closing: AtomicBool::new(false),
         };
+        let accounts = PrincipalAccounts::new(limits.shares);
+        accounts.set_rates(limits.rates);
         let path = Arc::new(path);
         path.outbox.start(Arc::downgrade(&path));
         Self {

@@ -11,6 +11,10 @@ use spelling::Spelling;
 /// How many arrays and objects may be open at once.
 pub const DEPTH_MAX: usize = 64;
 
+/// How many keys may be kept of objects that are open, to find one that comes twice. Small
+/// objects, in which keys are compared one by one, do not count.
+pub const OPEN_KEYS_MAX: usize = 100_000;
+
 /// How many may be open around a text that another one carries.
 const AROUND: usize = 8;
 
@@ -52,6 +56,12 @@ pub enum Fault {
         at: usize,
         /// Whether it stands in the parameters.
         in_params: bool,
+    },
+    /// Objects that are open hold more than [`OPEN_KEYS_MAX`] keys.
+    #[error("objects inside each other hold more than {OPEN_KEYS_MAX} keys at byte {at}")]
+    TooManyKeys {
+        /// The opening quote of the one that is one too many.
+        at: usize,
     },
     /// Something follows the value.
     #[error("something follows the value at byte {at}")]
@@ -291,7 +301,7 @@ impl Walk<'_> {
         let key = self.literal()?;
         let owner = self.depth - 1;
         if self.tracked(owner) && !self.names.insert(owner, key) {
-            return Err(Fault::DuplicateKey { at });
+            return Err(self.untaken(at));
         }
         if self.spelling.judges(owner) && !self.spelling.take(owner, key) {
             return Err(self.alike(at, owner));
@@ -332,6 +342,16 @@ impl<'a> Walk<'a> {
                 Some(b' ' | b'\n' | b'\r' | b'\t') => self.at += 1,
                 other => return other,
             }
+        }
+    }
+
+    /// Says why a key was not taken.
+    #[cold]
+    const fn untaken(&self, at: usize) -> Fault {
+        if self.names.is_full() {
+            Fault::TooManyKeys { at }
+        } else {
+            Fault::DuplicateKey { at }
         }
     }
 

@@ -65,6 +65,14 @@ pub(crate) struct File {
     pub(crate) starts: Option<u32>,
     /// What `limits` says of resources that principals share.
     pub(crate) shares: Vec<WrittenShare>,
+    /// `limits.principal_requests_per_s`.
+    pub(crate) requests_per_s: Option<u32>,
+    /// `limits.principal_requests_burst`.
+    pub(crate) requests_burst: Option<u32>,
+    /// `limits.principal_bytes_per_s`.
+    pub(crate) bytes_per_s: Option<u64>,
+    /// `limits.principal_bytes_burst`.
+    pub(crate) bytes_burst: Option<u64>,
     /// `limits.unproven_connections`.
     pub(crate) unproven_connections: Option<u32>,
     /// `limits.address_connections`.

@@ -1,6 +1,7 @@
 //! How much the gateway takes on, and how much of it is one principal's or one address's.
 
 use bowline_core::cache::CacheLimits;
+use bowline_core::rates::RateLimits;
 use bowline_core::shares::{Resource, ShareLimit, ShareLimits};
 
 use super::file::{File, ShareHolder, WrittenShare};
@@ -38,7 +39,28 @@ pub(super) fn host(file: &File) -> HostLimits {
         stop_wait: file.stop_wait.unwrap_or(host.stop_wait),
         cache: cache(file),
         shares: shares(file),
+        rates: rates(file),
     }
+}
+
+/// Returns how fast each principal may send.
+fn rates(file: &File) -> RateLimits {
+    let mut limits = RateLimits::default();
+    for (written, limit) in [
+        (
+            file.requests_per_s.map(u64::from),
+            &mut limits.requests.per_s,
+        ),
+        (
+            file.requests_burst.map(u64::from),
+            &mut limits.requests.burst,
+        ),
+        (file.bytes_per_s, &mut limits.bytes.per_s),
+        (file.bytes_burst, &mut limits.bytes.burst),
+    ] {
+        *limit = written.unwrap_or(*limit);
+    }
+    limits
 }
 
 /// Returns the limits of every resource. The share of a principal is at most half of the total.

@@ -16,7 +16,7 @@ use super::hold::Hold;
 use super::large::{self, Payer};
 use super::mcp::Endpoint;
 use super::route::{Place, place};
-use super::{Edge, api, connection, mcp, metrics, ready, unproven, upgrade};
+use super::{Edge, api, connection, mcp, metrics, pace, ready, unproven, upgrade};
 
 /// Connections served at once, whatever the shares of principals are; further ones wait in the
 /// kernel's queue.
@@ -81,6 +81,12 @@ pub(super) async fn answer(
         principal.role != Role::AnonymousLocal || !matches!(place, Place::Livez | Place::Readyz);
     if is_proof && let Err(unseated) = hold.seat(edge.host.accounts(), &principal) {
         return unseated.answer();
+    }
+    // Every request counts, whatever it asks for; whether the process lives may be asked freely.
+    if !matches!(place, Place::Livez | Place::Readyz)
+        && let Err(refused) = pace::admit(edge, &principal, &incoming).await
+    {
+        return refused;
     }
     let (endpoint, scope) = match place {
         Place::Mcp(scope) => (Endpoint::Streamable, scope),

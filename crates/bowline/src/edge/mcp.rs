@@ -9,6 +9,7 @@ pub(super) mod list;
 mod local;
 mod old;
 pub(super) mod outbox;
+mod parse;
 pub(super) mod read;
 
 pub(super) use read::{accepts, is_json};
@@ -20,7 +21,7 @@ use bowline_core::caller::{CallerEnd, Deaf};
 use bowline_core::error::{CallError, Execution};
 use bowline_core::shares::ShareError;
 use bowline_host::accounts::PrincipalAccounts;
-use bowline_wire::jsonrpc::{Refusal, write_error, write_result};
+use bowline_wire::jsonrpc::{write_error, write_result};
 use bowline_wire::mcp::{code, method};
 use bowline_wire::{Kind, Message, object};
 use bytes::Bytes;
@@ -28,12 +29,13 @@ use http::request::Parts;
 use http::{HeaderValue, Method, StatusCode, header};
 use hyper::body::Incoming;
 
+use self::parse::Unparsed;
 use super::body::{self, Answer, SESSION};
 use super::errors::TooMuch;
 use super::modern::{self, Says};
 use super::session::{CallEnd, Session};
 use super::stream::{EventBody, Place};
-use super::{Edge, announce, errors};
+use super::{Edge, announce, errors, pace};
 
 /// What every request to an MCP endpoint is answered with the help of.
 #[derive(Clone, Copy, Debug)]
@@ -153,17 +155,20 @@ async fn post(caller: Caller<'_>, incoming: Incoming) -> Answer {
 }
 
 async fn message(caller: Caller<'_>, text: Bytes) -> Answer {
+    let paced = pace::admit_body(caller.edge, caller.principal, caller.parts, text.len());
+    if let Err(refused) = paced.await {
+        return refused;
+    }
     let headers = &caller.parts.headers;
     let says = Says::of(headers);
-    let message = match Message::parse(text.clone()) {
+    let message = match parse::message(caller, &text).await {
         Ok(message) => message,
-        Err(Refusal::Batch) if says == Says::Modern => return modern::no_batches(),
+        Err(Unparsed::Batch) if says == Says::Modern => return modern::no_batches(),
         // What is rare is boxed, so that a call carries no room for it.
-        Err(Refusal::Batch) => return Box::pin(batch::answer(caller, text)).await,
-        Err(refusal) if says == Says::Modern => {
-            return modern::unread(read::refusal_of(&text, refusal));
-        }
-        Err(refusal) => return read::refused(&text, refusal),
+        Err(Unparsed::Batch) => return Box::pin(batch::answer(caller, text)).await,
+        Err(Unparsed::Refused(refused)) if says == Says::Modern => return modern::unread(refused),
+        Err(Unparsed::Refused(refused)) => return body::json(StatusCode::OK, refused),
+        Err(Unparsed::Busy(busy)) => return *busy,
     };
     if modern::is_meant(headers, says, &message) {
         return Box::pin(modern::answer(caller, &message)).await;

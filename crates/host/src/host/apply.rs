@@ -165,6 +165,7 @@ impl Host {
         self.path.seats.allow(limits.principal_calls_max);
         self.path.answers.relimit(limits.cache);
         self.accounts.set_limits(limits.shares);
+        self.accounts.set_rates(limits.rates);
         self.limits.store(Arc::new(limits));
     }
 

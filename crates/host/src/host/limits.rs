@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use bowline_core::cache::CacheLimits;
+use bowline_core::call::Principal;
+use bowline_core::rates::{Pace, RateLimits, RequestCost};
 use bowline_core::shares::ShareLimits;
 
 use super::Host;
@@ -23,6 +25,8 @@ pub struct HostLimits {
     pub cache: CacheLimits,
     /// How much each principal, and all together, may hold of what they share.
     pub shares: ShareLimits,
+    /// How fast each principal may send requests and bytes.
+    pub rates: RateLimits,
 }
 
 impl Default for HostLimits {
@@ -34,11 +38,19 @@ impl Default for HostLimits {
             stop_wait: Duration::from_secs(6),
             cache: CacheLimits::default(),
             shares: ShareLimits::default(),
+            rates: RateLimits::default(),
         }
     }
 }
 
 impl Host {
+    /// Charges a request to its principal, and says when it may go on.
+    #[must_use]
+    pub fn charge_request(&self, principal: &Principal, cost: RequestCost) -> Pace {
+        self.accounts
+            .charge(principal, cost, || self.path.clock.now())
+    }
+
     /// Returns what runs long computations off the serving thread.
     #[must_use]
     pub fn offload(&self) -> &Offload {

@@ -3,7 +3,9 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use super::DEPTH_MAX;
+use foldhash::quality::RandomState;
+
+use super::{DEPTH_MAX, OPEN_KEYS_MAX};
 use crate::text::Literal;
 
 /// Up to here an object's keys are compared one by one; beyond, they are hashed.
@@ -23,7 +25,9 @@ pub(super) struct Names<'a> {
     starts: [u16; DEPTH_MAX],
     /// The objects with many or escaped keys: their depth and their keys. Each set is dropped
     /// with its object: clearing a large one for many small objects would cost more.
-    hashed: Vec<(usize, HashSet<Cow<'a, [u8]>>)>,
+    hashed: Vec<(usize, HashSet<Cow<'a, [u8]>, RandomState>)>,
+    /// How many hashed keys there are in all open objects, at most [`OPEN_KEYS_MAX`].
+    hashed_len: usize,
 }
 
 impl<'a> Names<'a> {
@@ -34,7 +38,13 @@ impl<'a> Names<'a> {
             len: 0,
             starts: [0; DEPTH_MAX],
             hashed: Vec::new(),
+            hashed_len: 0,
         }
+    }
+
+    /// Whether there are as many hashed keys as may be, which is why the last one was not taken.
+    pub(super) const fn is_full(&self) -> bool {
+        self.hashed_len >= OPEN_KEYS_MAX
     }
 
     /// Begins the object at `depth`.
@@ -49,10 +59,12 @@ impl<'a> Names<'a> {
     #[inline]
     pub(super) fn close(&mut self, depth: usize) {
         self.truncate(self.start(depth));
-        self.hashed.pop_if(|(owner, _)| *owner == depth);
+        if let Some((_, keys)) = self.hashed.pop_if(|(owner, _)| *owner == depth) {
+            self.hashed_len = self.hashed_len.saturating_sub(keys.len());
+        }
     }
 
-    /// Adds a key to the object at `depth`; false when it was there.
+    /// Adds a key to the object at `depth`; false when it was there, or when there is no room.
     #[inline]
     pub(super) fn insert(&mut self, depth: usize, key: Literal<'a>) -> bool {
         let start = self.start(depth);
@@ -74,14 +86,18 @@ impl<'a> Names<'a> {
     #[cold]
     fn insert_hashed(&mut self, depth: usize, start: usize, key: Literal<'a>) -> bool {
         if self.hashed.last().is_none_or(|(owner, _)| *owner != depth) {
-            let known = self.since(start).map(Cow::Borrowed).collect();
+            let known: HashSet<_, _> = self.since(start).map(Cow::Borrowed).collect();
+            self.hashed_len += known.len();
             self.hashed.push((depth, known));
             self.truncate(start);
         }
+        let full = self.is_full();
         let Some((_, known)) = self.hashed.last_mut() else {
             return false;
         };
-        known.insert(key.meaning())
+        let added = !full && known.insert(key.meaning());
+        self.hashed_len += usize::from(added);
+        added
     }
 
     #[inline]

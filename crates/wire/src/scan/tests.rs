@@ -1,6 +1,6 @@
 //! Tests of the check, with `serde_json` as the oracle.
 
-use super::{DEPTH_MAX, Fault, Keys, check};
+use super::{DEPTH_MAX, Fault, Keys, OPEN_KEYS_MAX, check};
 use crate::testing::{fuzz, oracle};
 
 const MODES: [Keys; 3] = [Keys::Unique, Keys::UniqueOutside, Keys::Any];
@@ -277,16 +277,41 @@ fn a_text_nested_a_hundred_thousand_times_is_refused_at_the_limit() {
 }
 
 #[test]
-fn a_million_keys_are_checked_in_about_linear_time() {
+fn as_many_keys_as_may_be_are_checked_in_about_linear_time() {
     // A comparison of each with each would take hours.
-    let keys: Vec<_> = (0..1_000_000).map(|n| format!("\"{n}\":0")).collect();
+    let keys: Vec<_> = (0..OPEN_KEYS_MAX).map(|n| format!("\"{n}\":0")).collect();
     let text = format!("{{{}}}", keys.join(","));
     assert_eq!(check(text.as_bytes(), Keys::Unique), Ok(()));
-    let text = format!("{{{},\"999999\":0}}", keys.join(","));
+    let text = format!("{{{},\"99998\":0}}", keys[..OPEN_KEYS_MAX - 1].join(","));
     assert!(matches!(
         check(text.as_bytes(), Keys::Unique),
         Err(Fault::DuplicateKey { .. })
     ));
+}
+
+#[test]
+fn keys_of_open_objects_are_bounded() {
+    let object = |from: usize, count: usize| {
+        let keys: Vec<_> = (from..from + count).map(|n| format!("\"{n}\":0")).collect();
+        keys.join(",")
+    };
+    let whole = object(0, OPEN_KEYS_MAX + 1);
+    let inside = format!(
+        "{},\"o\":{{{}}}",
+        object(0, OPEN_KEYS_MAX / 2),
+        object(0, OPEN_KEYS_MAX / 2)
+    );
+    for keys in [whole, inside] {
+        let text = format!("{{{keys}}}");
+        let found = check(text.as_bytes(), Keys::Unique);
+        assert!(matches!(found, Err(Fault::TooManyKeys { .. })), "{found:?}");
+        assert_eq!(check(text.as_bytes(), Keys::Any), Ok(()));
+    }
+    // Objects one after the other are each by themselves, and small ones are free.
+    let half = format!("{{{}}}", object(0, OPEN_KEYS_MAX / 2));
+    let small = vec![r#"{"a":1,"b":2,"c":3}"#; OPEN_KEYS_MAX].join(",");
+    let text = format!("[{half},{half},{half},{small}]");
+    assert_eq!(check(text.as_bytes(), Keys::Unique), Ok(()));
 }
 
 #[test]

@@ -21,6 +21,12 @@ const SHARE_COUNT: RangeInclusive<u32> = 1..=10_000_000;
 /// Shares of a resource that is counted in bytes.
 const SHARE_BYTES: RangeInclusive<u64> = size::MIB..=1024 * 1024 * size::MIB;
 
+/// Requests of one principal in a second, and at once.
+const RATE_REQUESTS: RangeInclusive<u32> = 1..=10_000_000;
+
+/// Bytes of one principal in a second, and at once.
+const RATE_BYTES: RangeInclusive<u64> = 1024..=1024 * 1024 * size::MIB;
+
 /// Connections that have not proved who they are.
 const UNPROVEN_CONNECTIONS: RangeInclusive<u32> = 16..=1_000_000;
 
@@ -58,6 +64,14 @@ pub(super) fn read(reader: &mut Reader, node: &Node, place: &str, file: &mut Fil
             "starts" => file.starts = reader.count_within(entry, &STARTS),
             "first_list_wait" => file.first_list_wait = reader.duration(entry),
             "stop_wait" => file.stop_wait = reader.duration(entry),
+            "principal_requests_per_s" => {
+                file.requests_per_s = reader.count_within(entry, &RATE_REQUESTS);
+            }
+            "principal_requests_burst" => {
+                file.requests_burst = reader.count_within(entry, &RATE_REQUESTS);
+            }
+            "principal_bytes_per_s" => file.bytes_per_s = reader.size_within(entry, &RATE_BYTES),
+            "principal_bytes_burst" => file.bytes_burst = reader.size_within(entry, &RATE_BYTES),
             "unproven_connections" => {
                 file.unproven_connections = reader.count_within(entry, &UNPROVEN_CONNECTIONS);
             }

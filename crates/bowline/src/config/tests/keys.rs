@@ -3,6 +3,7 @@
 use bowline_core::cache::CacheLimits;
 use bowline_core::era::Era;
 use bowline_core::policy::Pattern;
+use bowline_core::rates::RateLimits;
 use bowline_core::shares::{Resource, ShareLimits};
 
 use super::*;
@@ -309,6 +310,30 @@ fn a_refused_file_shows_nothing_of_itself_in_debug_output() {
     let text = "[servers.a]\ncommand = \"a\"\nenv = { K = \"canary-1\" }\nlasy = true\n";
     let error = parse(text, Path::new("/x.toml"), &Env::default()).unwrap_err();
     assert!(!format!("{error:?}").contains("canary-1"));
+}
+
+#[test]
+fn rates_of_principals_are_read() {
+    let lines = "[limits]\nprincipal_requests_per_s = 5\nprincipal_requests_burst = 6\n\
+                 principal_bytes_burst = \"2MiB\"\n";
+    let config = toml(lines, &Env::default()).unwrap();
+    let mut rates = RateLimits::default();
+    (rates.requests.per_s, rates.requests.burst) = (5, 6);
+    rates.bytes.burst = 2 << 20;
+    assert_eq!(config.limits.rates, rates);
+    for (line, message) in [
+        (
+            "principal_requests_per_s = 0",
+            "`principal_requests_per_s` must be",
+        ),
+        (
+            "principal_bytes_per_s = \"3B\"",
+            "`principal_bytes_per_s` must be",
+        ),
+    ] {
+        let report = toml(&format!("[limits]\n{line}\n"), &Env::default()).unwrap_err();
+        assert!(report.contains(message), "{report}");
+    }
 }
 
 #[test]

@@ -7,14 +7,17 @@ use std::task::Poll;
 use bowline_core::caller::{CallerEnd, Deaf};
 use bowline_wire::jsonrpc::Refusal;
 use bowline_wire::mcp::{Revision, code, method};
-use bowline_wire::{Kind, Message, object};
+use bowline_wire::{Kind, Message};
 use bytes::Bytes;
 use http::StatusCode;
 
 use super::call::{self, Ask, Outcome, Running};
-use super::{Caller, failure, headers, heard, local, no_session, read, refuse_unknown, session};
+use super::{
+    Caller, failure, headers, heard, local, no_session, parse, read, refuse_unknown, session,
+};
 use crate::edge::body::{self, Answer, REVISION};
 use crate::edge::modern::Says;
+use crate::edge::pace;
 use crate::edge::session::{CallEnd, Session};
 
 /// Messages of one batch.
@@ -42,21 +45,24 @@ pub(super) async fn answer(caller: Caller<'_>, text: Bytes) -> Answer {
     let asker = session.asker_of(caller.principal);
     let caller = caller.narrowed(&asker);
     let invalid = |message| failure(StatusCode::OK, None, code::INVALID_REQUEST, message);
-    let items: Vec<_> = object::items(&text)
-        .take(MESSAGES_MAX + 1)
-        .map(|at| text.slice(at.start..at.end))
-        .collect();
+    let items = match parse::batch(caller, &text, MESSAGES_MAX).await {
+        Ok(items) => items,
+        Err(busy) => return busy,
+    };
     if items.is_empty() {
         return invalid("the batch is empty");
     }
     if items.len() > MESSAGES_MAX {
         return invalid("the batch holds more than 100 messages");
     }
-    let parsed: Vec<_> = items
-        .iter()
-        .map(|item| Message::parse(item.clone()))
-        .collect();
-    let messages = || parsed.iter().filter_map(|message| message.as_ref().ok());
+    if let Err(refused) = pace::admit_batch(caller.edge, caller.principal, items.len()).await {
+        return refused;
+    }
+    let messages = || {
+        items
+            .iter()
+            .filter_map(|(_, message)| message.as_ref().ok())
+    };
     if messages().any(|message| message.method() == Some(method::INITIALIZE)) {
         return invalid("initialize must not be part of a batch");
     }
@@ -66,7 +72,7 @@ pub(super) async fn answer(caller: Caller<'_>, text: Bytes) -> Answer {
     }
     let end = end_of(caller, &session, messages());
     let mut parts = Vec::new();
-    for (item, message) in items.iter().zip(&parsed) {
+    for (item, message) in &items {
         match message {
             Ok(message) => parts.extend(part(caller, &session, message, end.as_ref()).await),
             Err(refusal) => parts.push(Part::Done(read::refusal_of(item, *refusal))),

@@ -4,15 +4,18 @@ use std::sync::Arc;
 
 use bowline_core::call::Scope;
 use bowline_core::caller::{Abilities, CallerEnd};
+use bowline_wire::jsonrpc::Refusal;
 use bowline_wire::mcp::{Revision, method};
 use bowline_wire::{Kind, Message};
 use http::StatusCode;
 use hyper::body::Incoming;
 
 use super::call::{self, Ask, Running};
+use super::parse::{self, Unparsed};
 use super::{Caller, find, handshake, heard, local, no_session, over_share, read};
 use crate::edge::Edge;
 use crate::edge::body::{self, Answer};
+use crate::edge::pace;
 use crate::edge::session::{Home, OpenError, Session, Terms};
 use crate::edge::stream::{self, Guard};
 
@@ -78,6 +81,10 @@ pub(super) async fn messages(caller: Caller<'_>, incoming: Incoming) -> Answer {
         Ok(read) => read,
         Err(refused) => return refused.answer(),
     };
+    let paced = pace::admit_body(caller.edge, caller.principal, caller.parts, text.len());
+    if let Err(refused) = paced.await {
+        return refused;
+    }
     let Some(id) = session_id(caller.parts.uri.query().unwrap_or_default()) else {
         return no_session(StatusCode::BAD_REQUEST, None);
     };
@@ -85,9 +92,11 @@ pub(super) async fn messages(caller: Caller<'_>, incoming: Incoming) -> Answer {
     let Some(session) = session else {
         return no_session(StatusCode::NOT_FOUND, None);
     };
-    let message = match Message::parse(text.clone()) {
+    let message = match parse::message(caller, &text).await {
         Ok(message) => message,
-        Err(refusal) => return read::refused(&text, refusal),
+        Err(Unparsed::Batch) => return read::refused(&text, Refusal::Batch),
+        Err(Unparsed::Refused(refused)) => return body::json(StatusCode::OK, refused),
+        Err(Unparsed::Busy(busy)) => return *busy,
     };
     if message.kind() == Kind::Request {
         let asker = session.asker_of(caller.principal);
