@@ -28,6 +28,13 @@ impl PrincipalAccounts {
         }
     }
 
+    /// Returns the same accounts, whose principals may send this fast.
+    #[must_use]
+    pub fn with_rates(self, limits: RateLimits) -> Self {
+        self.set_rates(limits);
+        self
+    }
+
     /// Changes how fast principals may send. What is owed stays owed.
     pub fn set_rates(&self, limits: RateLimits) {
         lock(&self.rates).set_limits(limits);

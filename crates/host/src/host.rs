@@ -195,15 +195,13 @@ impl Host {
             clock,
             closing: AtomicBool::new(false),
         };
-        let accounts = PrincipalAccounts::new(limits.shares);
-        accounts.set_rates(limits.rates);
         let path = Arc::new(path);
         path.outbox.start(Arc::downgrade(&path));
         Self {
             path,
             standing,
             around,
-            accounts,
+            accounts: PrincipalAccounts::new(limits.shares).with_rates(limits.rates),
             limits: Arc::new(ArcSwap::from_pointee(limits)),
             stamps,
             measuring: Arc::new(Semaphore::new(1)),

@@ -14,6 +14,9 @@ const COMPARED_KEYS_MAX: usize = 16;
 /// How many keys of all open objects are kept without an allocation.
 const INLINE_KEYS_MAX: usize = 24;
 
+/// The keys of one object, hashed with a seed that nobody outside knows.
+type Hashed<'a> = HashSet<Cow<'a, [u8]>, RandomState>;
+
 /// The keys seen so far in each open object.
 #[derive(Debug)]
 pub(super) struct Names<'a> {
@@ -25,7 +28,7 @@ pub(super) struct Names<'a> {
     starts: [u16; DEPTH_MAX],
     /// The objects with many or escaped keys: their depth and their keys. Each set is dropped
     /// with its object: clearing a large one for many small objects would cost more.
-    hashed: Vec<(usize, HashSet<Cow<'a, [u8]>, RandomState>)>,
+    hashed: Vec<(usize, Hashed<'a>)>,
     /// How many hashed keys there are in all open objects, at most [`OPEN_KEYS_MAX`].
     hashed_len: usize,
 }
