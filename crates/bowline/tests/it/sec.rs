@@ -26,7 +26,6 @@ mod sessions;
 mod shares;
 mod spelling;
 mod trust;
-mod trust;
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
