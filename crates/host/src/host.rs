@@ -179,7 +179,7 @@ impl Host {
         events.follow(catalog.changes(), &tasks);
         let outbox = Outbox::new(journal, &audit, &around, &hall);
         let standing = Standing::new(Arc::clone(&memory), Arc::clone(&clock), tasks);
-        let path = CallPath {
+        let path = Arc::new(CallPath {
             catalog,
             memory,
             decider,
@@ -194,8 +194,7 @@ impl Host {
             servers: ArcSwap::from_pointee(servers),
             clock,
             closing: AtomicBool::new(false),
-        };
-        let path = Arc::new(path);
+        });
         path.outbox.start(Arc::downgrade(&path));
         Self {
             path,
