@@ -151,7 +151,13 @@ fn open(mut wanted: Vec<(PathBuf, Right)>, hidden: &[PathBuf]) -> Vec<(PathFd, R
 pub(super) fn close_ports(ports: &[u16]) -> Result<(), RulesetError> {
     let mut ruleset = Ruleset::default()
         .handle_access(AccessNet::ConnectTcp)?
+        .handle_access(AccessFs::Refer)?
         .create()?;
+    // Moving a file to another directory is denied by every domain that does not grant it, also
+    // by one that has no other rule for files.
+    if let Ok(root) = PathFd::new("/") {
+        ruleset = ruleset.add_rule(PathBeneath::new(root, AccessFs::Refer))?;
+    }
     for port in (0..=u16::MAX).filter(|port| !ports.contains(port)) {
         ruleset = allow_port(ruleset, port)?;
     }

@@ -53,13 +53,15 @@ impl Kernel {
     #[must_use]
     pub fn lacks(self, sandbox: &Sandbox) -> Option<Lack> {
         let wants_ports = sandbox.net != Net::Any;
-        match self.landlock_abi {
-            _ if sandbox.level == Level::Off => None,
-            0 => Some(Lack::Files),
-            ..ABI_OF_PORTS if wants_ports => Some(Lack::Ports),
-            ..ABI_OF_SCOPES => Some(Lack::Scopes),
-            _ => None,
-        }
+        let abi = self.landlock_abi;
+        let lacks = [
+            (abi == 0, Lack::Files),
+            (abi < ABI_OF_PORTS && wants_ports, Lack::Ports),
+            (abi < ABI_OF_SCOPES, Lack::Scopes),
+        ];
+        let worst = lacks.into_iter().find(|(lacks, _)| *lacks);
+        let worst = worst.map(|(_, lack)| lack);
+        worst.filter(|_| sandbox.level != Level::Off)
     }
 }
 

@@ -46,6 +46,7 @@ look mint mint
 look tokens cat "$S/tokens.json"
 look argument cat "$3"
 look temp sh -c ': > "$TMPDIR/x" && cat "$TMPDIR/x"'
+look move sh -c 'mkdir "$TMPDIR/a" "$TMPDIR/b"; : > "$TMPDIR/a/x"; ln "$TMPDIR/a/x" "$TMPDIR/b/x"'
 look home-write sh -c ': > "$HOME/x"'
 look shared-temp sh -c ': > /tmp/bowline-planted-$$ && rm /tmp/bowline-planted-$$'
 echo '{"jsonrpc":"2.0","id":3,"result":{"content":[{"type":"text","text":"done"}]}}'
@@ -146,7 +147,7 @@ fn sec_65_sandbox_closes_gateway_and_neighbours() {
         let closed = format!("closed {look}");
         assert!(seen.contains(&closed), "{look}: {seen:?}");
     }
-    for look in ["argument", "temp"] {
+    for look in ["argument", "temp", "move"] {
         let reached = format!("reached {look}");
         assert!(seen.contains(&reached), "{look}: {seen:?}");
     }
