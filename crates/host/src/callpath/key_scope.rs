@@ -47,13 +47,16 @@ fn meta_key(params: &[u8]) -> Option<Span> {
 
 /// Replaces a value in the parameters; what stands behind it moves.
 fn put(call: &mut Call, at: Span, literal: &[u8]) {
-    let (before, after) = (at.end - at.start, literal.len());
-    let shift = |range: &Range<usize>| match range.start >= at.end {
-        true => range.start - before + after..range.end - before + after,
-        false => range.clone(),
+    let shift = |range: &mut Range<usize>| {
+        if range.start >= at.end {
+            let (before, after) = (at.end - at.start, literal.len());
+            *range = range.start - before + after..range.end - before + after;
+        }
     };
-    call.name_at = shift(&call.name_at);
-    call.progress_at = call.progress_at.as_ref().map(shift);
+    [Some(&mut call.name_at), call.progress_at.as_mut()]
+        .into_iter()
+        .flatten()
+        .for_each(shift);
     call.params = replace(&call.params, at, literal).into();
 }
 
