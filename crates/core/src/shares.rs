@@ -257,6 +257,12 @@ impl Shares {
         self.limits = limits;
     }
 
+    /// Returns the limit of one resource.
+    #[must_use]
+    pub const fn limit(&self, resource: Resource) -> ShareLimit {
+        self.limits.get(resource)
+    }
+
     /// Takes `amount` of a resource for a principal: all of it, or nothing.
     ///
     /// # Errors

@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex};
 
 use bowline_core::call::{Principal, Role};
 use bowline_core::rates::{Pace, RateLimits, Rates, RequestCost};
-use bowline_core::shares::{Reserve, Resource, ShareError, ShareLimits, ShareView, Shares};
+use bowline_core::shares::{
+    Reserve, Resource, ShareError, ShareLimit, ShareLimits, ShareView, Shares,
+};
 use bowline_core::sync::lock;
 use bowline_core::time::Now;
 
@@ -93,6 +95,12 @@ impl PrincipalAccounts {
             .is_ok()
     }
 
+    /// Returns the limit of one resource.
+    #[must_use]
+    pub fn limit(&self, resource: Resource) -> ShareLimit {
+        lock(&self.shares).limit(resource)
+    }
+
     /// Returns how much of a resource a principal holds.
     #[must_use]
     pub fn held(&self, principal: &Arc<str>, resource: Resource) -> u64 {
@@ -157,8 +165,6 @@ impl Drop for Share {
 
 #[cfg(test)]
 mod tests {
-    use bowline_core::shares::ShareLimit;
-
     use super::*;
 
     #[test]

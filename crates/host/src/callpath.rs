@@ -241,9 +241,9 @@ impl CallPath {
 
         // Queue: calls in flight at one server. What is rare is boxed, so that a call carries no
         // room for it.
-        let _turn = match way.server.free_turn() {
+        let _turn = match way.server.free_turn(&call.principal) {
             Some(turn) => turn,
-            None => Box::pin(way.server.turn(way.deadline)).await?,
+            None => Box::pin(way.server.turn(&call.principal, way.deadline)).await?,
         };
 
         // Supervisor: one start for all who wait.

@@ -254,6 +254,8 @@ pub struct LaneView {
     pub waiting: u64,
     /// Its dead letters.
     pub dead: u64,
+    /// Bytes of the bodies of all of them.
+    pub bytes: u64,
     /// When the first that waits was stored, in milliseconds since 1970.
     pub oldest_unix_ms: Option<u64>,
 }

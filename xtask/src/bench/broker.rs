@@ -44,8 +44,9 @@ const PEER: &str = "peer";
 /// A tool that is only read goes live, one that writes is stored.
 fn config(tools: &Tools) -> String {
     format!(
-        "[broker]\npeers = {}\ndeliver_rate = 1000000\ndeliver_burst = 1000000\n\
+        "[broker]\npeers = {}\nmailboxes = 65536\ndeliver_rate = 1000000\ndeliver_burst = 1000000\n\
          [roles.agent]\nallow = [\"*\"]\n\
+         [principals.{WORKER}]\nbroker = true\n\
          [principals.{PEER}]\nrole = \"agent\"\nto = [\"{PEER}\"]\nkinds = [\"note\"]\n{}\
          [servers.b.tools.echo]\neffect = \"read\"\n\
          [servers.b.tools.slow]\neffect = \"write\"\n",

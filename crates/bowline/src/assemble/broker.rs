@@ -34,6 +34,7 @@ pub(crate) fn start(
 fn limits(config: &BrokerConfig) -> HubLimits {
     HubLimits {
         peers_max: config.peers as usize,
+        mailboxes_max: config.mailboxes as usize,
         deliver_per_second: config.deliver_rate,
         deliver_burst: config.deliver_burst,
         requests_max: config.requests as usize,

@@ -10,6 +10,8 @@ use bowline_core::policy::Pattern;
 pub struct BrokerConfig {
     /// Peers that are connected at once.
     pub peers: u32,
+    /// Mailboxes of one principal.
+    pub mailboxes: u32,
     /// Messages that one connection may deliver in a second; beyond it is slowed down.
     pub deliver_rate: u32,
     /// Messages that it may have saved up.
@@ -26,6 +28,7 @@ impl Default for BrokerConfig {
     fn default() -> Self {
         Self {
             peers: 4_096,
+            mailboxes: 16,
             deliver_rate: 500,
             deliver_burst: 1_000,
             requests: 256,

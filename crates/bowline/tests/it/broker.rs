@@ -39,7 +39,8 @@ pub(crate) fn up(more: &str) -> Gateway {
 
 /// A fixture whose effects are counted in a file.
 pub(crate) fn counted(ledger: &Path) -> String {
-    let roles = "[roles.writer]\nallow = [\"one.*\"]\n";
+    let roles = "[roles.writer]\nallow = [\"one.*\"]\n\
+                 [principals.ann]\nbroker = true\n[principals.bob]\nbroker = true\n";
     let ledger = ledger.display().to_string();
     fixture("one", &["--ledger", &ledger]) + roles
 }

@@ -2,6 +2,7 @@
 
 mod address;
 mod broker;
+mod busy;
 mod certificates;
 mod claims;
 mod cost;

@@ -19,9 +19,12 @@ const TOOLS_CHANGED: &str = "notifications/tools/list_changed";
 /// Roles of a hub: one that sees all, and one that sees little.
 const ROLES: &str = "[roles.all]\nallow = [\"*\"]\n[roles.few]\nallow = [\"one.echo\"]\n";
 
+/// Workers that may join.
+const PEERS: &str = "[principals.w1]\nbroker = true\n[principals.w2]\nbroker = true\n";
+
 /// A hub with one server and these roles.
 fn hub() -> Gateway {
-    let hub = Gateway::up(&(fixture("one", &[]) + ROLES));
+    let hub = Gateway::up(&(fixture("one", &[]) + ROLES + PEERS));
     hub.wait_for("one", "ready");
     hub
 }

@@ -13,6 +13,7 @@ mod offer;
 mod own;
 mod peers;
 mod pump;
+mod quota;
 mod remote;
 mod rights;
 mod store;
@@ -24,6 +25,8 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bowline_core::budget::{Accounts, Allowance, RateRule};
+use bowline_core::byte_rate::{ByteRate, ByteRates};
 use bowline_core::call::Principal;
 use bowline_core::mailbox::Mailbox;
 use bowline_core::policy::Pattern;
@@ -38,6 +41,7 @@ use tokio::sync::{Notify, OnceCell, Semaphore, watch};
 use self::counts::Counts;
 use self::desk::Desk;
 use self::peers::{Peer, Peers};
+use self::quota::Stored;
 use self::remote::Waiting;
 use crate::broker::{Remote, Serving};
 use crate::events::What;
@@ -75,10 +79,17 @@ pub const GOING_DOWN: u16 = 1001;
 pub struct HubLimits {
     /// Peers at once.
     pub peers_max: usize,
-    /// Messages that a peer may deliver in a second; beyond it is slowed down.
+    /// Messages that a principal may deliver in a second; beyond it is slowed down.
     pub deliver_per_second: u32,
     /// Messages it may have saved up.
     pub deliver_burst: u32,
+    /// Bytes that are stored for a principal in a second, what is answered to it included; beyond
+    /// it is slowed down.
+    pub deliver_bytes_per_second: u64,
+    /// Bytes it may have saved up.
+    pub deliver_burst_bytes: u64,
+    /// Mailboxes of one principal.
+    pub mailboxes_max: usize,
     /// Live requests of one peer in flight.
     pub requests_max: usize,
     /// Messages pushed to one subscriber that it has not acknowledged.
@@ -103,6 +114,9 @@ impl Default for HubLimits {
             peers_max: 4_096,
             deliver_per_second: 500,
             deliver_burst: 1_000,
+            deliver_bytes_per_second: 8 * 1024 * 1024,
+            deliver_burst_bytes: 32 * 1024 * 1024,
+            mailboxes_max: 16,
             requests_max: 256,
             unacked_max: 256,
             deliveries_max: 20,
@@ -186,6 +200,16 @@ struct Shared {
     offers: Arc<dyn Offers>,
     /// Who is here, and who takes the messages of which mailbox.
     peers: Mutex<Peers>,
+    /// How many messages each principal delivers.
+    pace: Mutex<Accounts>,
+    /// How many it may.
+    allowance: Allowance,
+    /// How many bytes are stored for each principal.
+    bytes_pace: Mutex<ByteRates>,
+    /// What each principal has in the journal.
+    stored: Mutex<Stored>,
+    /// Told when a delivery is in work no more.
+    room: Notify,
     /// What of the hub's own mailbox is under way.
     desk: Mutex<Desk>,
     /// Wakes whoever takes from the hub's own mailbox.
@@ -234,6 +258,11 @@ impl Hub {
             serving,
             offers,
             peers: Mutex::default(),
+            pace: Mutex::default(),
+            allowance: allowance(&limits),
+            bytes_pace: Mutex::new(ByteRates::new(bytes_pace(&limits))),
+            stored: Mutex::default(),
+            room: Notify::new(),
             desk: Mutex::default(),
             desk_poke: Notify::new(),
             waiting: Mutex::default(),
@@ -332,5 +361,23 @@ impl Shared {
     fn number(&self) -> u64 {
         self.numbers
             .fetch_add(1, std::sync::atomic::Ordering::Relaxed)
+    }
+}
+
+fn allowance(limits: &HubLimits) -> Allowance {
+    Allowance {
+        budget: None,
+        rate: Some(RateRule {
+            calls: limits.deliver_per_second,
+            per: Duration::from_secs(1),
+            burst: limits.deliver_burst,
+        }),
+    }
+}
+
+const fn bytes_pace(limits: &HubLimits) -> ByteRate {
+    ByteRate {
+        bytes_per_second: limits.deliver_bytes_per_second,
+        burst_bytes: limits.deliver_burst_bytes,
     }
 }

@@ -20,6 +20,8 @@ pub async fn lanes_are_counted<M: Maker>(maker: &M) -> Verdict {
             lane: Lane::new(lane)?,
             waiting,
             dead,
+            // Those of `store` have nine bytes each.
+            bytes: (waiting + dead) * 9,
             oldest_unix_ms: oldest.map(|oldest| at(oldest).unix_ms),
         })
     };

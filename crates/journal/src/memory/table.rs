@@ -376,8 +376,10 @@ impl Table {
                 lane: lane.clone(),
                 waiting: 0,
                 dead: 0,
+                bytes: 0,
                 oldest_unix_ms: None,
             });
+            view.bytes += stored.draft.body.len() as u64;
             match stored.dead {
                 Some(_) => view.dead += 1,
                 None => view.waiting += 1,

@@ -17,7 +17,10 @@ use crate::tokens;
 /// Peers at once.
 const PEERS: RangeInclusive<u32> = 1..=65_536;
 
-/// Messages of one connection in a second, and those that may be saved up.
+/// Mailboxes of one principal.
+const MAILBOXES: RangeInclusive<u32> = 1..=65_536;
+
+/// Messages of one principal in a second, and those that may be saved up.
 const DELIVER: RangeInclusive<u32> = 1..=1_000_000;
 
 /// Live requests of one peer.
@@ -41,6 +44,7 @@ pub(super) fn read(reader: &mut Reader, node: &Node, place: &str) -> BrokerConfi
     for entry in reader.table(node, "broker", place, &keys::BROKER) {
         let (slot, bounds) = match entry.key.as_str() {
             "peers" => (&mut broker.peers, &PEERS),
+            "mailboxes" => (&mut broker.mailboxes, &MAILBOXES),
             "deliver_rate" => (&mut broker.deliver_rate, &DELIVER),
             "deliver_burst" => (&mut broker.deliver_burst, &DELIVER),
             "requests" => (&mut broker.requests, &REQUESTS),

@@ -77,6 +77,7 @@ pub(super) const JOURNAL: Keys = Keys {
 pub(super) const BROKER: Keys = Keys {
     built: &[
         "peers",
+        "mailboxes",
         "deliver_rate",
         "deliver_burst",
         "requests",
@@ -127,7 +128,7 @@ pub(super) const RATE: Keys = Keys {
     planned: &[],
 };
 pub(super) const PRINCIPAL: Keys = Keys {
-    built: &["role", "to", "kinds", "offers", "executors"],
+    built: &["role", "broker", "to", "kinds", "offers", "executors"],
     planned: &[],
 };
 pub(super) const CONTEXT: Keys = Keys {

@@ -231,22 +231,29 @@ impl Rules {
         if refuses_owner(reader, named) || !is_principal(reader, named) {
             return;
         }
-        let (mut role, mut peer, mut joins) = (None, None, None);
+        let (mut role, mut peer, mut joins, mut is_peer) = (None, None, None, None);
         for entry in reader.table(&named.node, &named.key, place, &keys::PRINCIPAL) {
             match entry.key.as_str() {
                 "role" => role = Some(reader.text(entry)),
                 "executors" => joins = Some(executor::rights(reader, entry)),
+                "broker" => is_peer = reader.boolean(entry),
                 _ => {
                     let rights = peer.get_or_insert_default();
                     broker::right(reader, entry, rights);
                 }
             }
         }
+        match is_peer {
+            Some(true) => _ = peer.get_or_insert_default(),
+            // What it may do as a peer is kept for when it is one.
+            Some(false) => peer = None,
+            None => {}
+        }
         match role {
             Some(Some(role)) => self.given.push((named.key.as_str().into(), role)),
             // Told already, or it is about a peer.
             Some(None) => {}
-            None if peer.is_some() || joins.is_some() => {}
+            None if peer.is_some() || joins.is_some() || is_peer.is_some() => {}
             None => missing(reader, named, "role"),
         }
         if let Some(peer) = peer {

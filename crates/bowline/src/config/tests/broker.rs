@@ -8,6 +8,7 @@ use super::*;
 fn what_the_broker_takes_on_and_what_peers_may_do_is_read_from_both_syntaxes() {
     let text = r#"
 [broker]
+mailboxes = 4
 peers = 10
 deliver_rate = 5
 deliver_burst = 6
@@ -24,7 +25,7 @@ offers = ["build-*"]
 to = ["builder"]
 "#;
     let same = r#"{"x-bowline": {
-      "broker": {"peers": 10, "deliver_rate": 5, "deliver_burst": 6, "requests": 7,
+      "broker": {"mailboxes": 4, "peers": 10, "deliver_rate": 5, "deliver_burst": 6, "requests": 7,
         "attempts": 3, "ttl": "2h"},
       "roles": {"r": {}},
       "principals": {"builder": {"role": "r", "to": ["other", "*"],
@@ -32,6 +33,7 @@ to = ["builder"]
     }, "mcpServers": {}}"#;
     let config = toml(text, &Env::default()).unwrap();
     let broker = BrokerConfig {
+        mailboxes: 4,
         peers: 10,
         deliver_rate: 5,
         deliver_burst: 6,

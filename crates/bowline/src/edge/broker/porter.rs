@@ -80,9 +80,12 @@ impl Porter for Entrance {
             unproven()
         })?;
         let standing = Standing::of(&self.arrival.edge, &proven.principal);
+        if let Err(refusal) = check_peer(&proven, &standing) {
+            self.note(&proven.principal, "broker.hello", &refusal);
+            return Err(refusal);
+        }
         let same_role = hello.role.is_none() || hello.role == standing.role;
-        let is_peer = same_role && proven.kind() == TokenKind::Agent;
-        let mailbox = mailbox(&proven.principal, &hello.session_id).filter(|_| is_peer);
+        let mailbox = mailbox(&proven.principal, &hello.session_id).filter(|_| same_role);
         let Some(mailbox) = mailbox else {
             let refusal = not_allowed();
             self.note(&proven.principal, "broker.hello", &refusal);
@@ -127,8 +130,18 @@ impl Porter for Entrance {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Standing {
     role: Option<Arc<str>>,
-    /// Absent for the owner, who may do all.
-    peer: Option<PeerConfig>,
+    peer: Peering,
+}
+
+/// Whether a principal may use the broker, and what for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Peering {
+    /// It is the owner, who may do all.
+    Owner,
+    /// The config names it as a peer.
+    Named(PeerConfig),
+    /// The config does not.
+    Unnamed,
 }
 
 impl Standing {
@@ -136,7 +149,7 @@ impl Standing {
         if principal.role == Role::Owner {
             return Self {
                 role: Some(OWNER.into()),
-                peer: None,
+                peer: Peering::Owner,
             };
         }
         let peers = |name: &Arc<str>| {
@@ -145,18 +158,19 @@ impl Standing {
         };
         Self {
             role: edge.host.policy().role(principal).cloned(),
-            peer: Some(peers(&principal.name).unwrap_or_default()),
+            peer: peers(&principal.name).map_or(Peering::Unnamed, Peering::Named),
         }
     }
 
     fn rights(&self) -> Rights {
         match &self.peer {
-            Some(peer) => Rights {
+            Peering::Named(peer) => Rights {
                 to: peer.to.clone(),
                 kinds: peer.kinds.clone(),
                 offers: peer.offers.clone(),
             },
-            None => Rights {
+            Peering::Unnamed => Rights::default(),
+            Peering::Owner => Rights {
                 to: vec![ANY.into()],
                 kinds: vec![ANY.into()],
                 offers: Pattern::parse(ANY).into_iter().collect(),
@@ -173,6 +187,27 @@ fn mailbox(principal: &Principal, claimed: &str) -> Option<Mailbox> {
         return None;
     }
     Mailbox::claimed(&principal.name, claimed)
+}
+
+/// Sees that a credential is one of a peer: the config names its principal, and it is no
+/// executor's.
+fn check_peer(proven: &Proven, standing: &Standing) -> Result<(), Refusal> {
+    if proven.kind() != TokenKind::Agent {
+        return Err(not_allowed());
+    }
+    // Programs that the owner runs speak MCP: no line of the config makes peers of them.
+    let can_be_named = matches!(proven.principal.role, Role::Named(_) | Role::None)
+        && *proven.principal.name != *HUB;
+    match &standing.peer {
+        Peering::Unnamed if can_be_named => {
+            let name = &proven.principal.name;
+            let reason =
+                format!("no peer: the hub's config needs [principals.{name}] broker = true");
+            Err(refusal("not_allowed", &reason))
+        }
+        Peering::Unnamed => Err(not_allowed()),
+        Peering::Owner | Peering::Named(_) => Ok(()),
+    }
 }
 
 /// The same words for every credential that does not count.

@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use serde_json::json;
 
-use super::{ROLES, hub};
+use super::{PEERS, ROLES, hub};
 use crate::harness::worker::{Worker, command, write_private};
 use crate::harness::{Gateway, eventually, fixture};
 
@@ -37,7 +37,7 @@ fn a_call_that_is_stored_survives_the_death_of_its_hub_and_runs_once() {
     let ledger = dir.path().join("ledger");
     let ledger = ledger.to_str().unwrap();
     let served = ["--ledger", ledger];
-    let mut hub = Gateway::up(&(fixture("one", &served) + ROLES));
+    let mut hub = Gateway::up(&(fixture("one", &served) + ROLES + PEERS));
     hub.wait_for("one", "ready");
     let worker = Worker::join(&hub, &hub.token_for("w1", "all"), "", &[]);
     let mut session = worker.gateway.session("/mcp");
@@ -130,10 +130,10 @@ fn a_changed_configuration_of_either_side_leaves_what_comes_from_the_other() {
     );
     worker.until_tool("own__echo", false);
 
-    hub.reconfigure(&(fixture("one", &[]) + &fixture("two", &[]) + ROLES));
+    hub.reconfigure(&(fixture("one", &[]) + &fixture("two", &[]) + ROLES + PEERS));
     worker.until_tool("two__echo", true);
     assert_eq!(worker.gateway.status("one")["generation"], generation);
-    hub.reconfigure(&(fixture("two", &[]) + ROLES));
+    hub.reconfigure(&(fixture("two", &[]) + ROLES + PEERS));
     worker.until_tool("one__echo", false);
     let mut session = worker.gateway.session("/mcp");
     assert_eq!(session.text("two__echo", &json!({"message": "hi"})), "hi");

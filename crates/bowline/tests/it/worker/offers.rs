@@ -8,7 +8,7 @@ use crate::harness::{Gateway, eventually, fixture};
 
 /// A hub that takes `build-*` from the worker `w1`.
 fn hub() -> Gateway {
-    let principals = "[principals.w1]\noffers = [\"build-*\"]\n";
+    let principals = "[principals.w1]\noffers = [\"build-*\"]\n[principals.w2]\nbroker = true\n";
     let roles = "[roles.builder]\nallow = [\"build-*.*\"]\n";
     let hub = Gateway::up(&(fixture("one", &[]) + ROLES + roles + principals));
     hub.wait_for("one", "ready");

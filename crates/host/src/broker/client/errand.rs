@@ -133,7 +133,9 @@ fn unreadable() -> ErrandError {
 pub(super) fn refused(refusal: &Refusal, execution: Execution) -> ErrandError {
     let code = refusal.code.as_deref().unwrap_or("refused");
     let (class, retry) = match code {
-        "mailbox_full" | "throttled" => (Class::Throttled, Retry::After(Duration::from_secs(1))),
+        "mailbox_full" | "storage_full" | "throttled" => {
+            (Class::Throttled, Retry::After(Duration::from_secs(1)))
+        }
         "not_allowed" | "auth" | "expired" | "fenced" => (Class::Denied, Retry::Never),
         "not_stored" | "shutting_down" => {
             (Class::Unavailable, Retry::After(Duration::from_secs(1)))

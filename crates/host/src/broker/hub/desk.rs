@@ -17,6 +17,12 @@ const IN_HAND_MAX: usize = 2_048;
 /// Messages that are taken of one sender at a time.
 const BATCH_MAX: usize = 32;
 
+/// Bytes of one principal in hand beyond which no more is taken up of it.
+const HAND_BYTES_MAX: u64 = 2 * 1024 * 1024;
+
+/// Bytes that are taken of one sender at a time, or one message.
+const BATCH_BYTES_MAX: u64 = 2 * 1024 * 1024;
+
 /// Senders whose messages are being taken at the same time.
 const LOOKS_MAX: usize = 64;
 
@@ -36,6 +42,10 @@ pub(super) struct Desk {
     /// What is in hand.
     hands: HashMap<MessageId, Held, RandomState>,
     shares: HashMap<Arc<str>, usize, RandomState>,
+    /// Bytes in hand by principal.
+    bytes: HashMap<Arc<str>, u64, RandomState>,
+    /// The largest message of each sender that may be waiting.
+    largest: HashMap<Arc<str>, u64, RandomState>,
     /// When a sender's messages are due again that were put back.
     dues: BTreeSet<(Now, Arc<str>)>,
     /// Requests that were taken back before they came up: `SENDER/ID`.
@@ -51,9 +61,25 @@ struct Held {
     sender: Arc<str>,
     /// What proves that it is ours; the newest, should it be handed out again meanwhile.
     receipt: Receipt,
+    bytes: u64,
+}
+
+/// Returns the principal of a sender.
+fn principal_of(sender: &str) -> &str {
+    sender.split('#').next().unwrap_or(sender)
 }
 
 impl Desk {
+    /// Notes how large a message is that may come to wait.
+    pub(super) fn note_bytes(&mut self, sender: &str, bytes: u64) {
+        match self.largest.get_mut(sender) {
+            Some(largest) => *largest = bytes.max(*largest),
+            None => {
+                self.largest.insert(sender.into(), bytes);
+            }
+        }
+    }
+
     /// Notes that a sender may have something waiting.
     pub(super) fn note(&mut self, sender: &str) {
         if !self.queued.contains(sender) {
@@ -71,8 +97,9 @@ impl Desk {
             let sender = self.queue.pop_front()?;
             self.queued.remove(&sender);
             let share = self.shares.get(&sender).copied().unwrap_or_default();
-            let max = SENDER_MAX.saturating_sub(share).min(room).min(BATCH_MAX);
-            if max > 0 && !self.looks.contains(&sender) {
+            let batch = BATCH_MAX.min(self.batch_of(&sender));
+            let max = SENDER_MAX.saturating_sub(share).min(room).min(batch);
+            if max > 0 && !self.has_hands_full(&sender) && !self.looks.contains(&sender) {
                 self.looks.insert(Arc::clone(&sender));
                 return Some((sender, max));
             }
@@ -81,9 +108,24 @@ impl Desk {
         None
     }
 
+    /// Returns how many messages of a sender fit into one look.
+    fn batch_of(&self, sender: &str) -> usize {
+        let largest = self.largest.get(sender).copied().unwrap_or_default();
+        let fits = BATCH_BYTES_MAX / largest.max(1);
+        usize::try_from(fits.max(1)).unwrap_or(usize::MAX)
+    }
+
+    fn has_hands_full(&self, sender: &str) -> bool {
+        let bytes = self.bytes.get(principal_of(sender));
+        bytes.is_some_and(|bytes| *bytes >= HAND_BYTES_MAX)
+    }
+
     /// Ends a look.
     pub(super) fn looked(&mut self, sender: &Arc<str>, found: Found) {
         self.looks.remove(sender);
+        if matches!(found, Found::All) && !self.queued.contains(sender) {
+            self.largest.remove(sender);
+        }
         let later = self.later.remove(sender);
         if later || matches!(found, Found::More) {
             self.note(sender);
@@ -91,14 +133,16 @@ impl Desk {
     }
 
     /// Takes a message in hand; `false` where it is already, and then under the newer receipt.
-    pub(super) fn begin(&mut self, receipt: Receipt, sender: &Arc<str>) -> bool {
+    pub(super) fn begin(&mut self, receipt: Receipt, sender: &Arc<str>, bytes: u64) -> bool {
         let held = Held {
             sender: Arc::clone(sender),
             receipt,
+            bytes,
         };
         let fresh = self.hands.insert(receipt.id, held).is_none();
         if fresh {
             *self.shares.entry(Arc::clone(sender)).or_default() += 1;
+            *self.bytes.entry(principal_of(sender).into()).or_default() += bytes;
             self.count.send_replace(self.hands.len());
         }
         fresh
@@ -111,7 +155,7 @@ impl Desk {
 
     /// Lets go of a message.
     pub(super) fn end(&mut self, id: MessageId) {
-        let Some(Held { sender, .. }) = self.hands.remove(&id) else {
+        let Some(Held { sender, bytes, .. }) = self.hands.remove(&id) else {
             return;
         };
         if let Some(share) = self.shares.get_mut(&sender) {
@@ -120,10 +164,34 @@ impl Desk {
                 self.shares.remove(&sender);
             }
         }
+        self.free(&sender, bytes);
         if !self.looks.contains(&sender) && self.later.remove(&sender) {
             self.note(&sender);
         }
         self.count.send_replace(self.hands.len());
+    }
+
+    /// Takes bytes out of the hands of a principal; where they were full, its other mailboxes have
+    /// their turn again.
+    fn free(&mut self, sender: &Arc<str>, bytes: u64) {
+        let principal = principal_of(sender);
+        let Some(held) = self.bytes.get_mut(principal) else {
+            return;
+        };
+        let was_full = *held >= HAND_BYTES_MAX;
+        *held = held.saturating_sub(bytes);
+        let is_full = *held >= HAND_BYTES_MAX;
+        if *held == 0 {
+            self.bytes.remove(principal);
+        }
+        if was_full && !is_full {
+            let looks = &self.looks;
+            let again = |one: &Arc<str>| principal_of(one) == principal && !looks.contains(one);
+            let again: Vec<_> = self.later.extract_if(again).collect();
+            for one in &again {
+                self.note(one);
+            }
+        }
     }
 
     /// Notes when messages of a sender are due again.

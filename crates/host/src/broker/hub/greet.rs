@@ -97,10 +97,25 @@ async fn greet(
     }
     // What it sends to the hub has the longest of all names.
     match mailbox::lane(&Mailbox::hub(), admitted.mailbox.as_str()) {
-        Ok(_) => Ok((admitted, credential)),
+        Ok(_) => {}
         Err(_) => {
             let reason = "the name of the mailbox is too long";
-            Err(Some(refusal("bad_name", reason, None)))
+            return Err(Some(refusal("bad_name", reason, None)));
+        }
+    }
+    match shared
+        .may_have(&admitted.principal, &admitted.mailbox)
+        .await
+    {
+        Ok(true) => Ok((admitted, credential)),
+        Ok(false) => {
+            let reason = "this principal has as many mailboxes as it may have";
+            Err(Some(refusal("too_many_mailboxes", reason, None)))
+        }
+        Err(error) => {
+            tracing::error!(%error, "the mailboxes of a principal cannot be counted");
+            let reason = "the store cannot be read";
+            Err(Some(refusal("not_stored", reason, None)))
         }
     }
 }

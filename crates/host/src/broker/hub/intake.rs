@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use bowline_core::budget::{Accounts, Allowance, Cost, RateRule, Refused};
 use bowline_core::mailbox::{HUB, Mailbox, check_id};
 use bowline_core::sync::lock;
 use bowline_journal::{Known, Published};
@@ -18,8 +17,9 @@ use tokio::task::{AbortHandle, JoinSet};
 use super::counts::one;
 use super::peers::Peer;
 use super::pump::{self, Outcome, Return};
+use super::quota::InWork;
 use super::rights::{not_allowed, refusal};
-use super::store::unstored;
+use super::store::{storage_full, unstored};
 use super::{Porter, Shared, live, offer, own, remote, views};
 
 /// Frames of one peer that are being seen to at a time; the next ones wait.
@@ -43,9 +43,6 @@ pub(super) struct Intake<'a> {
     pub(super) shared: &'a Arc<Shared>,
     pub(super) peer: &'a Arc<Peer>,
     porter: &'a dyn Porter,
-    /// How fast it delivers.
-    pace: Accounts,
-    allowance: Allowance,
     /// Frames that are being seen to.
     work: JoinSet<()>,
     /// Its live requests that run; they end with the connection.
@@ -60,20 +57,10 @@ impl<'a> Intake<'a> {
         peer: &'a Arc<Peer>,
         porter: &'a dyn Porter,
     ) -> Self {
-        let rate = RateRule {
-            calls: shared.limits.deliver_per_second,
-            per: Duration::from_secs(1),
-            burst: shared.limits.deliver_burst,
-        };
         Self {
             shared,
             peer,
             porter,
-            pace: Accounts::default(),
-            allowance: Allowance {
-                budget: None,
-                rate: Some(rate),
-            },
             work: JoinSet::new(),
             runs: JoinSet::new(),
             running: HashMap::new(),
@@ -98,8 +85,18 @@ impl<'a> Intake<'a> {
                 }
                 Err(error) => return End::Broke(refusal("bad_frame", &error.to_string(), None)),
             };
+            let size = bytes.len();
             drop(bytes);
-            self.take(frame).await;
+            // No more is read of a peer whose deliveries have their share of the memory.
+            let principal = &self.peer.admitted.principal;
+            let in_work = match frame {
+                Frame::Deliver { .. } => Some(self.shared.in_work(principal, size).await),
+                // It may run for long, and what it waits for may come over this connection: it is
+                // refused where there is no room, and the next frame is read.
+                Frame::Request(_) => self.shared.try_in_work(principal, size),
+                _ => None,
+            };
+            self.take(frame, (size, in_work)).await;
         }
     }
 
@@ -118,9 +115,9 @@ impl<'a> Intake<'a> {
         }
     }
 
-    async fn take(&mut self, frame: Frame) {
+    async fn take(&mut self, frame: Frame, (size, in_work): (usize, Option<InWork>)) {
         match frame {
-            Frame::Deliver { to, letter } => self.deliver(&to, letter).await,
+            Frame::Deliver { to, letter } => self.deliver(&to, letter, (size, in_work)).await,
             Frame::Subscribe => pump::subscribe(self.shared, self.peer),
             Frame::Ack { id } => self.ack(id, None),
             Frame::AckWithReceipt { id, request_id } => self.ack(id, Some(request_id)),
@@ -148,7 +145,7 @@ impl<'a> Intake<'a> {
                     self.refuse(refused).await;
                 }
             }
-            Frame::Request(request) => live::request(self, request).await,
+            Frame::Request(request) => live::request(self, request, in_work).await,
             Frame::Response { id, body } => live::answered(self.peer, &id, body),
             Frame::Event { id, notification } => {
                 live::heard(self.shared, self.peer, &id, notification);
@@ -200,37 +197,47 @@ impl<'a> Intake<'a> {
         self.porter.refused(Some(&self.peer.admitted), refusal);
     }
 
-    /// Waits until the peer may deliver one more.
-    async fn slow(&mut self) {
-        let (name, role) = (&self.peer.admitted.principal.name, &Arc::default());
-        loop {
-            let now = self.shared.now();
-            let charged = self
-                .pace
-                .charge((name, role), self.allowance, Cost::FollowUp, now);
-            match charged {
-                Ok(_) => return,
-                Err(Refused::TooFast { after } | Refused::Spent { after, .. }) => {
-                    tokio::time::sleep(after.max(Duration::from_millis(1))).await;
-                }
-            }
-        }
-    }
-
-    async fn deliver(&mut self, to: &str, letter: Letter) {
-        self.slow().await;
+    async fn deliver(
+        &mut self,
+        to: &str,
+        letter: Letter,
+        (size, in_work): (usize, Option<InWork>),
+    ) {
+        // What is refused costs as much as what is stored.
+        let principal = &self.peer.admitted.principal;
+        self.shared.slow(principal, size).await;
         let (to, letter) = match self.vetted(to, &letter) {
             Ok(vetted) => vetted,
             Err(refusal) => return self.refuse(refusal).await,
         };
+        if let Err(refusal) = self.check_room(&to, &letter).await {
+            return self.refuse(refusal).await;
+        }
         let (shared, peer) = (Arc::clone(self.shared), Arc::clone(self.peer));
-        let mut storing: BoxFuture<'static, ()> =
-            Box::pin(async move { deliver(&shared, &peer, &to, letter).await });
+        let mut storing: BoxFuture<'static, ()> = Box::pin(async move {
+            deliver(&shared, &peer, &to, letter).await;
+            drop(in_work);
+        });
         // Begun here, so that messages are stored in the order in which they came; what is left
         // of it is mostly waiting for the disk, together with others.
         let begun = poll_fn(|context| Poll::Ready(storing.as_mut().poll(context))).await;
         if begun.is_pending() {
             self.work.spawn(storing);
+        }
+    }
+
+    /// Sees that there is room for a message in the journal: on the account of whose mailbox it
+    /// goes to, or of the sender where that is the hub.
+    async fn check_room(&self, to: &Mailbox, letter: &Letter) -> Result<(), Refusal> {
+        let sender = &self.peer.admitted.principal.name;
+        let whose = match to.principal() {
+            HUB => Arc::clone(sender),
+            other => other.into(),
+        };
+        match self.shared.make_room(&whose, letter.raw.len()).await {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(storage_full(&letter.id)),
+            Err(error) => Err(unstored(&error, &letter.id)),
         }
     }
 

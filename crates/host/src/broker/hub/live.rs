@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 use super::Shared;
 use super::intake::Intake;
 use super::peers::{Ear, Peer, Waiter};
+use super::quota::InWork;
 use super::rights::{not_allowed, refusal};
 use crate::broker::{ErrandError, Incoming, REQUEST_TTL};
 
@@ -23,7 +24,7 @@ use crate::broker::{ErrandError, Incoming, REQUEST_TTL};
 const TTL_MAX: Duration = Duration::from_secs(60 * 60);
 
 /// Takes a live request of a peer.
-pub(super) async fn request(intake: &mut Intake<'_>, request: Request) {
+pub(super) async fn request(intake: &mut Intake<'_>, request: Request, in_work: Option<InWork>) {
     let (shared, peer) = (intake.shared, intake.peer);
     if check_id(&request.id).is_err() {
         let reason = "the name of the request is none";
@@ -34,7 +35,7 @@ pub(super) async fn request(intake: &mut Intake<'_>, request: Request) {
         let id = Some(&request.id);
         return intake.refuse(refusal("conflict", reason, id)).await;
     }
-    if intake.running.len() >= shared.limits.requests_max {
+    if intake.running.len() >= shared.limits.requests_max || in_work.is_none() {
         let retry = Retry::After(Duration::from_millis(100));
         let failure = failure(
             (Class::Throttled, retry),
@@ -71,6 +72,7 @@ pub(super) async fn request(intake: &mut Intake<'_>, request: Request) {
             None => answer(&shared, &peer, request).await,
             Some(to) => pass_on(&shared, &peer, &to, request).await,
         }
+        drop(in_work);
     });
     intake.running.insert(id, run);
 }

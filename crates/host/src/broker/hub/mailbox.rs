@@ -1,5 +1,7 @@
 //! A message as it is stored: the letter, and who sent it as a principal of this gateway.
 
+use std::sync::Arc;
+
 use bowline_core::call::Principal;
 use bowline_core::mailbox::{HUB, Mailbox};
 use bowline_journal::{JournalError, Lane};
@@ -37,6 +39,16 @@ pub(super) fn mailbox_of(lane: &Lane) -> Option<Mailbox> {
 /// Returns the sender of a lane of the hub's own mailbox.
 pub(super) fn sender_of(lane: &Lane) -> Option<&str> {
     lane.as_str().strip_prefix(OWN_LANES)
+}
+
+/// Returns the principal on whose account the messages of a lane are: whose mailbox it is, or who
+/// sent them where that is the hub.
+pub(super) fn account_of(lane: &Lane) -> Option<Arc<str>> {
+    let name = match sender_of(lane) {
+        Some(sender) => sender,
+        None => lane.as_str().strip_prefix(LANES)?,
+    };
+    Some(name.split('#').next().unwrap_or(name).into())
 }
 
 /// What two messages of one id must agree on.

@@ -23,7 +23,7 @@ use bytes::Bytes;
 use super::desk::Found;
 use super::live::Words;
 use super::pump::{self, DELAY_MAX, UNREADABLE};
-use super::store::{fresh_id, own_stamp};
+use super::store::{StoreError, fresh_id, own_stamp};
 use super::{END_WAIT, Shared, mailbox, remote};
 use crate::broker::{Courier, Incoming, ReplyError, failures, reply_id};
 
@@ -64,6 +64,8 @@ async fn load(shared: &Shared) {
             let mut desk = lock(&shared.desk);
             for lane in lanes.iter().filter(|lane| lane.waiting > 0) {
                 if let Some(sender) = mailbox::sender_of(&lane.lane) {
+                    // No message is larger than all together.
+                    desk.note_bytes(sender, lane.bytes);
                     desk.note(sender);
                 }
             }
@@ -125,7 +127,8 @@ async fn take(shared: &Arc<Shared>, sender: &Arc<str>, delivery: Delivery) {
     let from = letter.from.clone().unwrap_or_default();
     match &*letter.kind {
         REQUEST => {
-            if !lock(&shared.desk).begin(receipt, sender) {
+            let bytes = delivery.body.len() as u64;
+            if !lock(&shared.desk).begin(receipt, sender, bytes) {
                 // It runs; its end is that of this lease as well.
                 return;
             }
@@ -193,7 +196,7 @@ pub(super) async fn reply(
     to: &Mailbox,
     request: &str,
     body: &Bytes,
-) -> Result<(), JournalError> {
+) -> Result<(), StoreError> {
     let letter = |id: &str| {
         let draft = Draft {
             id,
@@ -205,6 +208,8 @@ pub(super) async fn reply(
         };
         Letter::new(&draft).stamped(&own_stamp())
     };
+    // What is answered is charged as what is delivered is.
+    shared.charge_bytes(&to.principal().into(), body.len());
     let said = shared
         .say(to, &letter(&reply_id(to.as_str(), request)))
         .await?;
@@ -306,12 +311,14 @@ impl Courier for Hand {
                 .map_err(|bad| ReplyError::Refused(bad.to_string().into()))?;
             let stored = reply(&self.shared, &to, &self.request, &body.into()).await;
             stored.map_err(|error| match error {
-                JournalError::TooLarge { .. } => ReplyError::TooLarge,
-                JournalError::LaneFull { .. } => {
+                StoreError::Journal(JournalError::TooLarge { .. }) => ReplyError::TooLarge,
+                StoreError::Journal(JournalError::LaneFull { .. }) | StoreError::OverShare => {
                     ReplyError::Refused("the mailbox of whoever asked is full".into())
                 }
-                JournalError::BadName => ReplyError::Refused(error.to_string().into()),
-                _ => ReplyError::Lost,
+                StoreError::Journal(JournalError::BadName) => {
+                    ReplyError::Refused(error.to_string().into())
+                }
+                StoreError::Journal(_) => ReplyError::Lost,
             })
         })
     }

@@ -1,6 +1,6 @@
 //! Who is here, and who takes the messages of which mailbox.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, Weak};
 
@@ -184,6 +184,13 @@ impl Peers {
     /// Returns who takes the messages of a mailbox.
     pub(super) fn subscriber(&self, mailbox: &Mailbox) -> Option<Arc<Peer>> {
         self.slots.get(mailbox)?.subscriber.clone()
+    }
+
+    /// Returns the mailboxes of a principal that somebody is here for.
+    pub(super) fn mailboxes_of(&self, principal: &str) -> HashSet<Mailbox, RandomState> {
+        let here = self.here.values().map(|peer| peer.mailbox());
+        let own = here.filter(|mailbox| mailbox.principal() == principal);
+        own.cloned().collect()
     }
 
     /// Returns all who are here.

@@ -14,6 +14,9 @@ use super::peers::{Peer, Pushed, Subscribed};
 use super::rights::refusal;
 use super::{FENCED, Shared};
 
+/// Bytes that are taken out of a mailbox at a time, or one message.
+const BATCH_BYTES_MAX: usize = 2 * 1024 * 1024;
+
 /// Messages that are taken out of a mailbox at a time.
 const BATCH_MAX: usize = 32;
 
@@ -92,6 +95,7 @@ async fn run(shared: &Shared, peer: &Arc<Peer>, lane: &Lane) {
     // Messages that have the id of another that is not acknowledged yet: ids are unique for each
     // sender only, and an acknowledgement names nothing else.
     let mut aside = Vec::new();
+    let mut batch = 1;
     loop {
         let waited = std::mem::take(&mut aside);
         for (pushed, letter) in waited {
@@ -108,11 +112,16 @@ async fn run(shared: &Shared, peer: &Arc<Peer>, lane: &Lane) {
         let Some(room) = room else {
             break;
         };
-        let max = room.min(BATCH_MAX);
+        let max = room.min(batch);
         if max > 0 {
             let got = take(shared, peer, lane, max, &mut aside).await;
             match got {
-                Some(got) if got >= max => continue,
+                Some((got, largest)) if got >= max => {
+                    // Twice as many as before, unless they are large.
+                    let fits = BATCH_BYTES_MAX / largest.max(1);
+                    batch = (batch * 2).min(fits).clamp(1, BATCH_MAX);
+                    continue;
+                }
                 Some(_) => {}
                 None => tokio::time::sleep(FAULT_WAIT).await,
             }
@@ -144,15 +153,15 @@ fn due(shared: &Shared, peer: &Peer) -> Option<Now> {
     later.into_iter().chain(lapse).min()
 }
 
-/// Takes messages out of the mailbox and pushes them; returns how many, or nothing where the
-/// journal failed.
+/// Takes messages out of the mailbox and pushes them; returns how many, and the bytes of the
+/// largest, or nothing where the journal failed.
 async fn take(
     shared: &Shared,
     peer: &Arc<Peer>,
     lane: &Lane,
     max: usize,
     aside: &mut Vec<(Pushed, Letter)>,
-) -> Option<usize> {
+) -> Option<(usize, usize)> {
     let (hold, at) = (shared.limits.hold, shared.at());
     let until = at.now.plus(hold);
     let lease = shared.journal.lease(lane, Order::Any, max, hold, at);
@@ -164,6 +173,7 @@ async fn take(
         }
     };
     let count = batch.len();
+    let largest = batch.iter().map(|delivery| delivery.body.len()).max();
     for delivery in batch {
         let receipt = delivery.receipt;
         one(&shared.counts.pushed);
@@ -175,7 +185,7 @@ async fn take(
             Err(reason) => bury(shared, receipt, reason).await,
         }
     }
-    Some(count)
+    Some((count, largest.unwrap_or_default()))
 }
 
 /// Returns the letter of a delivery as it is pushed, or why it is none.

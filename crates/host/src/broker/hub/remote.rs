@@ -16,7 +16,7 @@ use tokio::sync::{oneshot, watch};
 
 use super::live::{self, Asking};
 use super::peers::{Ear, Peer};
-use super::store::{fresh_id, unstored};
+use super::store::{StoreError, fresh_id, storage_full, unstored};
 use super::{Shared, pump};
 use crate::broker::{Errand, ErrandError, Hears, Manifest, Remote};
 
@@ -234,8 +234,11 @@ fn stamp(caller: Option<From>) -> From {
     }
 }
 
-fn refused(error: &bowline_journal::JournalError, id: &Arc<str>) -> Failure {
-    let refusal = unstored(error, id);
+fn refused(error: &StoreError, id: &Arc<str>) -> Failure {
+    let refusal = match error {
+        StoreError::Journal(error) => unstored(error, id),
+        StoreError::OverShare => storage_full(id),
+    };
     Failure {
         class: Class::SendFailed,
         execution: Execution::NotStarted,

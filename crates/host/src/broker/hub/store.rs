@@ -25,6 +25,17 @@ const TTL_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// Where in the journal stands which store this is.
 const IDENTITY: &str = "broker/id";
 
+/// Why a message of the hub is not stored.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum StoreError {
+    /// The journal did not take it.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// Whom it is for has as many bytes in the journal as it may have.
+    #[error("the principal has as many bytes in the journal as it may have")]
+    OverShare,
+}
+
 impl Shared {
     /// Stores a message that a peer sent, and wakes whoever takes it.
     pub(super) async fn store(
@@ -37,13 +48,13 @@ impl Shared {
     }
 
     /// Stores a message of the hub itself. Only the first of one id counts, whatever others say.
-    pub(super) async fn say(
-        &self,
-        to: &Mailbox,
-        letter: &Letter,
-    ) -> Result<Published, JournalError> {
+    pub(super) async fn say(&self, to: &Mailbox, letter: &Letter) -> Result<Published, StoreError> {
         let hub = Principal::new(HUB, Role::None);
-        self.put(to, &hub, letter, [0; 32]).await
+        let (whose, bytes): (Arc<str>, _) = (to.principal().into(), letter.raw.len());
+        if !self.make_room(&whose, bytes).await? {
+            return Err(StoreError::OverShare);
+        }
+        Ok(self.put(to, &hub, letter, [0; 32]).await?)
     }
 
     async fn put(
@@ -62,8 +73,12 @@ impl Shared {
             ttl: Some(self.ttl(letter)),
             hold: None,
         };
+        let bytes = draft.body.len() as u64;
         let published = self.journal.publish(draft, self.at()).await?;
         if matches!(published, Published::Stored { .. }) {
+            if to.principal() == HUB {
+                lock(&self.desk).note_bytes(from, bytes);
+            }
             self.wake(to, from);
         }
         Ok(published)
@@ -136,6 +151,12 @@ pub(super) fn fresh_id(prefix: &str) -> Result<Arc<str>, JournalError> {
         id.insert(at, '-');
     }
     Ok(format!("{prefix}{id}").into())
+}
+
+/// Says that a principal has as many bytes in the journal as it may have.
+pub(super) fn storage_full(id: &Arc<str>) -> Refusal {
+    let reason = "the journal holds as many bytes of this principal as it may; take what waits";
+    rights::refusal("storage_full", reason, Some(id))
 }
 
 /// Says why a message is not stored, in a peer's words.

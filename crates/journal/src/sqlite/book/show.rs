@@ -12,6 +12,7 @@ impl Book {
         if self.lanes_suspect {
             return Err(damaged("the row of a lane").into());
         }
+        let bytes = Slot::lane_bytes(&self.conn, prefix)?;
         let lanes = self.lanes.iter();
         let mut views: Vec<_> = lanes
             .filter(|(lane, _)| lane.as_str().starts_with(prefix))
@@ -19,6 +20,7 @@ impl Book {
                 lane: lane.clone(),
                 waiting: row.waiting,
                 dead: row.dead,
+                bytes: bytes.get(lane.as_str()).copied().unwrap_or_default(),
                 oldest_unix_ms: row.oldest,
             })
             .collect();

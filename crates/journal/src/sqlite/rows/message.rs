@@ -1,11 +1,12 @@
 //! Messages and their bodies.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use super::{Int, fixed, int, maybe_int, one, whole};
-use crate::engine::{At, Lane};
+use crate::engine::{At, BODY_BYTES_MAX, Lane};
 use crate::sqlite::sum::{Sum, Summer};
 
 /// A message without its body.
@@ -101,6 +102,21 @@ impl Slot {
         let name = statement.query_row([Int(id)], |row| Ok(row.get::<_, String>(0).ok()));
         let name = name.optional()?.flatten();
         Ok(name.and_then(|name| Lane::new(&name).ok()))
+    }
+
+    /// Returns how many bytes the bodies of each lane have whose name begins so.
+    pub(in crate::sqlite) fn lane_bytes(
+        conn: &Connection,
+        prefix: &str,
+    ) -> rusqlite::Result<HashMap<String, u64>> {
+        // A number that is damaged counts for no more than a body can have.
+        let sql = "SELECT lane, SUM(MIN(MAX(body_bytes, 0), ?2)) FROM message \
+                   WHERE substr(lane, 1, length(?1)) = ?1 GROUP BY lane";
+        let mut statement = conn.prepare_cached(sql)?;
+        let most = Int(BODY_BYTES_MAX as u64);
+        let rows =
+            statement.query_map(params![prefix, most], |row| Ok((row.get(0)?, int(row, 1)?)))?;
+        rows.collect()
     }
 
     /// Returns the oldest dead letter.
