@@ -16,10 +16,12 @@ fn sec_86_busy_principal_leaves_places_to_others() {
     gateway.wait_for("one", "ready");
     let busy = gateway.session_as(&gateway.token_for("busy", "all"), "/mcp");
     let headers = busy.headers();
-    let headers: Vec<_> = headers
+    let mut headers: Vec<_> = headers
         .iter()
         .map(|(name, value)| (name.as_str(), value.as_str()))
         .collect();
+    headers.push(("Content-Type", "application/json"));
+    headers.push(("Accept", "application/json, text/event-stream"));
     let slow: Vec<_> = (0..CALLS)
         .map(|nth| {
             let mut http = Http::connect(gateway.address);
