@@ -277,7 +277,8 @@ pub struct Refusal {
     /// The message it is about.
     pub id: Option<Arc<str>>,
     /// One word for machines: `auth`, `expired`, `fenced`, `not_allowed`, `bad_frame`,
-    /// `bad_name`, `mailbox_full`, `storage_full`, `too_large`, `conflict`, `not_stored`, `throttled`,
+    /// `bad_name`, `mailbox_full`, `storage_full`, `too_large`, `conflict`,
+    /// `not_stored`, `throttled`,
     /// `shutting_down`.
     pub code: Option<Arc<str>>,
 }
