@@ -128,7 +128,8 @@ impl Gateway {
         let tokens = Arc::new(Tokens::open(&state, Arc::clone(&clock))?);
         let accounts = PrincipalAccounts::new(config.limits.shares);
         let sessions = Sessions::new(&state.session_key()?).with_accounts(accounts.clone());
-        let sessions = Arc::new(sessions.keep_contexts(&state)?);
+        let sessions = sessions.keep_contexts(&state)?;
+        let sessions = Arc::new(sessions.keep_ended(&state, clock.unix_ms())?);
         let listeners = bind(config.addresses()).await?;
         let url = url_of(&listeners);
         let run = run_of(&url, &state, clock.unix_ms());
@@ -170,6 +171,7 @@ impl Gateway {
         let host = start_host(specs, config.limits, &state, host)?;
         executors.report_to(host.events().clone());
         host.set_policy(config.policy.policy());
+        host.narrow_credentials(tokens.narrowings());
         let hub = broker::start(&host, &config.broker, &tokens).map_err(AssembleError::Broker)?;
         let about = about(url, &config, auditing, landlock_abi);
         let sources = config.sources.clone();

@@ -23,6 +23,7 @@ mod role;
 mod run;
 mod search;
 mod secret;
+mod session;
 mod status;
 mod stdio;
 mod table;
@@ -165,6 +166,7 @@ pub fn run(command: &Command, context: &mut Context) -> Result<Exit, Failure> {
         Command::Reload { server } => reload::run(server.as_deref(), context),
         Command::Role { command } => role::run(command, context),
         Command::Token { command } => token::run(command, context),
+        Command::Session { command } => session::run(command, context),
         Command::Secret { command } => secret::run(command, context),
         Command::Pin { command } => pin::run(command, context),
         Command::Outbox { command } => outbox::run(command, context),

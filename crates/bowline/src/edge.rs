@@ -166,10 +166,12 @@ impl Edge {
     }
 
     /// Ends a session for good, with all it has under way.
-    fn end_session(&self, id: &str) {
-        if let Some(session) = self.sessions.end(id) {
+    fn end_session(&self, id: &str) -> bool {
+        let ended = self.sessions.end(id);
+        if let Some(session) = &ended {
             self.forget(session.key);
         }
+        ended.is_some()
     }
 
     /// Ends everything that was opened with tokens that count no more: their sessions, with the

@@ -216,6 +216,12 @@ impl State {
         self.join("session.key")
     }
 
+    /// The file of the sessions that were ended.
+    #[must_use]
+    pub fn ended_file(&self) -> PathBuf {
+        self.join("ended.bin")
+    }
+
     /// The file of what sessions are narrowed by.
     #[must_use]
     pub fn contexts_file(&self) -> PathBuf {

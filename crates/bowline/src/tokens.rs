@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use bowline_core::call::{Contexts, Peer, Principal, Role};
+use bowline_core::policy::Credentials;
 use bowline_core::sync::lock;
 use bowline_core::time::millis;
 use bowline_host::ports::Clock;
@@ -93,13 +94,15 @@ pub struct Issued {
     /// The program whose run it was made for, and ends with.
     pub run: Option<Arc<str>>,
     hash: [u8; 32],
+    /// What narrows it since it was made, beside the contexts of its principal.
+    narrowed: Mutex<Contexts>,
     /// Whether it is over, and what it opened was told to end.
     over: AtomicBool,
 }
 
 impl Issued {
     /// Returns the owner's own, which has no id and is kept elsewhere.
-    pub(crate) const fn of_owner(owner: Arc<Principal>) -> Self {
+    pub(crate) fn of_owner(owner: Arc<Principal>) -> Self {
         Self {
             principal: owner,
             kind: TokenKind::Agent,
@@ -107,6 +110,7 @@ impl Issued {
             expires_ms: None,
             run: None,
             hash: [0; 32],
+            narrowed: Mutex::default(),
             over: AtomicBool::new(false),
         }
     }
@@ -115,6 +119,12 @@ impl Issued {
     #[must_use]
     pub fn id(&self) -> &Arc<str> {
         &self.principal.credential
+    }
+
+    /// Returns what narrows it since it was made.
+    #[must_use]
+    pub fn narrowed(&self) -> Contexts {
+        lock(&self.narrowed).clone()
     }
 
     /// Returns the role it was made with.
@@ -288,6 +298,7 @@ impl Tokens {
             expires_ms: wanted.life.map(|life| now.saturating_add(millis(life))),
             run: wanted.run.clone(),
             hash: made.hash,
+            narrowed: Mutex::default(),
             over: AtomicBool::new(false),
         });
         table.insert(Arc::clone(token.id()), Arc::clone(&token));
@@ -302,6 +313,42 @@ impl Tokens {
         });
         self.changed.notify_one();
         Ok((made.text, token))
+    }
+
+    /// Narrows the token with this id by these contexts, in place of those that it was narrowed by
+    /// before; those that it was made with stay. Kept when this returns. Nothing where there is no
+    /// such token.
+    ///
+    /// # Errors
+    /// When it cannot be kept; then nothing has changed.
+    pub fn narrow(
+        &self,
+        id: &str,
+        contexts: &Contexts,
+    ) -> Result<Option<Arc<Issued>>, state::Error> {
+        let _one = lock(&self.writing);
+        let table = self.table.load();
+        let Some(token) = table.get(id) else {
+            return Ok(None);
+        };
+        let before = std::mem::replace(&mut *lock(&token.narrowed), contexts.clone());
+        if let Err(error) = self.write(table.values()) {
+            *lock(&token.narrowed) = before;
+            return Err(error);
+        }
+        Ok(Some(Arc::clone(token)))
+    }
+
+    /// Returns which tokens are narrowed since they were made, and by what.
+    #[must_use]
+    pub fn narrowings(&self) -> Credentials {
+        let table = self.table.load();
+        let narrowed = table
+            .iter()
+            .map(|(id, token)| (Arc::clone(id), token.narrowed()));
+        narrowed
+            .filter(|(_, contexts)| !contexts.is_empty())
+            .collect()
     }
 
     /// Ends the token with this id, or all of the principal of this name, and returns them. They

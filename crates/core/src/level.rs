@@ -1,6 +1,7 @@
 //! How much a server says of what it does, and how much sessions want to hear.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use crate::call::Scope;
 use crate::caller::SessionKey;
@@ -64,7 +65,7 @@ impl Level {
 /// What each session asked for; a server is asked for the most verbose of them.
 #[derive(Debug, Default)]
 pub struct Levels {
-    sessions: HashMap<SessionKey, (Scope, Level)>,
+    sessions: HashMap<SessionKey, (Vec<Scope>, Level)>,
     /// How many sessions of a scope asked for each level, so that no session need be looked at.
     counts: HashMap<Scope, [u32; Level::ALL.len()]>,
 }
@@ -78,15 +79,34 @@ impl Levels {
         } else {
             scope
         };
+        self.put(session, vec![scope.clone()], level);
+    }
+
+    /// Notes what a session asks for of these servers alone, because it may see no others.
+    pub fn set_of<'a>(
+        &mut self,
+        session: SessionKey,
+        servers: impl Iterator<Item = &'a Arc<str>>,
+        level: Level,
+    ) {
+        let scopes = servers.map(|server| Scope::Server(Arc::clone(server)));
+        self.put(session, scopes.collect(), level);
+    }
+
+    fn put(&mut self, session: SessionKey, scopes: Vec<Scope>, level: Level) {
         self.end(session);
-        self.sessions.insert(session, (scope.clone(), level));
-        self.count(scope, level, |count| count.saturating_add(1));
+        for scope in &scopes {
+            self.count(scope, level, |count| count.saturating_add(1));
+        }
+        self.sessions.insert(session, (scopes, level));
     }
 
     /// Forgets a session.
     pub fn end(&mut self, session: SessionKey) {
-        if let Some((scope, level)) = self.sessions.remove(&session) {
-            self.count(&scope, level, |count| count.saturating_sub(1));
+        if let Some((scopes, level)) = self.sessions.remove(&session) {
+            for scope in &scopes {
+                self.count(scope, level, |count| count.saturating_sub(1));
+            }
         }
         self.counts
             .retain(|_, counts| counts.iter().any(|count| *count > 0));
@@ -106,8 +126,10 @@ impl Levels {
     /// Returns what one session wants of `server`, if it said so.
     #[must_use]
     pub fn of_session(&self, session: SessionKey, server: &Scope) -> Option<Level> {
-        let (scope, level) = self.sessions.get(&session)?;
-        (*scope == Scope::All || scope == server).then_some(*level)
+        let (scopes, level) = self.sessions.get(&session)?;
+        let mut scopes = scopes.iter();
+        let is_wanted = scopes.any(|scope| *scope == Scope::All || scope == server);
+        is_wanted.then_some(*level)
     }
 
     fn count(&mut self, scope: &Scope, level: Level, change: impl Fn(u32) -> u32) {
@@ -141,6 +163,20 @@ mod tests {
         levels.end(SessionKey(1));
         assert_eq!(levels.of(&server), Some(Level::Alert));
         levels.end(SessionKey(2));
+        assert!(levels.counts.is_empty());
+    }
+
+    #[test]
+    fn a_level_of_some_servers_is_wanted_of_no_other() {
+        let [seen, hidden] = ["s", "h"].map(|name| Scope::Server(name.into()));
+        let mut levels = Levels::default();
+        levels.set_of(SessionKey(1), [Arc::from("s")].iter(), Level::Debug);
+        assert_eq!(
+            [levels.of(&seen), levels.of(&hidden)],
+            [Some(Level::Debug), None]
+        );
+        assert_eq!(levels.of_session(SessionKey(1), &hidden), None);
+        levels.end(SessionKey(1));
         assert!(levels.counts.is_empty());
     }
 

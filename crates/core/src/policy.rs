@@ -4,6 +4,7 @@
 mod address;
 mod allowlist;
 mod condition;
+mod credentials;
 mod enabled;
 mod exposure;
 mod pattern;
@@ -20,6 +21,7 @@ use crate::call::{Kind, Principal, Role, Scope};
 
 pub use allowlist::RoleAllowlist;
 pub use condition::{Condition, Effort, Facts, Undecided, When};
+pub use credentials::Credentials;
 pub use enabled::Enabled;
 pub use exposure::{AUTO_TOOLS_MAX, Expose, Exposure};
 pub use pattern::{PATTERN_BYTES_MAX, Pattern, PatternError, WILDCARDS_MAX};
@@ -86,6 +88,8 @@ pub struct Policy {
     enabled: Option<Enabled>,
     /// How much of what may be used is listed.
     exposure: Exposure,
+    /// Contexts that narrow everything that a credential proves, by the id of the credential.
+    credentials: Arc<Credentials>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -238,6 +242,12 @@ impl Policy {
         }
     }
 
+    /// Whether a context, the profile or the allowlist document hides `thing`, whatever the role.
+    #[must_use]
+    pub fn hides(&self, principal: &Principal, scope: &Scope, thing: Thing<'_>) -> bool {
+        self.narrowed(principal, scope, thing).is_some()
+    }
+
     /// Whether `principal` may see and use all there is, so that no entry need be looked at.
     #[must_use]
     pub fn sees_all(&self, principal: &Principal, scope: &Scope) -> bool {
@@ -247,13 +257,16 @@ impl Policy {
             Standing::Role(..) => false,
         };
         let profile = matches!(scope, Scope::Profile(_));
-        all && principal.contexts.is_empty() && !profile && self.enabled.is_none()
+        all && self.narrowing(principal).next().is_none() && !profile && self.enabled.is_none()
     }
 
     /// Whether it hides nothing from anybody who sees anything, but at the endpoint of a profile.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        self.roles.is_empty() && self.contexts.is_empty() && self.enabled.is_none()
+        self.roles.is_empty()
+            && self.contexts.is_empty()
+            && self.enabled.is_none()
+            && self.credentials.is_empty()
     }
 
     /// Whether anything of a server may be seen, as far as can be said without knowing what it
@@ -265,7 +278,7 @@ impl Policy {
                 .get(context)
                 .is_none_or(|hide| hide.all_of(server))
         };
-        if principal.contexts.names().iter().any(hidden) {
+        if self.narrowing(principal).any(hidden) {
             return false;
         }
         if let Scope::Profile(profile) = scope
@@ -400,7 +413,7 @@ impl Policy {
         let Thing {
             kind, server, name, ..
         } = thing;
-        for context in principal.contexts.names() {
+        for context in self.narrowing(principal) {
             let Some(hide) = self.contexts.get(context) else {
                 return Some(Ruling::UnknownContext { context });
             };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use bowline_core::call::{Body, Principal, Reply, Role, Route, Scope};
 use bowline_core::error::CallError;
-use bowline_core::policy::{Effort, Policy, Ruling, Thing};
+use bowline_core::policy::{Credentials, Effort, Policy, Ruling, Thing};
 use bowline_link::OnBehalf;
 use tokio::sync::watch;
 
@@ -24,6 +24,13 @@ pub(crate) struct Decider {
     /// Grows whenever either is replaced; writers hold its lock.
     version: watch::Sender<u64>,
     pub(crate) denials: Denials,
+}
+
+/// Whether a queued call was answered by its server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Delivered {
+    Yes,
+    No,
 }
 
 /// A policy and the number under which it came.
@@ -85,6 +92,21 @@ impl Decider {
         let guard = self.guard.load();
         force.policy.decide(principal, scope, thing).allows()
             && guarded(guard.as_ref(), thing.server, Some(thing.name)).is_ok()
+    }
+
+    /// Whether `principal` may hear what became of a queued call of its own. Contexts, profiles and
+    /// guards hide it as they hide its tool; a role that lost the tool hides what the tool said,
+    /// but not that the call will not be made.
+    pub(crate) fn tells(
+        &self,
+        principal: &Principal,
+        scope: &Scope,
+        (thing, delivered): (Thing<'_>, Delivered),
+    ) -> bool {
+        let hides = || self.force.load().policy.hides(principal, scope, thing);
+        let is_refused = || guarded(self.guard.load().as_ref(), thing.server, None).is_err();
+        self.allows(principal, scope, thing)
+            || (delivered == Delivered::No && !hides() && !is_refused())
     }
 
     /// Whether anything of a server may be seen; `false` is certain.
@@ -154,11 +176,22 @@ impl Decider {
         Arc::clone(&self.force.load().policy)
     }
 
+    /// Puts another policy in force. What credentials are narrowed by stays.
     pub(crate) fn set_policy(&self, policy: Policy) {
-        let policy = Arc::new(policy);
+        self.replace(|now| policy.with_credentials(Arc::clone(now.credentials())));
+    }
+
+    /// Narrows these credentials and no others.
+    pub(crate) fn narrow_credentials(&self, credentials: Credentials) {
+        let credentials = Arc::new(credentials);
+        self.replace(|now| now.clone().with_credentials(credentials));
+    }
+
+    fn replace(&self, next: impl FnOnce(&Policy) -> Policy) {
         self.version.send_modify(|version| {
             *version += 1;
             let version = *version;
+            let policy = Arc::new(next(&self.force.load().policy));
             self.force.store(Arc::new(InForce { policy, version }));
         });
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 
 use bowline_core::askers::Askers;
-use bowline_core::call::{Body, Call, Kind, Principal, Reply, Route, Subject};
+use bowline_core::call::{Body, Call, Kind, Principal, Reply, Route, Scope, Subject};
 use bowline_core::caller::SessionKey;
 use bowline_core::era::Era;
 use bowline_core::error::{CallError, Execution};
@@ -26,7 +26,7 @@ use bytes::Bytes;
 use foldhash::fast::RandomState;
 
 use crate::accounts::{PrincipalAccounts, Share};
-use crate::decide::Decider;
+use crate::decide::{Decider, Delivered};
 use crate::ports::Audience;
 
 /// Machines that outlive calls, each behind its own lock.
@@ -130,10 +130,21 @@ impl Memory {
         }
     }
 
+    /// Notes who is at the other end of a session that is to be told something outside calls.
+    pub(crate) fn meet(&self, session: SessionKey, principal: &Principal, scope: &Scope) {
+        lock(&self.askers).note(session, &Arc::new(principal.clone()), scope);
+    }
+
     /// Whether a session may still see something: what it was told once says nothing of today.
     fn may_hear(&self, session: SessionKey, thing: Thing<'_>) -> bool {
         let asker = lock(&self.askers).get(session).cloned();
         asker.is_some_and(|asker| self.decider.allows(&asker.principal, &asker.scope, thing))
+    }
+
+    /// Whether a session may be told what became of a call that it queued.
+    pub(crate) fn may_hear_of(&self, session: SessionKey, about: (Thing<'_>, Delivered)) -> bool {
+        let asker = lock(&self.askers).get(session).cloned();
+        asker.is_some_and(|asker| self.decider.tells(&asker.principal, &asker.scope, about))
     }
 
     /// Remembers what an answer gave out that later requests will name.

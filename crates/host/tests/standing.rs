@@ -128,7 +128,9 @@ async fn a_server_that_forgot_us_is_told_again() {
     stage.subscribe(1, &Scope::All, "x:1").await.unwrap();
     stage.subscribe(2, &single("s"), "x:2").await.unwrap();
     let (scope, session) = (single("s"), SessionKey(2));
-    let level = stage.host.set_level(&scope, session, Level::Debug);
+    let level = stage
+        .host
+        .set_level(&owner(), &scope, session, Level::Debug);
     level.await.unwrap();
     for round in 2..4 {
         assert!(stage.world.say("s", LinkEvent::Renewed));
@@ -243,7 +245,7 @@ async fn a_server_that_was_started_anew_hears_what_is_wanted_again() {
     stage.subscribe(1, &Scope::All, "x:1").await.unwrap();
     stage
         .host
-        .set_level(&Scope::All, SessionKey(1), Level::Info)
+        .set_level(&owner(), &Scope::All, SessionKey(1), Level::Info)
         .await
         .unwrap();
     assert!(stage.world.kill("s", Exit::Signal(9)));
@@ -286,7 +288,7 @@ async fn the_most_verbose_level_of_all_sessions_goes_to_the_server() {
     let set = async |session, scope: &Scope, level| {
         stage
             .host
-            .set_level(scope, SessionKey(session), level)
+            .set_level(&owner(), scope, SessionKey(session), level)
             .await
             .unwrap();
     };
@@ -311,7 +313,7 @@ async fn the_most_verbose_level_of_all_sessions_goes_to_the_server() {
     );
     let unknown = stage
         .host
-        .set_level(&single("none"), SessionKey(1), Level::Info)
+        .set_level(&owner(), &single("none"), SessionKey(1), Level::Info)
         .await;
     assert!(matches!(unknown, Err(CallError::UnknownServer { .. })));
 }
@@ -322,7 +324,9 @@ async fn a_server_that_does_not_take_a_level_holds_nobody_up_for_long() {
     assert!(stage.world.change("s", silent()));
     let since = stage.host.clock().now();
     let session = SessionKey(1);
-    let told = stage.host.set_level(&Scope::All, session, Level::Info);
+    let told = stage
+        .host
+        .set_level(&owner(), &Scope::All, session, Level::Info);
     told.await.unwrap();
     let took_ms = stage.host.clock().now().millis_since(since);
     assert!(took_ms < 1_000, "{took_ms} ms");
@@ -482,7 +486,7 @@ async fn a_server_without_sessions_hears_neither_levels_nor_of_roots_on_links_of
             ..call("s__t", "{}")
         };
         let scope = single("s");
-        let level = host.set_level(&scope, SessionKey(1), Level::Info);
+        let level = host.set_level(&owner(), &scope, SessionKey(1), Level::Info);
         level.await.unwrap();
         host.call(call).await.unwrap();
         host.roots_changed(SessionKey(1));

@@ -21,7 +21,7 @@ pub(super) use self::nouns::{
     Kind, OutboxCommand, OutboxFilter, Pin, RoleCommand, SecretCommand, Trial,
 };
 pub(super) use self::search::Search;
-pub(super) use self::tokens::{NewToken, TokenCommand};
+pub(super) use self::tokens::{NewToken, SessionCommand, TokenCommand};
 pub(super) use self::workers::{Join, MailCommand, MailFilter, WorkerCommand};
 use crate::config::duration;
 
@@ -197,6 +197,12 @@ pub enum Command {
         /// What to do with them
         #[command(subcommand)]
         command: TokenCommand,
+    },
+    /// List, narrow and end sessions of clients
+    Session {
+        /// What to do with them
+        #[command(subcommand)]
+        command: SessionCommand,
     },
     /// Keep the credentials of servers where no config file shows them
     Secret {

@@ -84,6 +84,16 @@ impl Client {
         self.send(Method::POST, path, body, deadline)
     }
 
+    /// Puts something in place of what was there; the answer is JSON as it came.
+    pub(crate) fn put(
+        &self,
+        path: &str,
+        body: Bytes,
+        deadline: Duration,
+    ) -> Result<Bytes, Failure> {
+        self.send(Method::PUT, path, body, deadline)
+    }
+
     /// Has something taken away; the answer is JSON as it came.
     pub(crate) fn delete(&self, path: &str, deadline: Duration) -> Result<Bytes, Failure> {
         self.send(Method::DELETE, path, Bytes::new(), deadline)

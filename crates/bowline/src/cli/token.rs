@@ -30,6 +30,7 @@ struct Token {
     acts_for_owner: bool,
     run: Option<String>,
     contexts: Vec<String>,
+    narrowed: Vec<String>,
     created_at_ms: u64,
     expires_at_ms: Option<u64>,
     state: String,
@@ -63,6 +64,7 @@ pub(super) fn run(command: &TokenCommand, context: &mut Context) -> Result<Exit,
         TokenCommand::Create(new) => create(&client, new, out),
         TokenCommand::Ls => list(&client, out),
         TokenCommand::RotateOwner => rotate_owner(&client, out),
+        TokenCommand::Narrow { token, context, .. } => narrow(&client, token, context, out),
         TokenCommand::Revoke { token } => revoke(&client, token, out),
     }?;
     Ok(Exit::Ok)
@@ -172,11 +174,43 @@ fn row(token: &Token, now_ms: u64) -> [String; 8] {
         token.principal.clone(),
         token.kind.to_string(),
         role,
-        token.contexts.join(","),
+        contexts(token),
         duration(now_ms.saturating_sub(token.created_at_ms)),
         expires,
         token.run.clone().unwrap_or_default(),
     ]
+}
+
+/// The contexts that it was made with, and those that narrow it since.
+fn contexts(token: &Token) -> String {
+    let mut all: Vec<_> = token.contexts.iter().chain(&token.narrowed).collect();
+    all.sort();
+    all.dedup();
+    let all: Vec<_> = all.into_iter().map(String::as_str).collect();
+    all.join(",")
+}
+
+fn narrow(client: &Client, token: &str, context: &[String], out: &mut Out) -> Result<(), Failure> {
+    let path = format!("{PATH}/{}/context", encode(token));
+    let body = Bytes::from(json!({ "contexts": context }).to_string());
+    let body = client.put(&path, body, QUICK).map_err(api::did_you_mean)?;
+    if out.format() == Format::Json {
+        return Ok(out.raw(&body)?);
+    }
+    let token: Token = api::read(&body)?;
+    let (id, principal) = (&token.id, &token.principal);
+    if token.narrowed.is_empty() {
+        let line = format!("token {id} of {principal} is narrowed no more than when it was made");
+        return Ok(out.line(&clean::line(&line))?);
+    }
+    let names = token.narrowed.join(", ");
+    out.line(&clean::line(&format!(
+        "narrowed token {id} of {principal} by {names}"
+    )))?;
+    out.note("it counts at once, in open and later sessions, streams, queued and brokered calls");
+    let undo = format!("  to undo: bowline token narrow {id} --clear");
+    out.note(&clean::line(&undo));
+    Ok(())
 }
 
 fn revoke(client: &Client, token: &str, out: &mut Out) -> Result<(), Failure> {

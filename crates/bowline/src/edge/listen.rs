@@ -100,7 +100,13 @@ pub(super) async fn answer(
             return Box::pin(metrics::answer(edge, (&principal, kind), &parts.method)).await;
         }
         Place::Livez => return body::text(StatusCode::OK, "ok\n"),
-        Place::Readyz => return ready::answer(edge),
+        Place::Readyz => {
+            let detail = match principal.role {
+                Role::Owner => ready::Detail::Servers,
+                _ => ready::Detail::Word,
+            };
+            return ready::answer(edge, detail);
+        }
         Place::Upgrade(goes) => return upgrade::answer(edge, &parts, hold, goes),
     };
     let answer = mcp::answer(edge, &principal, (endpoint, &scope), &parts, incoming).await;

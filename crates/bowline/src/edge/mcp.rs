@@ -122,7 +122,13 @@ fn refuse_scope(caller: Caller<'_>) -> Option<Answer> {
     match caller.scope {
         Scope::All => None,
         Scope::Server(server) => {
-            let error = host.server(server).err()?;
+            // Of a server that is not for this caller it learns no more than of one that is not.
+            let hidden = || {
+                let server = Arc::clone(server);
+                let is_seen = host.reaches(caller.principal, &server);
+                (!is_seen).then_some(CallError::UnknownServer { server })
+            };
+            let error = host.server(server).err().or_else(hidden)?;
             let text = errors::answer(b"null", &error);
             Some(body::json(StatusCode::NOT_FOUND, text))
         }

@@ -10,11 +10,28 @@ use serde_json::json;
 use super::Edge;
 use super::body::{self, Answer};
 
-/// Says whether calls are taken. A server that fails is named, but takes the gateway out of
-/// nobody's rotation: the others still serve. Why it fails is for the owner to read in status,
-/// since anybody may ask here.
-pub fn answer(edge: &Edge) -> Answer {
-    if edge.host.is_closing() {
+/// How much of the answer the caller may read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Detail {
+    /// Whether calls are taken: anybody may ask that.
+    Word,
+    /// Which servers fail, for who may read the API.
+    Servers,
+}
+
+/// Says whether calls are taken. A server that fails is named to who may read the API, but takes
+/// the gateway out of nobody's rotation: the others still serve. Why it fails is for the owner to
+/// read in status.
+pub fn answer(edge: &Edge, detail: Detail) -> Answer {
+    let is_closing = edge.host.is_closing();
+    if detail == Detail::Word {
+        let (status, word) = match is_closing {
+            true => (StatusCode::SERVICE_UNAVAILABLE, "stopping"),
+            false => (StatusCode::OK, "ok"),
+        };
+        return body::json(status, json!({"status": word}).to_string());
+    }
+    if is_closing {
         let body = json!({"status": "stopping", "servers": {}});
         return body::json(StatusCode::SERVICE_UNAVAILABLE, body.to_string());
     }

@@ -1,6 +1,7 @@
 //! One caller's session: what it agreed on, what it has under way, and how it is told and asked.
 
 mod end;
+mod ended;
 mod inflight;
 mod narrow;
 mod questions;
@@ -10,7 +11,7 @@ mod table;
 mod tests;
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use arc_swap::ArcSwap;
 use bowline_core::call::{Contexts, Principal, Scope};
@@ -32,6 +33,9 @@ pub use end::{CallEnd, Home};
 pub use inflight::{Cancelled, InFlight, Withdrawal};
 pub use narrow::{NARROWED_MAX, NarrowError};
 pub use table::{AGE_MAX, IDLE, OpenError, Seat, Sessions};
+
+/// Characters of what a client calls itself that are remembered.
+const CLIENT_CHARS_MAX: usize = 64;
 
 /// Marks the names of streams that sessions listen on; those of calls do not have it.
 const HOME: u64 = 1 << 63;
@@ -148,6 +152,8 @@ pub struct Session {
     streams: Streams,
     /// The lists it knows; different ones are news.
     known: Mutex<Lists>,
+    /// What its client calls itself, with its version, as far as it said so to this process.
+    client: OnceLock<(Arc<str>, Arc<str>)>,
     used_ms: AtomicU64,
     /// Whether nobody listened at the last sweep.
     quiet: AtomicBool,
@@ -174,6 +180,7 @@ impl Session {
             home_label: home_label(id),
             streams: Streams::default(),
             known: Mutex::default(),
+            client: OnceLock::new(),
             used_ms: AtomicU64::new(at.now.0),
             quiet: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -232,6 +239,25 @@ impl Session {
     #[must_use]
     pub fn abilities(&self) -> Abilities {
         Abilities::from_bits(self.abilities.load(Ordering::Relaxed))
+    }
+
+    /// Returns what its client calls itself, and its version.
+    #[must_use]
+    pub fn client(&self) -> Option<(&Arc<str>, &Arc<str>)> {
+        self.client.get().map(|(name, version)| (name, version))
+    }
+
+    /// Notes what its client says of itself in the parameters of `initialize`.
+    pub fn note_client(&self, params: &[u8]) {
+        let info = object::field(params, "clientInfo").map_or(&b"{}"[..], |at| at.of(params));
+        let text = |key| -> Arc<str> {
+            let text = object::text(info, key).unwrap_or_default();
+            text.chars()
+                .take(CLIENT_CHARS_MAX)
+                .collect::<String>()
+                .into()
+        };
+        let _known = self.client.set((text("name"), text("version")));
     }
 
     /// Takes what a client declared after its session was opened.

@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 
 use bowline_core::call::{Contexts, Peer, Principal, Role};
 use serde::{Deserialize, Serialize};
@@ -37,6 +37,9 @@ struct One {
     kind: TokenKind,
     role: Option<String>,
     contexts: Vec<String>,
+    /// What narrows it since it was made.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    narrowed: Vec<String>,
     created_at_ms: u64,
     expires_at_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -94,6 +97,7 @@ fn one(token: &Issued) -> One {
         kind: token.kind,
         role: token.role().map(owned),
         contexts: token.principal.contexts.names().iter().map(owned).collect(),
+        narrowed: token.narrowed().names().iter().map(owned).collect(),
         created_at_ms: token.created_ms,
         expires_at_ms: token.expires_ms,
         run: token.run.as_ref().map(owned),
@@ -110,7 +114,9 @@ fn issued(one: One) -> Option<Issued> {
         && is_of_its_kind(&one)
         && one.role.as_deref().is_none_or(named)
         && one.contexts.len() <= CONTEXTS_MAX
-        && one.contexts.iter().all(|name| named(name));
+        && one.contexts.iter().all(|name| named(name))
+        && one.narrowed.len() <= CONTEXTS_MAX
+        && one.narrowed.iter().all(|name| named(name));
     if !good {
         return None;
     }
@@ -132,6 +138,7 @@ fn issued(one: One) -> Option<Issued> {
         expires_ms: one.expires_at_ms,
         run: one.run.map(Into::into),
         hash: state::unhex(&one.secret_sha256)?,
+        narrowed: Mutex::new(Contexts::new(one.narrowed)),
         over: AtomicBool::new(false),
     })
 }

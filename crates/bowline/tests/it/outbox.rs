@@ -5,6 +5,7 @@ mod ends;
 mod replay;
 mod restart;
 mod scoped;
+mod scopes;
 mod world;
 
 use serde_json::{Value, json};

@@ -22,6 +22,7 @@ mod results;
 mod roads;
 mod rules;
 mod sandbox;
+mod scopes;
 mod secrecy;
 mod sessions;
 mod shares;

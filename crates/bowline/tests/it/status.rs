@@ -15,7 +15,8 @@ fn failing(name: &str) -> String {
 }
 
 fn readyz(gateway: &Gateway) -> (u16, Value) {
-    let response = Http::connect(gateway.address).get("/readyz", &[]);
+    let token = format!("Bearer {}", gateway.token);
+    let response = Http::connect(gateway.address).get("/readyz", &[("Authorization", &token)]);
     (response.status, response.json())
 }
 

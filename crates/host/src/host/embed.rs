@@ -12,6 +12,7 @@ use serde_json::value::RawValue;
 use super::{Discovered, Host};
 use crate::callpath::Servers;
 use crate::catalog::Item;
+use crate::decide::Delivered;
 use crate::output::ToolOutput;
 use crate::supervisor::Supervisor;
 use crate::tools::{Arguments, ExecuteContext, ExecuteError, ToolSchema, refused, tool_call};
@@ -209,5 +210,15 @@ impl Host {
             arguments: None,
         };
         self.path.decider.allows(principal, scope, thing)
+    }
+
+    /// Whether `principal` may be told what became of a queued call.
+    pub(crate) fn may_be_told(
+        &self,
+        principal: &Principal,
+        scope: &Scope,
+        about: (Thing<'_>, Delivered),
+    ) -> bool {
+        self.path.decider.tells(principal, scope, about)
     }
 }

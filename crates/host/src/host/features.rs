@@ -175,22 +175,42 @@ impl Host {
         Ok(())
     }
 
-    /// Notes from which level on a session wants to hear of `scope`. Servers are told the most
-    /// verbose level that anybody wants.
+    /// Notes from which level on a session of `principal` wants to hear of `scope`. Servers are
+    /// told the most verbose level that anybody wants; those of which the principal may see
+    /// nothing are not asked.
     pub async fn set_level(
         &self,
+        principal: &Principal,
         scope: &Scope,
         session: SessionKey,
         level: Level,
     ) -> Result<(), CallError> {
+        let reaches = |server: &str| self.path.decider.reaches(principal, scope, server);
         let (servers, wait): (Vec<Supervisor>, _) = match scope {
             Scope::All | Scope::Profile(_) => {
-                let all = self.path.servers.load().values().cloned().collect();
-                (all, ALL_TOLD_WAIT)
+                let all = self.path.servers.load();
+                let seen = all.iter().filter(|(name, _)| reaches(name));
+                (
+                    seen.map(|(_, server)| server.clone()).collect(),
+                    ALL_TOLD_WAIT,
+                )
             }
-            Scope::Server(server) => (vec![self.server(server)?], TOLD_WAIT),
+            Scope::Server(server) if reaches(server) => (vec![self.server(server)?], TOLD_WAIT),
+            Scope::Server(server) => {
+                let server = Arc::clone(server);
+                return Err(CallError::UnknownServer { server });
+            }
         };
-        lock(&self.path.memory.levels).set(session, scope, level);
+        {
+            let mut levels = lock(&self.path.memory.levels);
+            match scope.is_shared() && !self.path.decider.sight().all(principal, &Scope::All) {
+                true => {
+                    let names = servers.iter().map(|server| &server.spec().name);
+                    levels.set_of(session, names, level);
+                }
+                false => levels.set(session, scope, level),
+            }
+        }
         let deadline = self.path.clock.now().plus(wait);
         // All hear of it before the first is waited for.
         for server in &servers {

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use bowline_core::cache::Hint;
 use bowline_core::call::{Principal, Scope};
-use bowline_core::policy::{Expose, Thing};
+use bowline_core::policy::{Credentials, Expose, Thing};
+use bowline_wire::object;
+use bytes::Bytes;
 
 use super::Host;
 use super::views::{Key, Moment, View, What};
@@ -170,6 +172,36 @@ impl Host {
             hint: self.hint(&catalog, &sight, who, own.hint),
             ..own
         }
+    }
+
+    /// Returns `serverInfo` of the one server behind an endpoint, for a principal that may see
+    /// anything of it.
+    #[must_use]
+    pub fn server_info(&self, principal: &Principal, scope: &Scope) -> Option<Bytes> {
+        let Scope::Server(server) = scope else {
+            return None;
+        };
+        if !self.path.decider.sight().all(principal, scope) {
+            return self.introduction(principal, scope).server_info;
+        }
+        let catalog = self.catalog();
+        let own = &catalog.offer(server)?.initialize;
+        let at = object::field(own, "serverInfo")?;
+        Some(own.slice(at.start..at.end))
+    }
+
+    /// Whether a principal may see anything of a server at the endpoint of that server, as far as
+    /// can be said without knowing what it has: `false` is certain.
+    #[must_use]
+    pub fn reaches(&self, principal: &Principal, server: &Arc<str>) -> bool {
+        let scope = Scope::Server(Arc::clone(server));
+        self.path.decider.reaches(principal, &scope, server)
+    }
+
+    /// Narrows everything that these credentials prove by contexts of the policy, on every path
+    /// and at once; credentials that are not named here are narrowed no more.
+    pub fn narrow_credentials(&self, credentials: Credentials) {
+        self.path.decider.narrow_credentials(credentials);
     }
 
     /// Returns how many views were built and not found ready.

@@ -75,7 +75,7 @@ impl Key {
     pub(super) fn new(policy: &Policy, principal: &Principal, scope: &Scope, what: What) -> Self {
         Self {
             class: policy.class(principal),
-            contexts: principal.contexts.clone(),
+            contexts: policy.contexts_of(principal),
             scope: scope.clone(),
             what,
         }

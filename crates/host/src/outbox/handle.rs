@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_core::call::{Principal, Role};
+use bowline_core::call::{Principal, Role, Scope};
 use bowline_core::caller::SessionKey;
 use bowline_core::sync::lock;
 use bowline_journal::{
@@ -62,6 +62,14 @@ impl Host {
     #[must_use]
     pub fn outbox(&self) -> OutboxHandle {
         OutboxHandle { host: self.clone() }
+    }
+}
+
+impl Host {
+    /// Whether a principal may see a write of its own at an endpoint: as it may see its tool.
+    fn sees_letter(&self, principal: &Principal, scope: &Scope, letter: &Letter) -> bool {
+        let is_elsewhere = matches!(scope, Scope::Server(only) if *only != letter.server);
+        !is_elsewhere && self.may_be_told(principal, scope, letter.about())
     }
 }
 
@@ -153,14 +161,17 @@ impl OutboxHandle {
             .ok_or_else(|| unknown(id))
     }
 
-    /// Returns what a principal may read at `bowline://outbox/{id}`: one JSON object, and nothing
-    /// where the write is somebody else's. The owner reads all.
+    /// Returns what a principal may read at `bowline://outbox/{id}` of an endpoint: one JSON object,
+    /// and nothing where the write is somebody else's. The owner reads all. A write is decided as
+    /// its tool: who does not see that here, for a context, a profile or another endpoint, does not
+    /// see the write either; who lost the tool with a role is told no result.
     ///
     /// # Errors
     /// The journal cannot be read.
     pub async fn read(
         &self,
         principal: &Principal,
+        scope: &Scope,
         uri: &str,
     ) -> Result<Option<String>, OutboxError> {
         let Some(id) = uri.strip_prefix(URI) else {
@@ -172,7 +183,8 @@ impl OutboxHandle {
             Err(error) => return Err(error),
         };
         let is_own = letter.principal == principal.name || principal.role == Role::Owner;
-        Ok(is_own.then(|| letter.told()))
+        let is_seen = is_own && self.host.sees_letter(principal, scope, &letter);
+        Ok(is_seen.then(|| letter.told()))
     }
 
     /// Has a session told when a write of its principal is over, and says whether there is one.
@@ -181,13 +193,14 @@ impl OutboxHandle {
     /// The journal cannot be read.
     pub async fn subscribe(
         &self,
-        principal: &Principal,
+        (principal, scope): (&Principal, &Scope),
         session: SessionKey,
         uri: &str,
     ) -> Result<bool, OutboxError> {
-        if self.read(principal, uri).await?.is_none() {
+        if self.read(principal, scope, uri).await?.is_none() {
             return Ok(false);
         }
+        self.shared().memory.meet(session, principal, scope);
         let (place, uri) = (Arc::from(PLACE), Arc::from(uri));
         let memory = &self.shared().memory;
         // Who has as many subscriptions as he may still can read.

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
+use bowline_core::call::Kind;
 use bowline_core::lane::LaneTimes;
+use bowline_core::policy::Thing;
 use bowline_core::time::Now;
 use bowline_journal::{Entry, Standing};
 use bytes::Bytes;
@@ -13,6 +15,7 @@ use serde_json::value::RawValue;
 use super::LANES;
 use super::index::Ended;
 use super::record::Record;
+use crate::decide::Delivered;
 
 /// Why a write cannot be shown or sent that is not as it was written.
 const DAMAGED: &str = "it is damaged on the disk";
@@ -121,6 +124,21 @@ pub(super) struct Sight {
 }
 
 impl Letter {
+    /// Returns what it is decided as: its tool, and whether that answered.
+    pub(super) fn about(&self) -> (Thing<'_>, Delivered) {
+        let thing = Thing {
+            kind: Kind::Tool,
+            server: &self.server,
+            name: &self.tool,
+            arguments: None,
+        };
+        let delivered = match self.state {
+            LetterState::Delivered => Delivered::Yes,
+            LetterState::Queued | LetterState::Sending | LetterState::Dead => Delivered::No,
+        };
+        (thing, delivered)
+    }
+
     pub(super) fn of(entry: &Entry, last_error: Option<Arc<str>>, sight: Sight) -> Self {
         let (principal, server) = parties(entry.lane.as_str());
         let record = Record::read(&entry.body);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bowline_core::call::{Call, Scope, Subject};
+use bowline_core::call::{Call, Principal, Scope, Subject};
 use bowline_core::era::Era;
 use bowline_wire::object;
 use bowline_wire::scan::{self, Keys};
@@ -88,6 +88,16 @@ impl Head {
         }
     }
 
+    /// Returns who made it and at which endpoint, with all that narrows it.
+    pub(super) fn asker(&self) -> (Principal, Scope) {
+        let scope = match &self.scope {
+            Where::All => Scope::All,
+            Where::Server(server) => Scope::Server(Arc::clone(server)),
+            Where::Profile(profile) => Scope::Profile(Arc::clone(profile)),
+        };
+        (self.principal.principal(), scope)
+    }
+
     pub(super) const fn credential(&self) -> &Arc<str> {
         &self.principal.credential
     }
@@ -122,9 +132,7 @@ impl Record {
 
     /// Returns the call that brings it to its server. Nobody listens to what is said on the way.
     pub(super) fn call(&self) -> Call {
-        let Head {
-            principal, scope, ..
-        } = &self.head;
+        let (principal, scope) = self.head.asker();
         let params = &self.params;
         let name_at = object::field(params, "name").map_or(0..0, |at| at.start..at.end);
         let progress_at = object::field(params, "_meta").and_then(|meta| {
@@ -133,12 +141,8 @@ impl Record {
             Some(token.start..token.end)
         });
         Call {
-            principal: Arc::new(principal.principal()),
-            scope: match scope {
-                Where::All => Scope::All,
-                Where::Server(server) => Scope::Server(Arc::clone(server)),
-                Where::Profile(profile) => Scope::Profile(Arc::clone(profile)),
-            },
+            principal: Arc::new(principal),
+            scope,
             subject: Subject::Tool(Arc::clone(&self.head.tool)),
             params: params.clone(),
             name_at,
@@ -158,7 +162,7 @@ impl Record {
 
 #[cfg(test)]
 mod tests {
-    use bowline_core::call::{Contexts, Peer, Principal, Role};
+    use bowline_core::call::{Contexts, Peer, Role};
 
     use super::*;
 

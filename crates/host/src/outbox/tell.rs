@@ -72,8 +72,10 @@ impl Notes {
 impl Shared {
     /// Notes that a write was queued, and for whom.
     pub(super) fn is_queued(&self, id: MessageId, session: Option<SessionKey>, head: &Head) {
-        if session.is_some() {
-            lock(&self.notes).with(id, |note| note.session = session);
+        if let Some(session) = session {
+            lock(&self.notes).with(id, |note| note.session = Some(session));
+            let (principal, scope) = head.asker();
+            self.memory.meet(session, &principal, &scope);
         }
         tracing::info!(
             id = id.0, server = %head.server, tool = %head.tool, principal = %head.principal(),
@@ -154,7 +156,9 @@ impl Shared {
             LetterState::Dead => Level::Error,
             LetterState::Delivered | LetterState::Queued | LetterState::Sending => Level::Info,
         };
-        if let Some(session) = session {
+        let may_hear = |session| self.memory.may_hear_of(session, letter.about());
+        // What was queued in it says nothing of what it may see by now.
+        if let Some(session) = session.filter(|session| may_hear(*session)) {
             let scope = bowline_core::call::Scope::Server(Arc::clone(&letter.server));
             let wanted = lock(&self.memory.levels).of_session(session, &scope);
             if wanted.is_none_or(|wanted| wanted <= level) {
@@ -164,7 +168,7 @@ impl Shared {
         }
         let uri = uri(id);
         let wanting = lock(&self.memory.subscriptions).sessions(PLACE, &uri);
-        for (session, known_as) in wanting {
+        for (session, known_as) in wanting.into_iter().filter(|(one, _)| may_hear(*one)) {
             self.hall.tell(session, updated(&known_as).into());
         }
     }

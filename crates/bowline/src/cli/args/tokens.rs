@@ -16,11 +16,51 @@ pub enum TokenCommand {
     Ls,
     /// Replace the owner's token, and end what the old one opened
     RotateOwner,
+    /// Narrow a token on every path that it is used on, at once
+    Narrow {
+        /// ID of a token
+        #[arg(value_name = "ID")]
+        token: String,
+        /// Rules of the config, in place of those that it was narrowed by before
+        #[arg(value_name = "CONTEXT", required_unless_present = "clear")]
+        context: Vec<String>,
+        /// Narrow it no more than when it was made
+        #[arg(long, conflicts_with = "context")]
+        clear: bool,
+    },
     /// Revoke a token, or all of a principal, and end what they opened
     Revoke {
         /// ID of a token or name of a principal
         #[arg(value_name = "ID|PRINCIPAL")]
         token: String,
+    },
+}
+
+/// What to do with sessions.
+#[derive(Debug, Subcommand)]
+pub enum SessionCommand {
+    /// List sessions, those used last first
+    Ls,
+    /// Narrow a session, or the token that opened it
+    Narrow {
+        /// Beginning of the id of a session
+        #[arg(value_name = "ID")]
+        session: String,
+        /// Rules of the config, in place of those that it was narrowed by before
+        #[arg(value_name = "CONTEXT", required_unless_present = "clear")]
+        context: Vec<String>,
+        /// Narrow its token: this session, all others of the token, and what comes without one
+        #[arg(long)]
+        credential: bool,
+        /// Narrow it no more
+        #[arg(long, conflicts_with = "context")]
+        clear: bool,
+    },
+    /// End a session, with all it has under way
+    End {
+        /// Beginning of the id of a session
+        #[arg(value_name = "ID")]
+        session: String,
     },
 }
 

@@ -141,7 +141,8 @@ async fn carry(edge: Arc<Edge>, call: Call, mut cancelled: Cancelled) -> Outcome
     if let Subject::Resource(uri) = &call.subject
         && outbox::is_ours(uri)
     {
-        let read = outbox::read(&edge, &call.principal, uri, &call.id);
+        let who = (&*call.principal, &call.scope);
+        let read = outbox::read(&edge, who, uri, &call.id);
         return Box::pin(read).await.into();
     }
     let outcome = tokio::select! {

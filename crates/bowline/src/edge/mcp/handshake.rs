@@ -33,9 +33,10 @@ pub(super) async fn open(caller: Caller<'_>, message: &Message) -> Answer {
     if let Err(OpenError::Share(cause)) = session {
         return over_share(Some(id), cause);
     }
-    let header = session
-        .ok()
-        .and_then(|(id, _)| HeaderValue::from_str(&id).ok());
+    let header = session.ok().and_then(|(id, session)| {
+        session.note_client(params);
+        HeaderValue::from_str(&id).ok()
+    });
     let Some(header) = header else {
         let message = "no session could be opened";
         let status = StatusCode::INTERNAL_SERVER_ERROR;
@@ -57,6 +58,7 @@ pub(super) async fn greet(caller: Caller<'_>, session: &Session, message: &Messa
     caller.edge.host.settled().await;
     announce::knows(caller.edge, session);
     session.declare(declared(params));
+    session.note_client(params);
     result(id, &introduce(caller, revision))
 }
 

@@ -95,7 +95,8 @@ async fn unsubscribe(caller: Caller<'_>, session: &Session, uri: &str) -> Result
 async fn set_level(caller: Caller<'_>, session: &Session, level: Level) -> Result<(), CallError> {
     session.set_level(level);
     let host = &caller.edge.host;
-    host.set_level(caller.scope, session.key, level).await
+    host.set_level(caller.principal, caller.scope, session.key, level)
+        .await
 }
 
 async fn tasks(caller: Caller<'_>) -> Result<Bytes, CallError> {

@@ -20,11 +20,11 @@ pub(in crate::edge) fn is_ours(uri: &str) -> bool {
 /// Answers `resources/read`.
 pub(in crate::edge) async fn read(
     edge: &Edge,
-    principal: &Principal,
+    (principal, scope): (&Principal, &Scope),
     uri: &str,
     id: &[u8],
 ) -> Bytes {
-    match edge.host.outbox().read(principal, uri).await {
+    match edge.host.outbox().read(principal, scope, uri).await {
         Ok(Some(text)) => {
             let contents = json!({"uri": uri, "mimeType": "application/json", "text": text});
             result(id, json!({"contents": [contents]}).to_string().as_bytes())
@@ -41,7 +41,9 @@ pub(in crate::edge) async fn subscribe(
     uri: &str,
 ) -> Result<(), CallError> {
     let outbox = edge.host.outbox();
-    match outbox.subscribe(&session.asker(), session.key, uri).await {
+    let asker = session.asker();
+    let asked = outbox.subscribe((&asker, &session.scope), session.key, uri);
+    match asked.await {
         Ok(true) => Ok(()),
         Ok(false) => Err(unknown(uri)),
         Err(error) => Err(failed(&error)),

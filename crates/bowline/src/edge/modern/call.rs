@@ -28,7 +28,7 @@ use super::state;
 use super::tasks::{self, Attended};
 use crate::edge::body::{self, Answer};
 use crate::edge::mcp::call::{Ask, Asked as Named, read_params};
-use crate::edge::mcp::{accepts, error, outbox};
+use crate::edge::mcp::{Caller, accepts, error, outbox};
 use crate::edge::{Edge, key, run, trace};
 use brought::Brought;
 use drive::Running;
@@ -194,7 +194,7 @@ async fn begin(asked: Asked<'_>, mut told: Told, mut named: Named, retried: bool
     let said = trace::read(&caller.parts.headers, meta);
     let client = client_of(&asked, &told);
     let hearing = match asked.level {
-        Some(level) => Some(Box::pin(levelled(edge, caller.scope, &client, level)).await),
+        Some(level) => Some(Box::pin(levelled(caller, &client, level)).await),
         None => None,
     };
     let mut wants = wants(&asked, &told.params, &named);
@@ -256,11 +256,20 @@ pub(super) fn wants(asked: &Asked<'_>, params: &Bytes, named: &Named) -> Wants {
 }
 
 /// Has servers say what the request wants to hear, where they were told otherwise before.
-async fn levelled(edge: &Edge, scope: &Scope, client: &Arc<Client>, level: Level) -> Hearing {
+async fn levelled(caller: Caller<'_>, client: &Arc<Client>, level: Level) -> Hearing {
+    let Caller {
+        edge,
+        principal,
+        scope,
+        ..
+    } = caller;
     let (hearing, told) = client.hears(level);
     if let Some(level) = told {
         // A server that cannot be told is one that says less.
-        let _ = edge.host.set_level(scope, client.key, level).await;
+        let _ = edge
+            .host
+            .set_level(principal, scope, client.key, level)
+            .await;
     }
     hearing
 }
@@ -274,7 +283,8 @@ pub(super) async fn carry(
     if let Subject::Resource(uri) = &call.subject
         && outbox::is_ours(uri)
     {
-        let read = outbox::read(&edge, &call.principal, uri, &call.id);
+        let who = (&*call.principal, &call.scope);
+        let read = outbox::read(&edge, who, uri, &call.id);
         return own(Box::pin(read).await);
     }
     tokio::select! {

@@ -168,7 +168,8 @@ async fn subscribe(caller: Caller<'_>, key: SessionKey, uri: &str) -> bool {
     } = caller;
     if outbox::is_ours(uri) {
         let outbox = edge.host.outbox();
-        return outbox.subscribe(principal, key, uri).await.unwrap_or(false);
+        let taken = outbox.subscribe((principal, scope), key, uri).await;
+        return taken.unwrap_or(false);
     }
     let end: Arc<dyn CallerEnd> = Arc::new(Deaf(key));
     let taken = edge.host.subscribe(principal, scope, &end, uri).await;

@@ -4,9 +4,8 @@
 use std::time::Duration;
 
 use bowline_core::cache::{Hint, Sharing};
-use bowline_core::call::Scope;
+use bowline_core::call::{Principal, Scope};
 use bowline_wire::era::result::{Completing, to_modern};
-use bowline_wire::object;
 use bytes::Bytes;
 
 use super::read::Asked;
@@ -21,21 +20,13 @@ pub(in crate::edge) const GATEWAY: &str = concat!(
 
 /// Returns who answers at an endpoint: the one server behind it in its own words, or the gateway.
 pub(in crate::edge) fn server_info(asked: &Asked<'_>) -> Bytes {
-    info_of(asked.caller.edge, asked.caller.scope)
+    let caller = asked.caller;
+    info_of(caller.edge, caller.principal, caller.scope)
 }
 
 /// The same for whoever outlives the request.
-pub(in crate::edge) fn info_of(edge: &Edge, scope: &Scope) -> Bytes {
-    let own = match scope {
-        Scope::Server(server) => {
-            let catalog = edge.host.catalog();
-            catalog.offer(server).and_then(|offer| {
-                let at = object::field(&offer.initialize, "serverInfo")?;
-                Some(offer.initialize.slice(at.start..at.end))
-            })
-        }
-        Scope::All | Scope::Profile(_) => None,
-    };
+pub(in crate::edge) fn info_of(edge: &Edge, principal: &Principal, scope: &Scope) -> Bytes {
+    let own = edge.host.server_info(principal, scope);
     own.unwrap_or(Bytes::from_static(GATEWAY.as_bytes()))
 }
 

@@ -360,7 +360,7 @@ impl Request {
         let inside = reply.answer.get(reply.body_at).unwrap_or_default();
         match reply.body {
             Body::Result => {
-                let info = info_of(&self.told.edge, &self.told.scope);
+                let info = info_of(&self.told.edge, &self.told.principal, &self.told.scope);
                 let known = Completing {
                     server_info: Some(&info),
                     hint: None,

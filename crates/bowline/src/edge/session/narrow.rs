@@ -139,6 +139,13 @@ impl Sessions {
         Ok(session)
     }
 
+    /// Returns the id of the token that the session of this id was opened with, empty where it was
+    /// none; nothing where there is no such session.
+    #[must_use]
+    pub fn credential_of(&self, id: &str, clock: &dyn Clock) -> Option<String> {
+        self.unseal(id, clock).map(|sealed| sealed.credential)
+    }
+
     /// Narrows all sessions by these rules, those to come included, beside what was set for
     /// single ones; what was set for all before counts no more.
     pub fn narrow_all(&self, contexts: &Contexts) {

@@ -1,6 +1,6 @@
 //! Who is here: sessions are sealed into their ids, and memory is only a cache of them.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -16,6 +16,7 @@ use bowline_host::ports::{Audience, Clock};
 use bytes::Bytes;
 use foldhash::fast::RandomState;
 
+use super::ended::{Ended, EndedLog};
 use super::narrow::{Narrowed, Narrowings};
 use super::{Beginning, Session, Shared, Terms};
 use crate::edge::modern::listen::Listeners;
@@ -34,9 +35,6 @@ pub const AGE_MAX: Duration = Duration::from_secs(7 * 24 * 3_600);
 /// Sessions that had to go and wait to be told to the host; the host is told at every opening.
 const GONE_MAX: usize = 4_096;
 
-/// Ended sessions remembered, so that their ids stay dead.
-const ENDED_MAX: usize = 65_536;
-
 /// All sessions.
 #[derive(Debug)]
 pub struct Sessions {
@@ -46,6 +44,8 @@ pub struct Sessions {
     table: Mutex<Table>,
     /// Where what narrows sessions is kept.
     pub(super) narrowings: Narrowings,
+    /// Where ended sessions are kept.
+    pub(super) ended_log: EndedLog,
     /// What each principal holds.
     accounts: PrincipalAccounts,
     /// Who listens without a session.
@@ -66,9 +66,8 @@ pub(super) struct Table {
     /// The sessions of each principal, the one that was used longest ago first.
     by_principal: HashMap<Arc<str>, Queue, RandomState>,
     held: Arena<Held>,
-    ended: HashSet<Arc<str>>,
-    /// The same ids, oldest first.
-    ended_order: VecDeque<Arc<str>>,
+    /// Sessions that were ended, so that their ids stay dead.
+    pub(super) ended: Ended,
     /// Sessions that had to go and that the host was not told of yet.
     gone: Vec<SessionKey>,
     /// What sessions are narrowed by, in memory or not.
@@ -173,6 +172,7 @@ impl Sessions {
             }),
             table: Mutex::default(),
             narrowings: Narrowings::default(),
+            ended_log: EndedLog::default(),
             accounts: PrincipalAccounts::default(),
             listeners: Listeners::default(),
         }
@@ -274,14 +274,11 @@ impl Sessions {
         let session = {
             let mut table = self.table();
             let (id, session) = table.remove(id)?;
-            if table.ended.insert(Arc::clone(&id)) {
-                table.ended_order.push_back(id);
-            }
-            if table.ended_order.len() > ENDED_MAX
-                && let Some(oldest) = table.ended_order.pop_front()
-            {
-                table.ended.remove(&oldest);
-            }
+            let record = table.ended.add(&id, session.issued_s);
+            drop(table);
+            // Outside the lock: a disk may be slow.
+            self.ended_log
+                .append(&record, || self.table().ended.written());
             session
         };
         session.close();
@@ -388,7 +385,7 @@ impl Sessions {
     pub(super) fn unseal(&self, id: &str, clock: &dyn Clock) -> Option<Sealed> {
         let sealed = self.seal.open(id)?;
         let age_s = (clock.unix_ms() / 1_000).saturating_sub(sealed.issued_s);
-        let ended = self.table().ended.contains(id);
+        let ended = self.table().ended.has(id);
         (!ended && age_s <= AGE_MAX.as_secs()).then_some(sealed)
     }
 

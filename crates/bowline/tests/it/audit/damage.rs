@@ -144,7 +144,13 @@ fn a_trail_that_cannot_be_written_degrades_the_gateway_and_holds_up_nobody() {
     let mut line = String::new();
     std::io::BufRead::read_line(&mut hear, &mut line).unwrap();
     assert_eq!(line, "held\n");
-    let ready = || Http::connect(gateway.address).get("/readyz", &[]).json();
+    let token = format!("Bearer {}", gateway.token);
+    let headers = [("Authorization", &token[..])];
+    let ready = || {
+        Http::connect(gateway.address)
+            .get("/readyz", &headers)
+            .json()
+    };
     eventually("rows are lost", || {
         call(&mut session, "one__echo");
         ready()["audit"] == "degraded"

@@ -205,7 +205,9 @@ impl HostBackend {
             && stay.is_news(Some(level))
         {
             // A server that does not take the level is called all the same.
-            let _untaken = self.host.set_level(scope, stay.key(), level).await;
+            if let Ok(who) = self.principal(&job.from, job.principal.as_ref()) {
+                let _untaken = self.host.set_level(&who, scope, stay.key(), level).await;
+            }
         }
         Some(stay)
     }

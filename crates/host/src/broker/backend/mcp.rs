@@ -156,7 +156,10 @@ impl HostBackend {
         };
         let scope = Scope::Server(Arc::clone(asked.server));
         let stay = self.stay(asked.server, None)?;
-        let outcome = self.host().set_level(&scope, stay.key(), level).await;
+        let outcome = self
+            .host()
+            .set_level(&itself(), &scope, stay.key(), level)
+            .await;
         Ok(told(outcome))
     }
 

@@ -107,7 +107,7 @@ impl Told {
             {
                 return self.made(end, &made);
             }
-            let info = info_of(&self.edge, &self.scope);
+            let info = info_of(&self.edge, &self.principal, &self.scope);
             let known = Completing {
                 server_info: Some(&info),
                 hint: None,

@@ -1,0 +1,90 @@
+//! A queued call is decided as its tool: contexts, profiles and endpoints hide it with the tool.
+
+use serde_json::{Value, json};
+
+use super::world::{World, queued};
+use crate::harness::Session;
+
+const RULES: &str = r#"
+[context.no-web]
+hide = ["web.*"]
+[profiles.small]
+allow = ["other.*"]
+"#;
+
+fn reads(session: &mut Session, uri: &str) -> bool {
+    let answer = session.request("resources/read", &json!({"uri": uri}));
+    let listens = session.request("resources/subscribe", &json!({"uri": uri}));
+    let is_read = answer["result"]["contents"].is_array();
+    assert_eq!(listens["result"].is_object(), is_read, "{listens}");
+    if !is_read {
+        assert_eq!(
+            answer["error"]["data"]["code"], "resource_not_found",
+            "{answer}"
+        );
+    }
+    is_read
+}
+
+#[test]
+fn sec_54_outbox_entry_is_decided_as_its_tool() {
+    let mut world = World::with("meta", "1h", RULES);
+    let (id, token) = world
+        .gateway
+        .token_of(&json!({"principal": "ann", "role": "agent"}));
+    let narrow = json!({"principal": "ann", "role": "agent", "contexts": ["no-web"]});
+    let (_, narrow) = world.gateway.token_of(&narrow);
+    let mut session = world.gateway.session_as(&token, "/mcp");
+    let mut stream = session.listen();
+    world.web.kill();
+    let said = queued(&session.call("web__write_once", &json!({"number": 1})));
+    let uri = format!("bowline://outbox/{}", said["id"].as_str().unwrap());
+    let read = |token: &str, path: &str| {
+        let mut session = world.gateway.session_as(token, path);
+        reads(&mut session, &uri)
+    };
+    assert!(read(&token, "/mcp"));
+    assert!(read(&token, "/servers/web/mcp"));
+    assert!(!read(&narrow, "/mcp"), "a context hides the tool");
+    assert!(!read(&token, "/mcp/small"), "a profile is without the tool");
+    let owner = world.gateway.token.clone();
+    assert!(read(&owner, "/mcp"));
+    assert!(!read(&owner, "/mcp/small"));
+    let modern = crate::harness::modern::Modern {
+        token: token.clone(),
+        ..world.gateway.modern("/mcp/small")
+    };
+    let answer = modern.ask("resources/read", &json!({"uri": uri})).json();
+    assert!(answer["error"].is_object(), "{answer}");
+
+    // The credential is narrowed while the call waits: it is not sent, and nobody is told.
+    let path = format!("/api/v1/tokens/{id}/context");
+    let done = world
+        .gateway
+        .ask_api("PUT", &path, &json!({"contexts": ["no-web"]}));
+    assert_eq!(done.status, 200, "{}", done.text());
+    assert!(!reads(&mut session, &uri));
+    world.web.restart();
+    let state = || {
+        world
+            .gateway
+            .api(&format!("/api/v1/outbox/{}", said["id"].as_str().unwrap()))
+    };
+    crate::harness::eventually("it is refused", || state()["entry"]["state"] == "dead");
+    assert_eq!(world.ledger(), [] as [(u64, String); 0]);
+    let done = world
+        .gateway
+        .ask_api("PUT", &path, &json!({"contexts": []}));
+    assert_eq!(done.status, 200, "{}", done.text());
+    assert!(reads(&mut session, &uri), "as wide as before");
+    loop {
+        // The list of tools went and came; of the queued call nothing is said in between.
+        let event = crate::streams::next_event(&mut stream).unwrap();
+        let data = event.data.unwrap_or_default();
+        let data: Value = serde_json::from_str(&data).unwrap_or_default();
+        assert_ne!(data["params"]["logger"], "bowline.outbox", "{data}");
+        if data["method"] == "notifications/tools/list_changed" {
+            break;
+        }
+    }
+}
