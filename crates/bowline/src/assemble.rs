@@ -38,7 +38,7 @@ pub(crate) use self::children::{Ground, child_of};
 use self::credentials::{Headers, Learners};
 pub use self::journal::fix as fix_of_journal;
 use crate::audit::{self, Auditing};
-use crate::config::{self, ArgvSecrets, Config, Env, ServerConfig};
+use crate::config::{self, ArgvSecrets, AuditExport, Config, Env, ServerConfig};
 use crate::edge::door::{Auth, Door};
 use crate::edge::session::Sessions;
 use crate::edge::{About, Edge, announce, listen};
@@ -104,6 +104,54 @@ pub struct Gateway {
     _lock: Lock,
 }
 
+/// Encrypts a secret store that an older version wrote in the clear.
+fn seal_store(state: &State) {
+    if let Err(error) = Store::of(state.path()).seal_plain(state) {
+        // Servers that need it say so themselves; all others are served.
+        let error = &error as &dyn std::error::Error;
+        tracing::warn!(error, "secret store not encrypted");
+    }
+}
+
+fn open_sessions(
+    state: &State,
+    accounts: &PrincipalAccounts,
+    unix_ms: u64,
+) -> Result<Arc<Sessions>, AssembleError> {
+    let sessions = Sessions::new(&state.session_key()?).with_accounts(accounts.clone());
+    let sessions = sessions.keep_contexts(state)?;
+    Ok(Arc::new(sessions.keep_ended(state, unix_ms)?))
+}
+
+/// Returns what turns a configuration into servers, and knows their secrets from then on.
+fn translator(
+    ground: Ground,
+    env: Env,
+    token: Token,
+    (secrets, results): (Secrets, Arc<ResultSecrets>),
+) -> impl Fn(&Config) -> Vec<ServerSpec> + Send + Sync + 'static {
+    move |config: &Config| {
+        let specs = specs_of(config, &ground, &env, (&secrets, &results));
+        config.sources.vault().watch(&config.watched);
+        keep_secrets((&secrets, &results), &token, config, &specs);
+        specs
+    }
+}
+
+/// Sends rows of the trail elsewhere, where the configuration says so.
+fn ship_audit(
+    edge: &Arc<Edge>,
+    (export, telemetry): (Option<AuditExport>, config::Telemetry),
+    stopped: watch::Receiver<bool>,
+) -> Result<(), AssembleError> {
+    if let Some(to) = export {
+        let auditing = edge.about.audit.clone();
+        let shipping = auditing.ship(to, telemetry, http_client()?, stopped);
+        edge.host.tasks().spawn("audit export", shipping);
+    }
+    Ok(())
+}
+
 impl Gateway {
     /// Joins the rooms and begins to serve; servers start in the background.
     pub async fn start(
@@ -116,20 +164,12 @@ impl Gateway {
         check_exposure(&config, auth)?;
         let lock = state.lock()?;
         let token = state.token()?;
-        if let Err(error) = Store::of(state.path()).seal_plain(&state) {
-            // Servers that need it say so themselves; all others are served.
-            tracing::warn!(
-                error = &error as &dyn std::error::Error,
-                "secret store not encrypted"
-            );
-        }
+        seal_store(&state);
         let journal = journal::open(config.journal, &state)?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
         let tokens = Arc::new(Tokens::open(&state, Arc::clone(&clock))?);
         let accounts = PrincipalAccounts::new(config.limits.shares);
-        let sessions = Sessions::new(&state.session_key()?).with_accounts(accounts.clone());
-        let sessions = sessions.keep_contexts(&state)?;
-        let sessions = Arc::new(sessions.keep_ended(&state, clock.unix_ms())?);
+        let sessions = open_sessions(&state, &accounts, clock.unix_ms())?;
         let listeners = bind(config.addresses()).await?;
         let url = url_of(&listeners);
         let run = run_of(&url, &state, clock.unix_ms());
@@ -138,23 +178,12 @@ impl Gateway {
         let results = Arc::new(ResultSecrets::default());
         let ground = Ground::new(own, state.path());
         let landlock_abi = ground.landlock_abi();
-        let translate = {
-            let (env, secrets) = (env.clone(), telemetry.secrets.clone());
-            let (token, results) = (token.clone(), Arc::clone(&results));
-            move |config: &Config| {
-                let specs = specs_of(config, &ground, &env, (&secrets, &results));
-                config.sources.vault().watch(&config.watched);
-                keep_secrets((&secrets, &results), &token, config, &specs);
-                specs
-            }
-        };
+        let hiding = (telemetry.secrets.clone(), Arc::clone(&results));
+        let translate = translator(ground, env.clone(), token.clone(), hiding.clone());
         let specs = translate(&config);
         let auditing = Auditing::open(&state, config.audit, &clock, &telemetry.secrets)?;
         let auditing = auditing.exporting(config.audit_export.as_ref());
-        let export = config
-            .audit_export
-            .clone()
-            .zip(Some(config.telemetry.clone()));
+        let export = (config.audit_export.clone(), config.telemetry.clone());
         let doors = Doors {
             clock,
             audience: Arc::clone(&sessions),
@@ -177,14 +206,13 @@ impl Gateway {
         let sources = config.sources.clone();
         let reloader = Reloader::new(&config, env, Box::new(translate))
             .dialling(executors.clone(), telemetry.secrets.clone());
-        let hiding = (telemetry.secrets.clone(), Arc::clone(&results));
         let door = Door::new(auth, token.expose())
             .with_tokens(tokens)
             .with_owner_file(state.token_file(), move |token| {
                 hiding.0.learn("owner token", token);
                 hiding.1.learn("owner token", token);
-            });
-        let door = door.with_names(config.names);
+            })
+            .with_names(config.names);
         let connections = config.connections;
         let edge = Edge::new(
             door,
@@ -197,11 +225,7 @@ impl Gateway {
         );
         let (stop, stopped) = watch::channel(false);
         serve(&edge, listeners, sources, &stopped);
-        if let Some((to, traces)) = export {
-            let auditing = edge.about.audit.clone();
-            let shipping = auditing.ship(to, traces, http_client()?, stopped.clone());
-            edge.host.tasks().spawn("audit export", shipping);
-        }
+        ship_audit(&edge, export, stopped)?;
         let exporting = telemetry.export(http_client()?, edge.host.tasks());
         state.write_run(&run)?;
         Ok(Self {

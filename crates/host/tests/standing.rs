@@ -128,9 +128,8 @@ async fn a_server_that_forgot_us_is_told_again() {
     stage.subscribe(1, &Scope::All, "x:1").await.unwrap();
     stage.subscribe(2, &single("s"), "x:2").await.unwrap();
     let (scope, session) = (single("s"), SessionKey(2));
-    let level = stage
-        .host
-        .set_level(&owner(), &scope, session, Level::Debug);
+    let owner = owner();
+    let level = stage.host.set_level(&owner, &scope, session, Level::Debug);
     level.await.unwrap();
     for round in 2..4 {
         assert!(stage.world.say("s", LinkEvent::Renewed));
@@ -324,9 +323,10 @@ async fn a_server_that_does_not_take_a_level_holds_nobody_up_for_long() {
     assert!(stage.world.change("s", silent()));
     let since = stage.host.clock().now();
     let session = SessionKey(1);
+    let owner = owner();
     let told = stage
         .host
-        .set_level(&owner(), &Scope::All, session, Level::Info);
+        .set_level(&owner, &Scope::All, session, Level::Info);
     told.await.unwrap();
     let took_ms = stage.host.clock().now().millis_since(since);
     assert!(took_ms < 1_000, "{took_ms} ms");
@@ -486,7 +486,8 @@ async fn a_server_without_sessions_hears_neither_levels_nor_of_roots_on_links_of
             ..call("s__t", "{}")
         };
         let scope = single("s");
-        let level = host.set_level(&owner(), &scope, SessionKey(1), Level::Info);
+        let owner = owner();
+        let level = host.set_level(&owner, &scope, SessionKey(1), Level::Info);
         level.await.unwrap();
         host.call(call).await.unwrap();
         host.roots_changed(SessionKey(1));

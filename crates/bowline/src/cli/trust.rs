@@ -18,7 +18,10 @@ pub(super) fn run(command: &Trust, context: &mut Context) -> Result<Exit, Failur
     if command.ls {
         return list(&store, context);
     }
-    let directory = command.directory.as_deref().unwrap_or(Path::new("."));
+    let directory = command
+        .directory
+        .as_deref()
+        .unwrap_or_else(|| Path::new("."));
     if command.revoke {
         revoke(&store, directory, context)
     } else {

@@ -93,9 +93,10 @@ impl Check {
 
     /// `args['path']` and `'path' in args` ask for a member as `args.path` does.
     fn member(&mut self, call: &CallExpr) {
-        let name = match (call.func_name.as_str(), call.args.as_slice()) {
-            (operators::INDEX, [_, name]) | (operators::IN, [name, _]) => name,
-            _ => return,
+        let ((operators::INDEX, [_, name]) | (operators::IN, [name, _])) =
+            (call.func_name.as_str(), call.args.as_slice())
+        else {
+            return;
         };
         if let Expr::Literal(LiteralValue::String(name)) = &name.expr {
             self.names.ask(name.inner());

@@ -175,9 +175,7 @@ pub fn advice(error: &CallError) -> String {
         CallError::AmbiguousTask { server, .. } => {
             format!("Ask for it at `/servers/{server}/mcp`, or at the other server's endpoint.")
         }
-        CallError::TooManySubscriptions { .. } => {
-            "End subscriptions that are no longer needed, then repeat it.".to_owned()
-        }
+        CallError::TooManySubscriptions { .. } => FEWER_SUBSCRIPTIONS.to_owned(),
         CallError::HeaderMismatch { .. } => OTHER_HEADERS.to_owned(),
         CallError::AmbiguousNames { .. } => OTHER_NAMES.to_owned(),
         CallError::Refused { .. } => "The server said why; do not repeat it as it is.".to_owned(),
@@ -277,6 +275,8 @@ const OTHER_RESOURCES: &str = "List the resources again; they may have changed."
 const FORGOTTEN: &str = "It is over and forgotten, or was never made; do not ask again.";
 
 const OTHER_NAMES: &str = "Write each name as the schema of the tool does, and once only.";
+
+const FEWER_SUBSCRIPTIONS: &str = "End subscriptions that are no longer needed, then repeat it.";
 
 const OTHER_HEADERS: &str =
     "The call did not run; list the tools again and repeat it with their headers.";

@@ -1,6 +1,6 @@
 //! The agent is told what became of a write that it was promised.
 
-use bowline_core::call::{Principal, Role};
+use bowline_core::call::{Principal, Role, Scope};
 use bowline_core::caller::SessionKey;
 use bowline_sim::{Act, Script, reaches};
 use serde_json::{Value, json};
@@ -38,7 +38,7 @@ async fn the_session_that_made_a_write_is_told_of_its_delivery_and_its_principal
     let outbox = rig.host.outbox();
     let read = |who: &str, role| {
         let (principal, outbox, uri) = (Principal::new(who, role), outbox.clone(), uri.clone());
-        async move { outbox.read(&principal, &uri).await.unwrap() }
+        async move { outbox.read(&principal, &Scope::All, &uri).await.unwrap() }
     };
     let own = read("owner", Role::None).await.unwrap();
     assert_eq!(serde_json::from_str::<Value>(&own).unwrap(), *data);
@@ -58,7 +58,7 @@ async fn who_subscribed_to_a_write_hears_that_it_is_over() {
     let uri = format!("bowline://outbox/{}", said["id"].as_str().unwrap());
     let outbox = rig.host.outbox();
     let owner = Principal::new("owner", Role::None);
-    let subscribed = |who| outbox.subscribe(who, SessionKey(9), &uri);
+    let subscribed = |who| outbox.subscribe((who, &Scope::All), SessionKey(9), &uri);
     let stranger = Principal::new("stranger", Role::None);
     assert_eq!(subscribed(&stranger).await, Ok(false));
     assert_eq!(subscribed(&owner).await, Ok(true));
