@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::harness::{Gateway, Http, Response, Session, fixture};
 
 /// Requests of others that must be answered while one evaluation is under way.
-const OTHERS_MIN: usize = 10;
+const OTHERS_MIN: usize = 200;
 
 fn config(condition: &str) -> String {
     format!(
