@@ -200,7 +200,7 @@ impl Host {
             path,
             standing,
             around,
-            accounts: PrincipalAccounts::new(limits.shares).with_rates(limits.rates),
+            accounts: accounts.with_rates(limits.rates),
             limits: Arc::new(ArcSwap::from_pointee(limits)),
             stamps,
             measuring: Arc::new(Semaphore::new(1)),
