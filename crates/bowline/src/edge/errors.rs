@@ -224,16 +224,20 @@ pub fn advice(error: &CallError) -> String {
         | CallError::InputRefused { execution, .. }
         | CallError::SessionEnded { execution }
         | CallError::Cancelled { execution } => repeat(*execution).to_owned(),
-        CallError::ShareExceeded {
-            execution: Execution::Completed,
-            ..
-        } => UNDELIVERED.to_owned(),
-        CallError::ShareExceeded { .. } => ROOM.to_owned(),
+        CallError::ShareExceeded { execution, .. } => room(*execution).to_owned(),
         CallError::Elsewhere { failure, .. } => plain(failure.execution).to_owned(),
         CallError::AnswerTooLarge { .. } => ASK_LESS.to_owned(),
         CallError::BadAnswer { .. } | CallError::BadOutput { .. } => {
             plain(Execution::Completed).to_owned()
         }
+    }
+}
+
+/// Says what there was no room for: the request, or its response.
+const fn room(execution: Execution) -> &'static str {
+    match execution {
+        Execution::NotStarted | Execution::Unknown => ROOM,
+        Execution::Completed => UNDELIVERED,
     }
 }
 
