@@ -153,7 +153,7 @@ impl Host {
         let events = Events::new(Arc::clone(&clock));
         let catalog = Arc::new(CatalogStore::default());
         let decider = Arc::new(Decider::new(Denials::new(events.clone())));
-        let memory = Arc::new(Memory::new(Arc::clone(&decider), accounts));
+        let memory = Arc::new(Memory::new(Arc::clone(&decider), accounts.clone()));
         let answers = Arc::new(Answers::new(limits.cache, Arc::clone(&clock)));
         let hall = Arc::new(Hall::new(audience));
         let around = Surroundings {
