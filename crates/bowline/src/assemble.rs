@@ -138,6 +138,30 @@ fn translator(
     }
 }
 
+/// Hides a new owner token as the first one is hidden, in logs and in results.
+fn follow_owner_token(
+    door: Door,
+    state: &State,
+    (secrets, results): (Secrets, Arc<ResultSecrets>),
+) -> Door {
+    door.with_owner_file(state.token_file(), move |token| {
+        secrets.learn("owner token", token);
+        results.learn("owner token", token);
+    })
+}
+
+fn dialled_executors(
+    tasks: &Tasks,
+    clock: &Arc<dyn Clock>,
+    config: &Config,
+    secrets: &Secrets,
+) -> Executors {
+    let options = ExecutorsOptions::default();
+    let executors = Executors::new(tasks.clone(), Arc::clone(clock), options);
+    executors::dial(&executors, &config.executors, secrets);
+    executors
+}
+
 /// Sends rows of the trail elsewhere, where the configuration says so.
 fn ship_audit(
     edge: &Arc<Edge>,
@@ -175,10 +199,9 @@ impl Gateway {
         let run = run_of(&url, &state, clock.unix_ms());
         // Found once: after an update the path may lead to another program.
         let own = std::env::current_exe().map_err(AssembleError::OwnPath)?;
-        let results = Arc::new(ResultSecrets::default());
         let ground = Ground::new(own, state.path());
         let landlock_abi = ground.landlock_abi();
-        let hiding = (telemetry.secrets.clone(), Arc::clone(&results));
+        let hiding = (telemetry.secrets.clone(), Arc::default());
         let translate = translator(ground, env.clone(), token.clone(), hiding.clone());
         let specs = translate(&config);
         let auditing = Auditing::open(&state, config.audit, &clock, &telemetry.secrets)?;
@@ -192,9 +215,8 @@ impl Gateway {
             audit: auditing.port(),
             keys: KeyScope::derived(&state.session_key()?),
         };
-        let (tasks, time) = (Tasks::default(), Arc::clone(&doors.clock));
-        let executors = Executors::new(tasks.clone(), time, ExecutorsOptions::default());
-        executors::dial(&executors, &config.executors, &telemetry.secrets);
+        let tasks = Tasks::default();
+        let executors = dialled_executors(&tasks, &doors.clock, &config, &telemetry.secrets);
         let launcher = launcher(&listeners)?;
         let host = (doors, &executors, tasks, launcher);
         let host = start_host(specs, config.limits, &state, host)?;
@@ -206,14 +228,9 @@ impl Gateway {
         let sources = config.sources.clone();
         let reloader = Reloader::new(&config, env, Box::new(translate))
             .dialling(executors.clone(), telemetry.secrets.clone());
-        let door = Door::new(auth, token.expose())
+        let door = follow_owner_token(Door::new(auth, token.expose()), &state, hiding)
             .with_tokens(tokens)
-            .with_owner_file(state.token_file(), move |token| {
-                hiding.0.learn("owner token", token);
-                hiding.1.learn("owner token", token);
-            })
             .with_names(config.names);
-        let connections = config.connections;
         let edge = Edge::new(
             door,
             sessions,
@@ -221,7 +238,7 @@ impl Gateway {
             about,
             reloader,
             telemetry.traced(),
-            connections,
+            config.connections,
         );
         let (stop, stopped) = watch::channel(false);
         serve(&edge, listeners, sources, &stopped);

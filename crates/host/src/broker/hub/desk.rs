@@ -276,7 +276,7 @@ mod tests {
         let mut desk = Desk::default();
         let a: Arc<str> = "a".into();
         for id in 0..SENDER_MAX as u64 {
-            assert!(desk.begin(receipt(id), &a));
+            assert!(desk.begin(receipt(id), &a, 0));
         }
         desk.note("a");
         assert_eq!(desk.next(), None);
@@ -291,12 +291,12 @@ mod tests {
     fn a_message_that_is_handed_out_again_is_in_hand_once_under_its_newer_receipt() {
         let mut desk = Desk::default();
         let a: Arc<str> = "a".into();
-        assert!(desk.begin(receipt(7), &a));
+        assert!(desk.begin(receipt(7), &a, 0));
         let newer = Receipt {
             lease: 2,
             ..receipt(7)
         };
-        assert!(!desk.begin(newer, &a));
+        assert!(!desk.begin(newer, &a, 0));
         assert_eq!(desk.receipt(MessageId(7)), Some(newer));
         desk.end(MessageId(7));
         assert_eq!((desk.receipt(MessageId(7)), desk.shares.len()), (None, 0));
