@@ -208,7 +208,7 @@ mod tests {
         let secrets = ResultSecrets::default();
         secrets.replace([("A", "hunter2222")]);
         let text = Bytes::from_static(br#"{"id":"hunter2222","result":{"a":"hunter2222"}}"#);
-        let (cleaned, at) = secrets.clean_part(text.clone(), 28..46);
+        let (cleaned, at) = secrets.clean_part(text, 28..46);
         assert_eq!(
             cleaned,
             r#"{"id":"hunter2222","result":{"a":"‹A›"}}"#.as_bytes()

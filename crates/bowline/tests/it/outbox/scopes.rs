@@ -51,7 +51,7 @@ fn sec_54_outbox_entry_is_decided_as_its_tool() {
     assert!(read(&owner, "/mcp"));
     assert!(!read(&owner, "/mcp/small"));
     let modern = crate::harness::modern::Modern {
-        token: token,
+        token,
         ..world.gateway.modern("/mcp/small")
     };
     let answer = modern.ask("resources/read", &json!({"uri": uri})).json();
