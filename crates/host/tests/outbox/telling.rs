@@ -40,9 +40,14 @@ async fn the_session_that_made_a_write_is_told_of_its_delivery_and_its_principal
         let (principal, outbox, uri) = (Principal::new(who, role), outbox.clone(), uri.clone());
         async move { outbox.read(&principal, &Scope::All, &uri).await.unwrap() }
     };
-    let own = read("owner", Role::None).await.unwrap();
+    let own = read("owner", Role::OwnersAgent).await.unwrap();
     assert_eq!(serde_json::from_str::<Value>(&own).unwrap(), *data);
-    assert_eq!(read("somebody", Role::None).await, None, "not his");
+    assert_eq!(read("somebody", Role::OwnersAgent).await, None, "not his");
+    assert_eq!(
+        read("owner", Role::None).await,
+        None,
+        "no right to its tool"
+    );
     assert!(read("anybody", Role::Owner).await.is_some());
 }
 
@@ -57,7 +62,7 @@ async fn who_subscribed_to_a_write_hears_that_it_is_over() {
     let said = rig.queue(r#"{"n":1}"#).await;
     let uri = format!("bowline://outbox/{}", said["id"].as_str().unwrap());
     let outbox = rig.host.outbox();
-    let owner = Principal::new("owner", Role::None);
+    let owner = Principal::new("owner", Role::OwnersAgent);
     let subscribed = |who| outbox.subscribe((who, &Scope::All), SessionKey(9), &uri);
     let stranger = Principal::new("stranger", Role::None);
     assert_eq!(subscribed(&stranger).await, Ok(false));
