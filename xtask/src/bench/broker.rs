@@ -45,6 +45,8 @@ const PEER: &str = "peer";
 fn config(tools: &Tools) -> String {
     format!(
         "[broker]\npeers = {}\nmailboxes = 65536\ndeliver_rate = 1000000\ndeliver_burst = 1000000\n\
+         [limits]\nprincipal_requests_per_s = 1000000\n\
+         principal_requests_burst = 1000000\n\
          [roles.agent]\nallow = [\"*\"]\n\
          [principals.{WORKER}]\nbroker = true\n\
          [principals.{PEER}]\nrole = \"agent\"\nto = [\"{PEER}\"]\nkinds = [\"note\"]\n{}\

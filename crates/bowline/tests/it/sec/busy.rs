@@ -130,7 +130,7 @@ fn sec_88_journal_bytes_of_principal_are_bounded() {
 }
 
 /// Deliveries of each flooding connection.
-const DELIVERIES: usize = 40;
+const DELIVERIES: usize = 16;
 
 #[test]
 fn sec_89_large_deliveries_take_bounded_memory() {

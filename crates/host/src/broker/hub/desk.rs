@@ -18,7 +18,7 @@ const IN_HAND_MAX: usize = 2_048;
 const BATCH_MAX: usize = 32;
 
 /// Bytes of one principal in hand beyond which no more is taken up of it.
-const HAND_BYTES_MAX: u64 = 2 * 1024 * 1024;
+const HAND_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
 /// Bytes that are taken of one sender at a time, or one message.
 const BATCH_BYTES_MAX: u64 = 2 * 1024 * 1024;
@@ -35,14 +35,14 @@ pub(super) struct Desk {
     /// Senders that may have something waiting, in turn.
     queue: VecDeque<Arc<str>>,
     queued: HashSet<Arc<str>, RandomState>,
-    /// Senders whose messages are being taken now.
-    looks: HashSet<Arc<str>, RandomState>,
+    /// Senders whose messages are being taken now, and how many bytes those may have.
+    looks: HashMap<Arc<str>, u64, RandomState>,
     /// Senders that may have more, and have their share in hand or are being looked at.
     later: HashSet<Arc<str>, RandomState>,
     /// What is in hand.
     hands: HashMap<MessageId, Held, RandomState>,
     shares: HashMap<Arc<str>, usize, RandomState>,
-    /// Bytes in hand by principal.
+    /// Bytes in hand, or being taken, by principal.
     bytes: HashMap<Arc<str>, u64, RandomState>,
     /// The largest message of each sender that may be waiting.
     largest: HashMap<Arc<str>, u64, RandomState>,
@@ -99,8 +99,11 @@ impl Desk {
             let share = self.shares.get(&sender).copied().unwrap_or_default();
             let batch = BATCH_MAX.min(self.batch_of(&sender));
             let max = SENDER_MAX.saturating_sub(share).min(room).min(batch);
-            if max > 0 && !self.has_hands_full(&sender) && !self.looks.contains(&sender) {
-                self.looks.insert(Arc::clone(&sender));
+            if max > 0 && !self.has_hands_full(&sender) && !self.looks.contains_key(&sender) {
+                let largest = self.largest.get(&sender).copied().unwrap_or_default();
+                let bytes = largest.saturating_mul(max as u64);
+                *self.bytes.entry(principal_of(&sender).into()).or_default() += bytes;
+                self.looks.insert(Arc::clone(&sender), bytes);
                 return Some((sender, max));
             }
             self.later.insert(sender);
@@ -122,7 +125,9 @@ impl Desk {
 
     /// Ends a look.
     pub(super) fn looked(&mut self, sender: &Arc<str>, found: Found) {
-        self.looks.remove(sender);
+        if let Some(bytes) = self.looks.remove(sender) {
+            self.free(sender, bytes);
+        }
         if matches!(found, Found::All) && !self.queued.contains(sender) {
             self.largest.remove(sender);
         }
@@ -165,7 +170,7 @@ impl Desk {
             }
         }
         self.free(&sender, bytes);
-        if !self.looks.contains(&sender) && self.later.remove(&sender) {
+        if !self.looks.contains_key(&sender) && self.later.remove(&sender) {
             self.note(&sender);
         }
         self.count.send_replace(self.hands.len());
@@ -186,7 +191,7 @@ impl Desk {
         }
         if was_full && !is_full {
             let looks = &self.looks;
-            let again = |one: &Arc<str>| principal_of(one) == principal && !looks.contains(one);
+            let again = |one: &Arc<str>| principal_of(one) == principal && !looks.contains_key(one);
             let again: Vec<_> = self.later.extract_if(again).collect();
             for one in &again {
                 self.note(one);

@@ -89,6 +89,9 @@ impl<'a> Intake<'a> {
             drop(bytes);
             // No more is read of a peer whose deliveries have their share of the memory.
             let principal = &self.peer.admitted.principal;
+            if matches!(frame, Frame::Deliver { .. } | Frame::Request(_)) {
+                self.shared.keep_rate(principal, size).await;
+            }
             let in_work = match frame {
                 Frame::Deliver { .. } => Some(self.shared.in_work(principal, size).await),
                 // It may run for long, and what it waits for may come over this connection: it is

@@ -7,6 +7,7 @@ use std::time::Duration;
 use bowline_core::budget::{Cost, Refused};
 use bowline_core::call::{Principal, Role};
 use bowline_core::mailbox::Mailbox;
+use bowline_core::rates::{Pace, RequestCost, WAIT_MAX};
 use bowline_core::shares::Resource;
 use bowline_core::sync::lock;
 use bowline_core::time::Now;
@@ -97,6 +98,22 @@ impl Shared {
             shared: Arc::clone(self),
             share: Some(share.ok()?),
         })
+    }
+
+    /// Charges a frame to the rate at which its principal may send anything to this gateway, and
+    /// waits as long as that says. Frames that are refused later are charged as well.
+    pub(super) async fn keep_rate(&self, principal: &Principal, bytes: usize) {
+        let cost = RequestCost {
+            requests: 1,
+            bytes: bytes as u64,
+        };
+        loop {
+            match self.host.accounts().charge(principal, cost, || self.now()) {
+                Pace::Now => return,
+                Pace::Wait(wait) => return tokio::time::sleep(wait).await,
+                Pace::Refused(wait) => tokio::time::sleep(wait.min(WAIT_MAX)).await,
+            }
+        }
     }
 
     /// Waits until a principal may deliver one message more, whatever connection it comes over,
