@@ -65,7 +65,7 @@ fn a_mistake_in_the_arguments_is_exit_2_in_both_forms() {
 }
 
 #[test]
-fn check_finds_the_file_here_and_shows_a_frame() {
+fn check_shows_a_frame_of_a_named_file() {
     let directory = tempfile::tempdir().unwrap();
     let (code, _, stderr) = bowline(directory.path(), &["check"]);
     assert_eq!(code, Some(2));
@@ -74,13 +74,14 @@ fn check_finds_the_file_here_and_shows_a_frame() {
         "{stderr}"
     );
     std::fs::write(directory.path().join("bowline.toml"), "[gatewya]\n").unwrap();
-    let (code, stdout, stderr) = bowline(directory.path(), &["check"]);
+    let named = ["check", "--config", "bowline.toml"];
+    let (code, stdout, stderr) = bowline(directory.path(), &named);
     assert_eq!((code, stdout.as_str()), (Some(2), ""));
     assert_eq!(
         stderr,
         "\
 error[config]: unknown key `gatewya` in the file
- --> ./bowline.toml:1:2
+ --> bowline.toml:1:2
   |
 1 | [gatewya]
   |  ^^^^^^^ did you mean `gateway`?

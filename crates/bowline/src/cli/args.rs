@@ -52,6 +52,7 @@ Fix
 Share
   role      say what a role may do, and by which rule
   token     make, list and revoke tokens of principals
+  session   list, narrow and end sessions
   secret    keep the credentials of servers: set, ls, rm
   worker    join a hub, list peers, and look at mailboxes
   executor  perform requests and run servers for a gateway from this network

@@ -263,8 +263,10 @@ impl Grants {
                     .iter()
                     .any(|mark| directory.join(mark).exists())
             });
+            // An installed package loads its siblings, however deep its own script is.
+            let project = installed_modules(path).or(project.copied());
             if let Some(directory) = project {
-                self.0.push(((*directory).to_owned(), Right::Read));
+                self.0.push((directory.to_owned(), Right::Read));
             }
         }
     }
@@ -283,10 +285,7 @@ impl Grants {
     fn tree(&mut self, program: &Path) {
         let real = fs::canonicalize(program).unwrap_or_else(|_| program.to_owned());
         for path in [program, &real] {
-            let modules = path
-                .ancestors()
-                .filter(|above| above.ends_with("node_modules"));
-            if let Some(modules) = modules.last() {
+            if let Some(modules) = installed_modules(path) {
                 self.0.push((modules.to_owned(), Right::Read));
                 continue;
             }
@@ -314,6 +313,14 @@ impl Grants {
         WIDE.iter().any(|wide| directory == Path::new(wide))
             || home.is_some_and(|home| home.starts_with(directory))
     }
+}
+
+/// Returns the outermost `node_modules` that a path is in: all packages of one installation.
+fn installed_modules(path: &Path) -> Option<&Path> {
+    let modules = path
+        .ancestors()
+        .filter(|above| above.ends_with("node_modules"));
+    modules.last()
 }
 
 /// Whether a text that names a directory was surely meant as one.
@@ -361,5 +368,25 @@ fn make_caches(home: &Path, command: &OsString) {
                 let _ = fs::create_dir_all(home.join(cache));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn script_of_a_package_may_load_its_siblings() {
+        let folder = tempfile::tempdir().unwrap();
+        let modules = folder.path().join("node_modules");
+        let script = modules.join("@scope/server/dist/index.js");
+        fs::create_dir_all(script.parent().unwrap()).unwrap();
+        fs::write(modules.join("@scope/server/package.json"), "{}").unwrap();
+        fs::write(&script, "").unwrap();
+        let mut grants = Grants::new();
+        grants.named(script.as_os_str(), None);
+        let granted = |path: &Path| grants.0.contains(&(path.to_owned(), Right::Read));
+        assert!(granted(&modules), "{grants:?}");
+        assert!(!granted(folder.path()), "{grants:?}");
     }
 }
