@@ -254,8 +254,6 @@ pub struct LaneView {
     pub waiting: u64,
     /// Its dead letters.
     pub dead: u64,
-    /// Bytes of the bodies of all of them.
-    pub bytes: u64,
     /// When the first that waits was stored, in milliseconds since 1970.
     pub oldest_unix_ms: Option<u64>,
 }
@@ -392,6 +390,10 @@ pub trait Journal: fmt::Debug + Send + Sync {
 
     /// Returns all lanes whose names begin so and that are not empty.
     fn lanes<'a>(&'a self, prefix: &'a str, at: At) -> Pending<'a, Vec<LaneView>>;
+
+    /// Returns how many bytes the bodies of each lane have whose name begins so. It is for quotas:
+    /// rows that are damaged count as they are written.
+    fn lane_bytes<'a>(&'a self, prefix: &'a str) -> Pending<'a, Vec<(Lane, u64)>>;
 
     /// Returns messages, oldest first; fewer than were asked for where they are larger than
     /// [`SHOWN_BYTES_MAX`] together, but none only where there is none left.

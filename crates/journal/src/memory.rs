@@ -84,6 +84,10 @@ impl Journal for Memory {
         self.with(|table| Ok(table.lanes(prefix)))
     }
 
+    fn lane_bytes<'a>(&'a self, prefix: &'a str) -> Pending<'a, Vec<(Lane, u64)>> {
+        self.with(|table| Ok(table.lane_bytes(prefix)))
+    }
+
     fn inspect(&self, filter: Filter, at: At) -> Pending<'_, Vec<Entry>> {
         self.with(|table| Ok(table.inspect(&filter, at)))
     }

@@ -390,6 +390,11 @@ impl Journal for Sqlite {
         self.ask(Kind::Read, 0, move |book| book.lane_views(&prefix))
     }
 
+    fn lane_bytes<'a>(&'a self, prefix: &'a str) -> Pending<'a, Vec<(Lane, u64)>> {
+        let prefix = prefix.to_owned();
+        self.ask(Kind::Read, 0, move |book| book.lane_bytes(&prefix))
+    }
+
     fn inspect(&self, filter: Filter, at: At) -> Pending<'_, Vec<Entry>> {
         self.ask(Kind::Read, 0, move |book| book.inspect(&filter, at))
     }

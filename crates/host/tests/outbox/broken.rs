@@ -72,6 +72,10 @@ impl Journal for Tight {
     fn lanes<'a>(&'a self, prefix: &'a str, at: At) -> Pending<'a, Vec<LaneView>> {
         self.inner.lanes(prefix, at)
     }
+
+    fn lane_bytes<'a>(&'a self, prefix: &'a str) -> Pending<'a, Vec<(Lane, u64)>> {
+        self.inner.lane_bytes(prefix)
+    }
     fn inspect(&self, filter: Filter, at: At) -> Pending<'_, Vec<Entry>> {
         self.inner.inspect(filter, at)
     }

@@ -365,6 +365,17 @@ impl Table {
         entries
     }
 
+    pub(super) fn lane_bytes(&self, prefix: &str) -> Vec<(Lane, u64)> {
+        let mut bytes: BTreeMap<Lane, u64> = BTreeMap::new();
+        for stored in self.messages.values() {
+            let lane = &stored.draft.lane;
+            if lane.as_str().starts_with(prefix) {
+                *bytes.entry(lane.clone()).or_default() += stored.draft.body.len() as u64;
+            }
+        }
+        bytes.into_iter().collect()
+    }
+
     pub(super) fn lanes(&self, prefix: &str) -> Vec<LaneView> {
         let mut views: BTreeMap<Lane, LaneView> = BTreeMap::new();
         for stored in self.messages.values() {
@@ -376,10 +387,8 @@ impl Table {
                 lane: lane.clone(),
                 waiting: 0,
                 dead: 0,
-                bytes: 0,
                 oldest_unix_ms: None,
             });
-            view.bytes += stored.draft.body.len() as u64;
             match stored.dead {
                 Some(_) => view.dead += 1,
                 None => view.waiting += 1,

@@ -59,13 +59,18 @@ async fn until(shared: &Shared, due: Option<Now>) {
 
 /// Notes what was left when the hub last went down.
 async fn load(shared: &Shared) {
+    let bytes = shared.journal.lane_bytes(mailbox::OWN_LANES).await;
     match shared.journal.lanes(mailbox::OWN_LANES, shared.at()).await {
         Ok(lanes) => {
             let mut desk = lock(&shared.desk);
+            for (lane, bytes) in bytes.unwrap_or_default() {
+                if let Some(sender) = mailbox::sender_of(&lane) {
+                    // No message is larger than all together.
+                    desk.note_bytes(sender, bytes);
+                }
+            }
             for lane in lanes.iter().filter(|lane| lane.waiting > 0) {
                 if let Some(sender) = mailbox::sender_of(&lane.lane) {
-                    // No message is larger than all together.
-                    desk.note_bytes(sender, lane.bytes);
                     desk.note(sender);
                 }
             }

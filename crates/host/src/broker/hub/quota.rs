@@ -11,7 +11,7 @@ use bowline_core::rates::{Pace, RequestCost, WAIT_MAX};
 use bowline_core::shares::Resource;
 use bowline_core::sync::lock;
 use bowline_core::time::Now;
-use bowline_journal::{JournalError, LaneView};
+use bowline_journal::{JournalError, Lane};
 use foldhash::fast::RandomState;
 
 use super::{Shared, mailbox};
@@ -36,14 +36,14 @@ pub(super) struct Stored {
 }
 
 impl Stored {
-    fn count(&mut self, lanes: &[LaneView], now: Now) {
+    fn count(&mut self, lanes: &[(Lane, u64)], now: Now) {
         self.bytes.clear();
         self.total = 0;
         self.counted = Some(now);
-        for lane in lanes {
-            self.total = self.total.saturating_add(lane.bytes);
-            if let Some(whose) = mailbox::account_of(&lane.lane) {
-                *self.bytes.entry(whose).or_default() += lane.bytes;
+        for (lane, bytes) in lanes {
+            self.total = self.total.saturating_add(*bytes);
+            if let Some(whose) = mailbox::account_of(lane) {
+                *self.bytes.entry(whose).or_default() += bytes;
             }
         }
     }
@@ -158,7 +158,7 @@ impl Shared {
         if !lock(&self.stored).is_stale(now) {
             return Ok(false);
         }
-        let lanes = self.journal.lanes(mailbox::LANES, self.at()).await?;
+        let lanes = self.journal.lane_bytes(mailbox::LANES).await?;
         lock(&self.stored).count(&lanes, now);
         Ok(self.has_room(whose, bytes))
     }

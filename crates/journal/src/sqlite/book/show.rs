@@ -3,16 +3,19 @@
 use bytes::Bytes;
 
 use super::Book;
-use crate::engine::{At, Entry, Filter, LaneView, MessageId, SHOWN_BYTES_MAX, Standing};
+use crate::engine::{At, Entry, Filter, Lane, LaneView, MessageId, SHOWN_BYTES_MAX, Standing};
 use crate::sqlite::fault::{Fault, damaged};
 use crate::sqlite::rows::Slot;
 
 impl Book {
+    pub(in crate::sqlite) fn lane_bytes(&self, prefix: &str) -> Result<Vec<(Lane, u64)>, Fault> {
+        Ok(Slot::lane_bytes(&self.conn, prefix)?)
+    }
+
     pub(in crate::sqlite) fn lane_views(&self, prefix: &str) -> Result<Vec<LaneView>, Fault> {
         if self.lanes_suspect {
             return Err(damaged("the row of a lane").into());
         }
-        let bytes = Slot::lane_bytes(&self.conn, prefix)?;
         let lanes = self.lanes.iter();
         let mut views: Vec<_> = lanes
             .filter(|(lane, _)| lane.as_str().starts_with(prefix))
@@ -20,7 +23,6 @@ impl Book {
                 lane: lane.clone(),
                 waiting: row.waiting,
                 dead: row.dead,
-                bytes: bytes.get(lane.as_str()).copied().unwrap_or_default(),
                 oldest_unix_ms: row.oldest,
             })
             .collect();

@@ -1,6 +1,5 @@
 //! Messages and their bodies.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
@@ -108,15 +107,18 @@ impl Slot {
     pub(in crate::sqlite) fn lane_bytes(
         conn: &Connection,
         prefix: &str,
-    ) -> rusqlite::Result<HashMap<String, u64>> {
+    ) -> rusqlite::Result<Vec<(Lane, u64)>> {
         // A number that is damaged counts for no more than a body can have.
         let sql = "SELECT lane, SUM(MIN(MAX(body_bytes, 0), ?2)) FROM message \
                    WHERE substr(lane, 1, length(?1)) = ?1 GROUP BY lane";
         let mut statement = conn.prepare_cached(sql)?;
         let most = Int(BODY_BYTES_MAX as u64);
-        let rows =
-            statement.query_map(params![prefix, most], |row| Ok((row.get(0)?, int(row, 1)?)))?;
-        rows.collect()
+        let rows = statement.query_map(params![prefix, most], |row| {
+            let name: String = row.get(0)?;
+            Ok(Lane::new(&name).ok().zip(Some(int(row, 1)?)))
+        })?;
+        // A name that is none is that of a row that is damaged.
+        rows.filter_map(Result::transpose).collect()
     }
 
     /// Returns the oldest dead letter.
