@@ -144,7 +144,8 @@ error[config]: unknown key `lasy` in [servers.files]
   |
   = help: keys here: command, args, env, cwd, inherit_env, url, headers, transport, via, server, timeout, \
 start_timeout, install_timeout, drain_timeout, lazy, idle_stop, ping, era, isolation, max_calls, \
-queue, limits, sandbox, fs, net, restart, breaker, pin, cache, check_output, redact_results, argv_secrets, tools"
+queue, limits, sandbox, fs, net, restart, breaker, pin, cache, check_output, \
+redact_results, argv_secrets, tools"
     );
 }
 
