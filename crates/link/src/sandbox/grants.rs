@@ -264,7 +264,7 @@ impl Grants {
                     .any(|mark| directory.join(mark).exists())
             });
             // An installed package loads its siblings, however deep its own script is.
-            let project = installed_modules(path).or(project.copied());
+            let project = installed_modules(path).or_else(|| project.copied());
             if let Some(directory) = project {
                 self.0.push((directory.to_owned(), Right::Read));
             }

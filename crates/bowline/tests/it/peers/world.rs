@@ -124,6 +124,10 @@ impl World {
             let program = self.program(name, "gateway");
             let args: Vec<_> = program.args.iter().map(String::as_str).collect();
             config += &server(name, &program.command, &args);
+            if name == "git" {
+                // Which repository is meant, calls say; the sandbox must let it be read.
+                config += &format!("fs = [{}]\n", json!(self.path()));
+            }
             for (key, value) in &program.env {
                 config += &format!("env = {{ {key} = {} }}\n", json!(value));
             }

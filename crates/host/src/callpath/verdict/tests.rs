@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bowline_core::error::{Class, Retry};
 use bowline_core::pending::Sent;
+use bowline_core::shares::{Resource, ShareError};
 use bowline_link::http::RedirectError;
 use bowline_link::{Exit, NotSent};
 
@@ -15,7 +16,7 @@ const SAFE: Retry = Retry::Safe;
 const NEVER: Retry = Retry::Never;
 
 /// How many kinds of errors there are.
-const KINDS: usize = 37;
+const KINDS: usize = 40;
 
 fn check(error: &LinkError, class: Class, retry: Retry, health: Health) {
     let explained = explain(error, &"s".into(), Some(7), 100);
@@ -235,6 +236,16 @@ fn absences() -> Vec<CallError> {
         },
         E::InputLost,
         E::ShuttingDown,
+        E::SessionEnded {
+            execution: Execution::Unknown,
+        },
+        E::ShareExceeded {
+            cause: ShareError::Principal {
+                resource: Resource::ResponseBytes,
+                limit: 1,
+            },
+            execution: Execution::Completed,
+        },
     ]
 }
 

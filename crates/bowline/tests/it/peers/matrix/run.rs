@@ -319,6 +319,10 @@ fn command_block(world: &World, server: &Server, port: Option<u16>) -> String {
         filled(&server.program).as_ref(),
         &args.iter().map(String::as_str).collect::<Vec<_>>(),
     );
+    if server.name == "git" {
+        // Which repository is meant, calls say; the sandbox must let it be read.
+        block += &format!("fs = [{}]\n", json!(world.path()));
+    }
     for (key, value) in &server.env {
         block += &format!("env = {{ {key} = {} }}\n", json!(filled(value)));
     }
