@@ -134,6 +134,11 @@ pub(crate) fn token(at: SocketAddr, owner: &str, principal: &str, role: &str) ->
 
 /// The configuration of one fixture whose ledger is this file.
 pub(crate) fn fixture(name: &str, binary: &Path, ledger: &Path) -> String {
+    // It stands beside a config file, where the sandbox lets a server make no file of its own.
+    let _made = fs::OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(ledger);
     let args = json!(["fixture", "--toolset", "writes", "--ledger", ledger]);
     format!(
         "[servers.{name}]\ncommand = {}\nargs = {args}\n\

@@ -128,12 +128,34 @@ fn ids(session: &mut Session) {
     }
 }
 
-/// As many keys as a body can hold, all different but for one at the very end.
+/// As many keys as a message may hold, all different but for one at the very end; and a million,
+/// which are more than it may.
 fn a_million_keys(session: &mut Session) {
+    let many = different_keys(99_000);
+    let unique = [&many[..many.len() - 1], b"}"].concat();
+    let unique = String::from_utf8(unique).unwrap();
+    // `counter` pays no heed to arguments, so its answer is short.
+    let body = String::from_utf8(call("77", &unique)).unwrap();
+    let body = body.replace("one__received", "one__counter");
+    let answer = timed(session, body.as_bytes());
+    assert_eq!(answer.status, 200);
+    assert_eq!(answer.json()["id"], 77);
+    let twice = [&many[..], br#""A":0}"#].concat();
+    let twice = String::from_utf8(twice).unwrap();
+    refused(session, &call("1", &twice), -32_700);
+    let too_many = different_keys(1_000_000);
+    let too_many = [&too_many[..too_many.len() - 1], b"}"].concat();
+    let body = call("1", &String::from_utf8(too_many).unwrap());
+    assert!(body.len() <= 8 * MIB, "{}", body.len());
+    refused(session, &body, -32_700);
+}
+
+/// The beginning of an object of so many keys, with a comma at its end.
+fn different_keys(count: usize) -> Vec<u8> {
     const LETTERS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789\
         !#$%&'()*+,-./:;<=>?@[]^_`{|}~";
     let mut arguments = Vec::from(&b"{"[..]);
-    for number in 0..1_000_000_usize {
+    for number in 0..count {
         arguments.push(b'"');
         let mut rest = number;
         loop {
@@ -146,18 +168,7 @@ fn a_million_keys(session: &mut Session) {
         }
         arguments.extend_from_slice(b"\":0,");
     }
-    let unique = [&arguments[..arguments.len() - 1], b"}"].concat();
-    let unique = String::from_utf8(unique).unwrap();
-    // `counter` pays no heed to arguments, so its answer is short.
-    let body = String::from_utf8(call("77", &unique)).unwrap();
-    let body = body.replace("one__received", "one__counter");
-    assert!(body.len() <= 8 * MIB, "{}", body.len());
-    let answer = timed(session, body.as_bytes());
-    assert_eq!(answer.status, 200);
-    assert_eq!(answer.json()["id"], 77);
-    let twice = [&arguments[..], br#""A":0}"#].concat();
-    let twice = String::from_utf8(twice).unwrap();
-    refused(session, &call("1", &twice), -32_700);
+    arguments
 }
 
 fn what_is_odd_but_right_arrives_unchanged(session: &mut Session) {
