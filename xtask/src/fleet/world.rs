@@ -27,6 +27,9 @@ use super::{
 };
 use crate::process;
 
+/// Peers of the broker that the hub knows by name; more than any plan has.
+const PEERS_NAMED_MAX: usize = 64;
+
 /// The server at the hub, and the one that the worker offers.
 const HERE: &str = "here";
 const THERE: &str = "there";
@@ -288,7 +291,11 @@ impl Drop for Callers {
 }
 
 fn hub(binary: &Path, folder: &Path, listen: &[SocketAddr]) -> Result<Gateway> {
-    let principals = format!("[principals.worker]\nrole = \"agent\"\noffers = [\"{THERE}\"]\n");
+    let mut principals = format!("[principals.worker]\nrole = \"agent\"\noffers = [\"{THERE}\"]\n");
+    // The broker is for principals that the configuration names.
+    for nth in 0..PEERS_NAMED_MAX {
+        principals += &format!("[principals.peer-{nth}]\nrole = \"agent\"\nbroker = true\n");
+    }
     let server = gateway::fixture(HERE, binary, &folder.join(HERE));
     let config = folder.join("hub.toml");
     fs::write(&config, [ROLE, &principals, &server].concat())?;
