@@ -10,7 +10,7 @@ use bowline_core::shares::{Resource, ShareError};
 use bowline_host::accounts::{PrincipalAccounts, Share};
 use bowline_wire::jsonrpc::{Refusal, refused_id, write_error};
 use bowline_wire::mcp::code;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, StatusCode, header};
 use http_body_util::BodyExt as _;
@@ -162,7 +162,7 @@ where
 
 /// What arrived of a body, counted by the memory that it takes.
 struct Buffer {
-    bytes: BytesMut,
+    bytes: Vec<u8>,
     share: Share,
     /// How long the body is, where that was declared.
     declared: Option<usize>,
@@ -183,7 +183,7 @@ impl Buffer {
         let amount = first.len() as u64;
         let share = accounts.take(principal, Resource::BodyBytes, amount);
         Ok(Self {
-            bytes: BytesMut::from(first),
+            bytes: first.into(),
             share: share.map_err(Unread::OverShare)?,
             declared,
         })
@@ -203,7 +203,8 @@ impl Buffer {
                 .max(len);
             let grown = self.share.grow((room - counted) as u64);
             grown.map_err(Unread::OverShare)?;
-            self.bytes.reserve(room - self.bytes.len());
+            // Exactly: what is taken is what is counted.
+            self.bytes.reserve_exact(room - self.bytes.len());
         }
         self.bytes.extend_from_slice(more);
         Ok(())
@@ -238,7 +239,7 @@ where
         arrived = arrived.saturating_add(more.len());
         buffer.extend(&more)?;
     }
-    Ok((buffer.bytes.freeze(), Some(BodyShare(buffer.share))))
+    Ok((buffer.bytes.into(), Some(BodyShare(buffer.share))))
 }
 
 /// Returns what a frame holds. Trailers say nothing we act on.
