@@ -37,8 +37,9 @@ pub use verify::{Broken, Damage, Verdict, verify};
 /// Longest row in bytes; what is longer was not written by us.
 const ROW_BYTES_MAX: usize = 1024 * 1024;
 
-/// Turns what was noted into a row, on the trail's thread.
-pub type Render<E> = Box<dyn for<'a> Fn(&'a E) -> Row<'a> + Send>;
+/// Turns what was noted into a row: on the trail's thread, or at once where a large note finds no
+/// room.
+pub type Render<E> = Arc<dyn for<'a> Fn(&'a E) -> Row<'a> + Send + Sync>;
 
 /// Tells the wall clock, in milliseconds since 1970.
 pub type Wall = Arc<dyn Fn() -> u64 + Send + Sync>;
@@ -50,6 +51,9 @@ pub struct Limits {
     pub rows_max: usize,
     /// Bytes that these keep alive before callers wait for room.
     pub bytes_max: usize,
+    /// Bytes that may be kept alive when a large note is taken as it is; beyond, it is rendered at
+    /// once and its bytes are let go, so that large ones never have others wait for room.
+    pub large_bytes_max: usize,
     /// Notes that are enough to be written at once.
     pub batch_rows_max: usize,
     /// How long a note waits for others to be written with it.
@@ -74,7 +78,8 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             rows_max: 16_384,
-            bytes_max: 64 * 1024 * 1024,
+            bytes_max: 32 * 1024 * 1024,
+            large_bytes_max: 8 * 1024 * 1024,
             batch_rows_max: 1_024,
             batch_wait: Duration::from_millis(100),
             retry_wait: Duration::from_secs(1),

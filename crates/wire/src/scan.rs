@@ -15,6 +15,9 @@ pub const DEPTH_MAX: usize = 64;
 /// objects, in which keys are compared one by one, do not count.
 pub const OPEN_KEYS_MAX: usize = 100_000;
 
+/// How many members that the protocol does not know its open objects may have together.
+pub const UNKNOWN_MEMBERS_MAX: usize = 1_024;
+
 /// How many may be open around a text that another one carries.
 const AROUND: usize = 8;
 
@@ -322,6 +325,9 @@ impl Walk<'_> {
 impl<'a> Walk<'a> {
     #[cold]
     fn alike(&self, at: usize, level: usize) -> Fault {
+        if self.spelling.is_full() {
+            return Fault::TooManyKeys { at };
+        }
         let in_params = match self.keys {
             Keys::Params => true,
             _ => level > 0 && *self.key.meaning() == *b"params",

@@ -1,6 +1,7 @@
 //! What a note says, as a row: names, words and hashes, and what was said only where it is wanted.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use bowline_core::call::{self, Body, Reply, Scope, Subject};
 use bowline_core::error::{CallError, Origin};
@@ -21,7 +22,7 @@ const TEXT_BYTES_MAX: usize = 1_024;
 const CUT: char = '…';
 
 /// Takes secrets out of a text.
-pub type Clean = Box<dyn for<'a> Fn(&'a str) -> Cow<'a, str> + Send>;
+pub type Clean = Box<dyn for<'a> Fn(&'a str) -> Cow<'a, str> + Send + Sync>;
 
 /// What of a note is shown.
 pub struct Shows {
@@ -52,7 +53,7 @@ impl std::fmt::Debug for Shows {
 /// Returns what turns notes into rows.
 #[must_use]
 pub fn render(shows: Shows) -> Render<Note> {
-    Box::new(move |note| row(note, &shows))
+    Arc::new(move |note| row(note, &shows))
 }
 
 fn row<'a>(note: &'a Note, shows: &Shows) -> Row<'a> {

@@ -81,6 +81,11 @@ impl<E> Queue<E> {
         }
     }
 
+    /// Whether a large note that keeps so many bytes alive is taken as it is.
+    pub(super) fn has_bytes(&self, bytes: usize) -> bool {
+        lock(&self.inner).bytes.saturating_add(bytes) <= self.limits.large_bytes_max
+    }
+
     /// Takes a note, room or not: whoever makes it waited before, or can wait no more. `false`
     /// where nothing is written any more.
     pub(super) fn push(&self, note: E, bytes: usize) -> bool {

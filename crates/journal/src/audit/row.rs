@@ -217,4 +217,47 @@ impl Row<'_> {
             let_go_early: None,
         }
     }
+
+    /// Returns the same row, which borrows nothing.
+    #[must_use]
+    pub fn into_owned(self) -> Row<'static> {
+        Row {
+            seq: self.seq,
+            at_ms: self.at_ms,
+            kind: self.kind,
+            ring: owned(self.ring),
+            principal: owned(self.principal),
+            credential: owned(self.credential),
+            peer: owned(self.peer),
+            session: self.session,
+            scope: owned(self.scope),
+            server: owned(self.server),
+            name: owned(self.name),
+            method: owned(self.method),
+            outcome: owned(self.outcome),
+            class: owned(self.class),
+            execution: owned(self.execution),
+            origin: owned(self.origin),
+            reason: owned(self.reason),
+            duration_us: self.duration_us,
+            arguments: owned(self.arguments),
+            result: owned(self.result),
+            key: owned(self.key),
+            id: owned(self.id),
+            payload: self.payload.map(|payload| Payload {
+                arguments: owned(payload.arguments),
+                result: owned(payload.result),
+            }),
+            count: self.count,
+            since_ms: self.since_ms,
+            lost: self.lost,
+            prev: owned(self.prev),
+            kept_from: self.kept_from,
+            let_go_early: self.let_go_early,
+        }
+    }
+}
+
+fn owned(text: Option<Cow<'_, str>>) -> Option<Cow<'static, str>> {
+    text.map(|text| Cow::Owned(text.into_owned()))
 }

@@ -14,7 +14,7 @@ use super::*;
 type Word = String;
 
 fn render() -> Render<Word> {
-    Box::new(|word: &Word| {
+    Arc::new(|word: &Word| {
         let mut row = Row::new(Kind::Call, 7);
         row.name = Some(word.as_str().into());
         row.principal = Some("ann".into());

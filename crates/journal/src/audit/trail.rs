@@ -9,13 +9,27 @@ use bowline_core::sync::lock;
 use tokio::sync::watch;
 
 use super::queue::Queue;
+use super::row::Row;
 use super::writer::{Shared, Writer};
 use super::{AuditError, Health, Limits, Render, Wall};
+
+/// A note that keeps more bytes alive is large.
+const LARGE_NOTE_BYTES_MIN: usize = 64 * 1024;
+
+/// What waits to be written.
+#[derive(Debug)]
+pub(super) enum Entry<E> {
+    /// A note that the trail's thread renders.
+    Note(E),
+    /// A row that was rendered when it was noted.
+    Row(Box<Row<'static>>),
+}
 
 /// An append-only trail of rows on disk. Dropped, it is closed.
 pub struct Trail<E> {
     directory: PathBuf,
-    queue: Arc<Queue<E>>,
+    queue: Arc<Queue<Entry<E>>>,
+    render: Render<E>,
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -38,7 +52,8 @@ impl<E: Send + 'static> Trail<E> {
         let writer = Writer::open(directory, limits, wall, Arc::clone(&shared))?;
         let (notes, named) = (Arc::clone(&queue), std::thread::Builder::new());
         let named = named.name("audit".to_owned());
-        let thread = named.spawn(move || writer.run(&notes, &render));
+        let rendering = Arc::clone(&render);
+        let thread = named.spawn(move || writer.run(&notes, &rendering));
         let thread = thread.map_err(|source| AuditError::Io {
             action: "start a thread for",
             path: directory.to_owned(),
@@ -47,6 +62,7 @@ impl<E: Send + 'static> Trail<E> {
         Ok(Self {
             directory: directory.to_owned(),
             queue,
+            render,
             shared,
             thread: Mutex::new(Some(thread)),
         })
@@ -65,7 +81,14 @@ impl<E: Send + 'static> Trail<E> {
     /// Takes a note that keeps so many bytes alive. Never waits: those who can, wait for
     /// [`room`](Self::room) before they begin what they will note.
     pub fn note(&self, note: E, bytes: usize) {
-        if !self.queue.push(note, bytes) {
+        let is_large = bytes > LARGE_NOTE_BYTES_MIN;
+        let (entry, bytes) = if is_large && !self.queue.has_bytes(bytes) {
+            let row = (self.render)(&note).into_owned();
+            (Entry::Row(Box::new(row)), LARGE_NOTE_BYTES_MIN)
+        } else {
+            (Entry::Note(note), bytes)
+        };
+        if !self.queue.push(entry, bytes) {
             self.shared.lose(1);
         }
     }

@@ -16,6 +16,7 @@ use super::chain::Head;
 use super::files::{self, FileName};
 use super::queue::Queue;
 use super::row::{Kind, Row};
+use super::trail::Entry;
 use super::{AuditError, Health, Limits, Render, Wall};
 
 /// What others see of the writer.
@@ -105,7 +106,7 @@ impl<E> Drop for Ending<'_, E> {
 
 impl Writer {
     /// Writes what comes until nothing comes any more.
-    pub(super) fn run<E>(mut self, queue: &Queue<E>, render: &Render<E>) {
+    pub(super) fn run<E>(mut self, queue: &Queue<Entry<E>>, render: &Render<E>) {
         let _ending = Ending(queue, Arc::clone(&self.shared));
         let mut spare = Vec::new();
         loop {
@@ -128,7 +129,7 @@ impl Writer {
     }
 
     /// Writes a batch, or counts it as lost.
-    fn write<E>(&mut self, notes: &[E], render: &Render<E>, last: bool) {
+    fn write<E>(&mut self, notes: &[Entry<E>], render: &Render<E>, last: bool) {
         let lost = notes.len() as u64;
         if self.file.is_none()
             && let Err(error) = self.recover()
@@ -138,7 +139,11 @@ impl Writer {
         }
         let is_told = last && self.limits.ring.is_none();
         let stopped = is_told.then(|| Row::new(Kind::Stopped, (self.wall.0)()));
-        let rows = notes.iter().map(render).chain(stopped);
+        let rows = notes.iter().map(|entry| match entry {
+            Entry::Note(note) => render(note),
+            Entry::Row(row) => row.as_ref().clone(),
+        });
+        let rows = rows.chain(stopped);
         if let Err(error) = self.append(rows) {
             self.fail(&error, lost);
         }

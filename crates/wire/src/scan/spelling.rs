@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::Keys;
+use super::{Keys, UNKNOWN_MEMBERS_MAX};
 use crate::fold::{Holds, folded, is_known_folded, known};
 use crate::text::Literal;
 
@@ -17,6 +17,8 @@ pub(super) struct Spelling {
     /// The objects with keys that the protocol does not know: their level and what these keys
     /// fold to.
     unknown: Vec<(usize, HashSet<Vec<u8>>)>,
+    /// How many keys these are in all, at most [`UNKNOWN_MEMBERS_MAX`].
+    unknown_len: usize,
 }
 
 impl Spelling {
@@ -29,7 +31,13 @@ impl Spelling {
             free,
             keyed: usize::MAX,
             unknown: Vec::new(),
+            unknown_len: 0,
         }
+    }
+
+    /// Whether there are as many unknown keys as may be, which is why the last one was not taken.
+    pub(super) const fn is_full(&self) -> bool {
+        self.unknown_len >= UNKNOWN_MEMBERS_MAX
     }
 
     /// Whether the keys of an object at this level are judged.
@@ -72,16 +80,18 @@ impl Spelling {
     #[cold]
     fn take_unknown(&mut self, level: usize, key: Literal<'_>) -> bool {
         let folded = folded(&key.meaning());
-        if is_known_folded(&folded) {
+        if self.is_full() || is_known_folded(&folded) {
             return false;
         }
-        match self.unknown.last_mut().filter(|(owner, _)| *owner == level) {
+        let added = match self.unknown.last_mut().filter(|(owner, _)| *owner == level) {
             Some((_, seen)) => seen.insert(folded),
             None => {
                 self.unknown.push((level, HashSet::from([folded])));
                 true
             }
-        }
+        };
+        self.unknown_len += usize::from(added);
+        added
     }
 
     /// Forgets the object at this level.
@@ -91,7 +101,9 @@ impl Spelling {
             self.free = usize::MAX;
         }
         if !self.unknown.is_empty() {
-            self.unknown.pop_if(|(owner, _)| *owner == level);
+            let closed = self.unknown.pop_if(|(owner, _)| *owner == level);
+            let keys = closed.map_or(0, |(_, seen)| seen.len());
+            self.unknown_len = self.unknown_len.saturating_sub(keys);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Tests of the check, with `serde_json` as the oracle.
 
-use super::{DEPTH_MAX, Fault, Keys, OPEN_KEYS_MAX, check};
+use super::{DEPTH_MAX, Fault, Keys, OPEN_KEYS_MAX, UNKNOWN_MEMBERS_MAX, check};
 use crate::testing::{fuzz, oracle};
 
 const MODES: [Keys; 3] = [Keys::Unique, Keys::UniqueOutside, Keys::Any];
@@ -339,4 +339,26 @@ fn ten_thousand_malformed_inputs_never_panic_and_are_judged_as_by_the_oracle() {
             Err(_) => assert!(unique.is_err()),
         }
     });
+}
+
+#[test]
+fn sec_102_unknown_members_of_a_message_are_few() {
+    let message = |members: usize| {
+        let members: Vec<_> = (0..members).map(|n| format!("\"k{n}\":1")).collect();
+        format!(
+            "{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\",\"params\":{{{}}}}}",
+            members.join(",")
+        )
+    };
+    let few = message(UNKNOWN_MEMBERS_MAX);
+    assert_eq!(check(few.as_bytes(), Keys::Message), Ok(()));
+    let many = check(message(UNKNOWN_MEMBERS_MAX + 1).as_bytes(), Keys::Message);
+    assert!(matches!(many, Err(Fault::TooManyKeys { .. })), "{many:?}");
+    // Arguments are the sender's own.
+    let own: Vec<_> = (0..9_000).map(|n| format!("\"k{n}\":1")).collect();
+    let own = format!(
+        "{{\"method\":\"tools/call\",\"params\":{{\"name\":\"t\",\"arguments\":{{{}}}}}}}",
+        own.join(",")
+    );
+    assert_eq!(check(own.as_bytes(), Keys::Message), Ok(()));
 }

@@ -17,7 +17,7 @@ fn clock() -> (Arc<AtomicU64>, Wall) {
 /// Renders a word as noted at the time of a clock.
 fn at(time: &Arc<AtomicU64>) -> Render<Word> {
     let time = Arc::clone(time);
-    Box::new(move |word: &Word| {
+    Arc::new(move |word: &Word| {
         let mut row = Row::new(Kind::Call, time.load(Ordering::Relaxed));
         row.name = Some(word.as_str().into());
         row

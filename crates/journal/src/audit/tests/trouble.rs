@@ -11,9 +11,10 @@ fn held(directory: &Path, limits: Limits) -> (Trail<Word>, mpsc::Sender<()>) {
     let (let_on, waits) = mpsc::channel();
     let rendering = render();
     let waits = std::sync::Mutex::new(Some(waits));
-    let render: Render<Word> = Box::new(move |word| {
-        // The first note waits; then the channel is gone, and nothing does.
-        let waits = waits.lock().unwrap().take();
+    let render: Render<Word> = Arc::new(move |word| {
+        // The first note of the thread waits; then the channel is gone, and nothing does.
+        let is_thread = std::thread::current().name() == Some("audit");
+        let waits = is_thread.then(|| waits.lock().unwrap().take()).flatten();
         if let Some(waits) = waits {
             let _gone = waits.recv();
         }
@@ -66,6 +67,25 @@ async fn bytes_that_are_kept_alive_are_bounded_as_well() {
     trail.room().await;
     trail.flush().await;
     assert_eq!(trail.health().waiting, 0);
+}
+
+#[tokio::test]
+async fn sec_101_large_notes_are_rendered_at_once_when_many_wait() {
+    let directory = tempfile::tempdir().unwrap();
+    let limits = Limits {
+        large_bytes_max: 300_000,
+        bytes_max: 4_000_000,
+        ..Limits::default()
+    };
+    let (trail, let_on) = held(directory.path(), limits);
+    for word in 0..40 {
+        trail.note(format!("w{word}"), 250_000);
+    }
+    assert!(trail.has_room(), "10 MB are not kept alive");
+    let_on.send(()).unwrap();
+    trail.close().await;
+    assert_eq!(names(directory.path()).len(), 40);
+    assert_eq!(verify(directory.path(), None).unwrap().broken, None);
 }
 
 #[tokio::test]
