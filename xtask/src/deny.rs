@@ -16,6 +16,10 @@ const VERSION: &str = "0.20.2";
 /// Checks the dependencies; a rule that is broken is an error.
 pub(crate) fn run(root: &Path) -> Result<()> {
     let program = find(root)?;
+    // The rules cover crates of every platform; a build downloads only those of its own.
+    let mut fetch = Command::new("cargo");
+    fetch.args(["fetch", "--locked", "--quiet"]);
+    process::show(fetch.current_dir(root)).context("cargo fetch")?;
     let mut rules = Command::new(&program);
     rules.args([
         "--log-level",
@@ -26,9 +30,9 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     ]);
     rules.args(["bans", "licenses", "sources"]);
     process::show(rules.current_dir(root)).context("cargo deny check bans licenses sources")?;
-    let mut fetch = Command::new(&program);
-    fetch.args(["--log-level", "error", "fetch", "db"]);
-    if process::quiet(fetch.current_dir(root)).is_err() {
+    let mut database = Command::new(&program);
+    database.args(["--log-level", "error", "fetch", "db"]);
+    if process::quiet(database.current_dir(root)).is_err() {
         println!("deny: the advisory database cannot be had here; advisories were not checked");
         return Ok(());
     }
