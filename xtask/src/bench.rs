@@ -11,6 +11,7 @@ mod measure;
 mod relay;
 mod reload;
 mod report;
+mod sandbox;
 mod target;
 mod tools;
 
@@ -33,10 +34,12 @@ const SESSIONS: usize = 1_000;
 const GATES: &str = "gates";
 const ERAS: &str = "eras";
 const JOURNAL: &str = "journal";
+const SANDBOX: &str = "sandbox";
 const PARTS: &[&str] = &[
     GATES,
     ERAS,
     JOURNAL,
+    SANDBOX,
     "calls",
     "http",
     "list",
@@ -83,12 +86,13 @@ pub(crate) fn run(root: &Path, rest: &[String]) -> Result<ExitCode> {
         .parts
         .iter()
         .map(String::as_str)
-        .partition(|part| [GATES, ERAS, JOURNAL].contains(part));
+        .partition(|part| [GATES, ERAS, JOURNAL, SANDBOX].contains(part));
     for part in alone {
         eprintln!("bench: {part}");
         let measured = match part {
             GATES => gates::measure(root, &mut report),
             ERAS => eras::measure(root, &mut report),
+            SANDBOX => sandbox::measure(root, &mut report),
             _ => journal::measure(root, &plan, &mut report),
         };
         if let Err(error) = measured {

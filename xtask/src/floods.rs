@@ -21,9 +21,10 @@ use std::{
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
+use crate::gateway::build_release;
 use crate::process;
 
-use attacks::{ATTACKS, Attack};
+use attacks::{ATTACKS, Attack, Size};
 use gateway::Gateway;
 use witness::{Bystanders, Seen};
 
@@ -50,6 +51,8 @@ pub(crate) struct Plan {
     only: Vec<String>,
     /// The gateway to run; built for release where none is named.
     binary: Option<PathBuf>,
+    /// How much each flood sends.
+    size: Size,
     /// Latency is judged only where the machine has nothing else to do.
     judge_latency: bool,
     json: bool,
@@ -63,6 +66,7 @@ impl Plan {
             quiet: Duration::from_millis(500),
             only: Vec::new(),
             binary,
+            size: Size::Short,
             judge_latency: false,
             json: false,
         }
@@ -72,6 +76,7 @@ impl Plan {
         Self {
             flood: Duration::from_secs(30),
             quiet: Duration::from_secs(5),
+            size: Size::Full,
             judge_latency: true,
             ..Self::short(None)
         }
@@ -146,7 +151,7 @@ pub(crate) fn run(root: &Path, rest: &[String]) -> Result<ExitCode> {
 pub(crate) fn carry_out(root: &Path, plan: &Plan) -> Result<bool> {
     let binary = match &plan.binary {
         Some(binary) => binary.clone(),
-        None => build(root)?,
+        None => build_release(root)?,
     };
     process::raise_descriptor_limit()?;
     let cores = Cores::find();
@@ -177,7 +182,7 @@ fn meet(root: &Path, binary: &Path, attack: &Attack, plan: &Plan, cores: Cores) 
     let before = process::rss_kib(gateway.pid())?;
     let stop = AtomicBool::new(false);
     let (flood, flooded, peak) = thread::scope(|scope| {
-        let flooding = scope.spawn(|| (attack.run)(&gateway, &stop));
+        let flooding = scope.spawn(|| (attack.run)(&gateway, &stop, plan.size));
         let memory = scope.spawn(|| peak_of(&gateway, before, &stop));
         let flooded = witness::work(&gateway, plan.flood);
         stop.store(true, Ordering::Relaxed);
@@ -281,7 +286,8 @@ fn parse(rest: &[String]) -> Result<Plan> {
         match word {
             "--seconds" => plan.flood = Duration::from_secs(value()?.parse()?),
             "--only" => plan.only = value()?.split(',').map(str::to_owned).collect(),
-            "--binary" => plan.binary = Some(value()?.into()),
+            // The gateway starts it from a directory of its own.
+            "--binary" => plan.binary = Some(std::path::absolute(value()?)?),
             "--short" => plan = Plan::short(plan.binary.take()),
             "--json" => plan.json = true,
             other => bail!("unknown option `{other}`"),
@@ -293,17 +299,6 @@ fn parse(rest: &[String]) -> Result<Plan> {
         bail!("no flood `{unknown}`; there are {}", names.join(", "));
     }
     Ok(plan)
-}
-
-fn build(root: &Path) -> Result<PathBuf> {
-    process::show(
-        Command::new("cargo")
-            .args(["build", "--quiet", "--release", "--package", "bowline"])
-            .current_dir(root),
-    )?;
-    let targets =
-        process::env("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-    Ok(targets.join("release/bowline"))
 }
 
 #[cfg(test)]

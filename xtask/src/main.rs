@@ -16,6 +16,7 @@ mod deny;
 mod examples;
 mod fleet;
 mod floods;
+mod gateway;
 mod ordeal;
 mod peers;
 mod process;

@@ -1,5 +1,5 @@
-//! `cargo xtask test`: check, peers, every test of the workspace, then a short run of the fleet and
-//! of the cuts. This is what CI runs.
+//! `cargo xtask test`: check, peers, every test of the workspace, then a short run of the fleet,
+//! of the cuts and of the floods. This is what CI runs.
 
 use std::{
     io::{BufRead, BufReader, Read},
@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context, Result};
 
-use crate::{check, cuts, fleet, peers, process};
+use crate::{check, cuts, fleet, floods, peers, process};
 
 /// What the test programs counted, summed.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -42,8 +42,10 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode> {
         process::env("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
     let binary = targets.join("debug/bowline");
     let fleet = fleet::carry_out(root, &fleet::Plan::among_tests(binary.clone()))?;
-    let cuts = cuts::carry_out(root, &cuts::Plan::short(Some(binary)))?;
-    let well = ended_well && count.failed == 0 && fleet && cuts;
+    let cuts = cuts::carry_out(root, &cuts::Plan::short(Some(binary.clone())))?;
+    // Last, since it leaves this process on one core.
+    let floods = floods::carry_out(root, &floods::Plan::short(Some(binary)))?;
+    let well = ended_well && count.failed == 0 && fleet && cuts && floods;
     let verdict = if well { "ok" } else { "failed" };
     let Count {
         programs,

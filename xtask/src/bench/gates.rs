@@ -37,6 +37,7 @@ pub(super) fn measure(root: &Path, report: &mut Report) -> Result<()> {
     report.set("rules_kept_us", added("kept", "fresh"));
     report.set("hit_ratio", ratio("live-hit", "live"));
     report.set("flat_rules", ratio("many", "ruled"));
+    report.set("redaction_ns_kib", nanos("redact"));
     report.set("find_us", nanos("find").map(|find| find / 1_000.0));
 
     if process::output(root, "valgrind", &["--version"]).is_err() {

@@ -96,6 +96,24 @@ pub(super) const GOALS: &[Goal] = &[
         "x",
     ),
     goal(
+        "redaction_ns_kib",
+        "redaction of a KiB of a result without secrets, 16 secrets",
+        AtMost(1_000.0),
+        "ns",
+    ),
+    goal(
+        "sandbox_start_ms",
+        "what the sandbox adds to the start of a server, ports named",
+        AtMost(10.0),
+        "ms",
+    ),
+    goal(
+        "sandbox_port_start_ms",
+        "the same with every port open but the gateway's own",
+        AtMost(10.0),
+        "ms",
+    ),
+    goal(
         "journal_ops",
         "journal: durable publications and ends, 64 producers",
         AtLeast(20_000.0),

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use serde_json::json;
 
 use super::gateway::Gateway;
@@ -19,7 +19,15 @@ use crate::socket::Socket;
 #[derive(Debug)]
 pub(super) struct Attack {
     pub(super) name: &'static str,
-    pub(super) run: fn(&Gateway, &AtomicBool) -> Flood,
+    pub(super) run: fn(&Gateway, &AtomicBool, Size) -> Flood,
+}
+
+/// How much a flood sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Size {
+    Full,
+    /// What a gateway without optimisation takes in seconds.
+    Short,
 }
 
 /// What a flooder got through, and what it was refused.
@@ -41,7 +49,7 @@ pub(super) const ATTACKS: &[Attack] = &[
     attack("idle", idle),
 ];
 
-const fn attack(name: &'static str, run: fn(&Gateway, &AtomicBool) -> Flood) -> Attack {
+const fn attack(name: &'static str, run: fn(&Gateway, &AtomicBool, Size) -> Flood) -> Attack {
     Attack { name, run }
 }
 
@@ -96,7 +104,7 @@ fn flood(stop: &AtomicBool, one: impl Fn(&Count) + Sync) -> Flood {
 }
 
 /// `initialize`, as fast as it goes.
-fn sessions(gateway: &Gateway, stop: &AtomicBool) -> Flood {
+fn sessions(gateway: &Gateway, stop: &AtomicBool, _: Size) -> Flood {
     flood(stop, |count| {
         let Ok(mut wire) = Wire::connect(gateway.address, Some(&gateway.mallory)) else {
             return thread::sleep(PAUSE);
@@ -146,7 +154,7 @@ fn is_alive(stream: &TcpStream) -> bool {
 }
 
 /// Streams of 2024-11-05 that listen.
-fn streams(gateway: &Gateway, stop: &AtomicBool) -> Flood {
+fn streams(gateway: &Gateway, stop: &AtomicBool, _: Size) -> Flood {
     hold(stop, 8_200, || {
         let mut wire = Wire::connect(gateway.address, Some(&gateway.mallory))?;
         wire.head("GET /sse", "Accept: text/event-stream\r\n")?;
@@ -157,15 +165,16 @@ fn streams(gateway: &Gateway, stop: &AtomicBool) -> Flood {
 }
 
 /// `resources/subscribe`, with URIs of 6.7 MiB and of a hundred bytes in turns.
-fn subscriptions(gateway: &Gateway, stop: &AtomicBool) -> Flood {
+fn subscriptions(gateway: &Gateway, stop: &AtomicBool, _: Size) -> Flood {
     let next = AtomicU64::new(0);
     flood(stop, |count| {
         let path = "/servers/lab/mcp";
-        let opened = Wire::connect(gateway.address, Some(&gateway.mallory)).and_then(|mut wire| {
-            let id = wire.initialize(path)?.session;
+        let opened = Wire::connect(gateway.address, Some(&gateway.reader)).and_then(|mut wire| {
+            let id = wire.initialize(path)?.session.context("no session")?;
             Ok((wire, id))
         });
-        let Ok((mut wire, Some(id))) = opened else {
+        let Ok((mut wire, id)) = opened else {
+            count.refused.fetch_add(1, Relaxed);
             return thread::sleep(PAUSE);
         };
         for _ in 0..64 {
@@ -188,7 +197,7 @@ fn subscriptions(gateway: &Gateway, stop: &AtomicBool) -> Flood {
 }
 
 /// Bodies of 8 MiB that lack their last byte, over two hundred connections.
-fn bodies(gateway: &Gateway, stop: &AtomicBool) -> Flood {
+fn bodies(gateway: &Gateway, stop: &AtomicBool, _: Size) -> Flood {
     let body = vec![b' '; BODY_BYTES - 1];
     hold(stop, 200, || {
         let mut wire = Wire::connect(gateway.address, Some(&gateway.mallory))?;
@@ -199,13 +208,17 @@ fn bodies(gateway: &Gateway, stop: &AtomicBool) -> Flood {
 }
 
 /// Results of 7.6 MiB of which hardly anything is read, over three hundred connections.
-fn responses(gateway: &Gateway, stop: &AtomicBool) -> Flood {
+fn responses(gateway: &Gateway, stop: &AtomicBool, size: Size) -> Flood {
+    let connections = match size {
+        Size::Full => 300,
+        Size::Short => 20,
+    };
     let arguments = json!({"name": "lab__big", "arguments": {"bytes": 7_600_000}});
     let call = request("tools/call", &arguments).to_string();
     let held = std::sync::Mutex::new(Vec::<TcpStream>::new());
     flood(stop, |count| {
         if let Ok(mut held) = held.lock()
-            && held.len() >= 300
+            && held.len() >= connections
         {
             let mut some = [0; 2048];
             held.retain_mut(|stream| match stream.read(&mut some) {
@@ -230,7 +243,7 @@ fn responses(gateway: &Gateway, stop: &AtomicBool) -> Flood {
 }
 
 /// Deliveries of 2 MB to the hub, whose replies nobody reads.
-fn deliveries(gateway: &Gateway, stop: &AtomicBool) -> Flood {
+fn deliveries(gateway: &Gateway, stop: &AtomicBool, _: Size) -> Flood {
     let next = AtomicU64::new(0);
     let arguments = "y".repeat(2_000_000);
     flood(stop, |count| {
@@ -255,7 +268,7 @@ fn deliveries(gateway: &Gateway, stop: &AtomicBool) -> Flood {
 }
 
 /// `ping` with 8 MiB of short keys.
-fn ping(gateway: &Gateway, stop: &AtomicBool) -> Flood {
+fn ping(gateway: &Gateway, stop: &AtomicBool, _: Size) -> Flood {
     let mut params = String::with_capacity(BODY_BYTES);
     let mut number = 0_u32;
     while params.len() < BODY_BYTES - 1024 {
@@ -289,7 +302,7 @@ fn ping(gateway: &Gateway, stop: &AtomicBool) -> Flood {
 }
 
 /// Half frames of 9 MiB at the broker, before anybody said who it is.
-fn prehello(gateway: &Gateway, stop: &AtomicBool) -> Flood {
+fn prehello(gateway: &Gateway, stop: &AtomicBool, _: Size) -> Flood {
     let mut frame = vec![0x81, 0xff];
     frame.extend_from_slice(&(9_u64 * 1024 * 1024).to_be_bytes());
     frame.resize(9 * 1024 * 1024, 0);
@@ -306,7 +319,7 @@ fn prehello(gateway: &Gateway, stop: &AtomicBool) -> Flood {
 }
 
 /// Connections that ask once whether the gateway lives, and then nothing.
-fn idle(gateway: &Gateway, stop: &AtomicBool) -> Flood {
+fn idle(gateway: &Gateway, stop: &AtomicBool, _: Size) -> Flood {
     hold(stop, 16_600, || {
         let mut wire = Wire::connect(gateway.address, None)?;
         wire.head("GET /livez", "")?;

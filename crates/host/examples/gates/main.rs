@@ -8,6 +8,7 @@ mod child;
 mod eras;
 mod finding;
 mod null;
+mod redaction;
 
 use std::borrow::Cow;
 use std::hint::black_box;
@@ -85,9 +86,11 @@ enum Kind {
     ToLegacy,
     /// Finds tools among two thousand, under a role.
     Find,
+    /// Looks for secrets in a KiB of a result.
+    Redact,
 }
 
-const KINDS: [(&str, Kind); 15] = [
+const KINDS: [(&str, Kind); 16] = [
     ("direct", Kind::Direct),
     ("road", Kind::Road),
     ("audited", Kind::Audited),
@@ -103,6 +106,7 @@ const KINDS: [(&str, Kind); 15] = [
     ("to-modern", Kind::ToModern),
     ("to-legacy", Kind::ToLegacy),
     ("find", Kind::Find),
+    ("redact", Kind::Redact),
 ];
 
 impl Kind {
@@ -234,6 +238,7 @@ impl Bench {
     async fn run(&self, calls: u32) -> u32 {
         match self.kind {
             Kind::Direct => self.direct(calls).await,
+            Kind::Redact => redaction::clean_results(calls),
             Kind::ToModern | Kind::ToLegacy => self.translated(calls).await,
             kind if kind.is_fresh() => self.fresh(calls).await,
             _ => self.same(calls).await,

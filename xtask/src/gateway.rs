@@ -1,0 +1,103 @@
+//! A gateway with a configuration and a state directory of its own, for a measurement.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+};
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use crate::client::Client;
+use crate::process;
+
+/// How long the gateway may take to end.
+const STOP_SECONDS_MAX: u64 = 10;
+
+/// A running gateway; dropping it ends it and removes its directory.
+#[derive(Debug)]
+pub(crate) struct RunningGateway {
+    child: Child,
+    folder: PathBuf,
+    pub(crate) address: SocketAddr,
+    /// The owner token.
+    pub(crate) owner: String,
+}
+
+impl RunningGateway {
+    /// Starts the gateway that `command` names, with `config` as its configuration file.
+    pub(crate) fn start(root: &Path, mut command: Command, config: &str) -> Result<Self> {
+        let folder = root.join(format!("target/gateway-{}", std::process::id()));
+        fs::create_dir_all(&folder)?;
+        let file = folder.join("bowline.toml");
+        fs::write(&file, config)?;
+        command
+            .args(["up", "--json", "--listen", "127.0.0.1:0", "--config"])
+            .arg(&file)
+            .arg("--state")
+            .arg(folder.join("state"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(fs::File::create(folder.join("stderr"))?);
+        let mut child = command.spawn().context("could not start the gateway")?;
+        let ready = read_ready_line(&mut child);
+        let (address, owner) = match ready {
+            Ok(ready) => ready,
+            Err(error) => {
+                process::end(&mut child, STOP_SECONDS_MAX);
+                let log = fs::read_to_string(folder.join("stderr")).unwrap_or_default();
+                return Err(error.context(log));
+            }
+        };
+        Ok(Self {
+            child,
+            folder,
+            address,
+            owner,
+        })
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Returns a client of the API with the owner token.
+    pub(crate) fn api(&self) -> Result<Client> {
+        Client::connect(self.address, &self.owner)
+    }
+}
+
+impl Drop for RunningGateway {
+    fn drop(&mut self) {
+        process::end(&mut self.child, STOP_SECONDS_MAX);
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Returns the address and the owner token that the gateway announces.
+fn read_ready_line(child: &mut Child) -> Result<(SocketAddr, String)> {
+    let stdout = child.stdout.take().context("no standard output")?;
+    let mut line = String::new();
+    BufReader::new(stdout).read_line(&mut line)?;
+    let ready: Value = serde_json::from_str(&line).context("no ready line")?;
+    let word = |key: &str| ready.get(key).and_then(Value::as_str).unwrap_or_default();
+    let address = word("mcp").trim_start_matches("http://");
+    let address = address.trim_end_matches("/mcp").parse()?;
+    let owner = fs::read_to_string(word("token_file"))?.trim().to_owned();
+    Ok((address, owner))
+}
+
+/// Builds the release binary and returns its path.
+pub(crate) fn build_release(root: &Path) -> Result<PathBuf> {
+    process::show(
+        Command::new("cargo")
+            .args(["build", "--quiet", "--release", "--package", "bowline"])
+            .current_dir(root),
+    )?;
+    let targets =
+        process::env("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    Ok(targets.join("release/bowline"))
+}
