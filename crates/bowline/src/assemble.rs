@@ -5,23 +5,20 @@ mod children;
 mod credentials;
 pub(crate) mod executors;
 mod journal;
+mod specs;
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 
-use bowline_core::backoff::Backoff;
-use bowline_core::breaker::BreakerPolicy;
 use bowline_core::lane::KeyScope;
 use bowline_core::redact::Redactor;
-use bowline_core::supervision::RestartPolicy;
 use bowline_host::accounts::PrincipalAccounts;
 use bowline_host::audit::Audit;
 use bowline_host::dial::{Eras, RealDial};
 use bowline_host::executor::{Executors, ExecutorsOptions};
 use bowline_host::ports::{Clock, SystemClock};
 use bowline_host::redaction::ResultSecrets;
-use bowline_host::spec::{PlacedSpec, Reach, RemoteSpec, ServerSpec};
+use bowline_host::spec::ServerSpec;
 use bowline_host::tasks::Tasks;
 use bowline_host::{Host, HostLimits, Ports};
 use bowline_journal::sqlite::OpenError;
@@ -35,10 +32,10 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 pub(crate) use self::children::{Ground, child_of};
-use self::credentials::{Headers, Learners};
 pub use self::journal::fix as fix_of_journal;
+use self::specs::specs_of;
 use crate::audit::{self, Auditing};
-use crate::config::{self, ArgvSecrets, AuditExport, Config, Env, ServerConfig};
+use crate::config::{self, AuditExport, Config, Env};
 use crate::edge::door::{Auth, Door};
 use crate::edge::session::Sessions;
 use crate::edge::{About, Edge, announce, listen};
@@ -407,25 +404,6 @@ fn launcher(listeners: &[TcpListener]) -> Result<Launcher, AssembleError> {
     Launcher::new(ports).map_err(AssembleError::Launcher)
 }
 
-fn specs_of(
-    config: &Config,
-    ground: &Ground,
-    env: &Env,
-    (secrets, results): (&Secrets, &Arc<ResultSecrets>),
-) -> Vec<ServerSpec> {
-    let hidden = ground.hidden(config, env);
-    let servers = config.servers.iter();
-    let specs = servers.map(|server| {
-        let learners = Learners {
-            server: Arc::new(server.secrets.redactor()),
-            all: secrets.clone(),
-            results: Arc::clone(results),
-        };
-        spec_of(server, (ground, &hidden), env, learners)
-    });
-    specs.collect()
-}
-
 /// Keeps our own token and the secrets of these servers out of logs, traces and results from now
 /// on.
 fn keep_secrets(
@@ -447,69 +425,6 @@ fn http_client() -> Result<Arc<HyperClient>, AssembleError> {
     let client = HyperClient::new(ClientLimits::default());
     let client = client.map_err(|error| AssembleError::Tls(Box::new(error)))?;
     Ok(Arc::new(client))
-}
-
-/// Translates what the file says into what the host needs.
-fn spec_of(
-    server: &ServerConfig,
-    ground: (&Ground, &[PathBuf]),
-    env: &Env,
-    learners: Learners,
-) -> ServerSpec {
-    ServerSpec {
-        isolation: server.isolation,
-        speaks: server.speaks,
-        lazy: server.lazy,
-        start_timeout: server.start_timeout,
-        install_timeout: server.install_timeout,
-        idle_stop: server.idle_stop,
-        ping: server.ping,
-        drain_timeout: server.drain_timeout,
-        call_timeout: server.call_timeout,
-        calls_max: server.calls_max as usize,
-        queue_max: server.queue_max as usize,
-        restart: RestartPolicy {
-            restarts_max: server.restart.budget,
-            window: server.restart.window,
-        },
-        backoff: Backoff {
-            base: server.restart.backoff_min,
-            cap: server.restart.backoff_max,
-        },
-        breaker: BreakerPolicy {
-            failures_max: server.breaker.failures,
-            rest: server.breaker.rest,
-        },
-        pin: server.pin,
-        cache: server.cache,
-        check_output: server.check_output,
-        redact_results: (server.redact_results).then(|| Arc::clone(&learners.results)),
-        argv_secrets: server.argv_secrets == ArgvSecrets::Allow,
-        tools: server.tools.clone(),
-        secrets: Arc::clone(&learners.server),
-        ..ServerSpec::reached(&server.name, reach_of(&server.reach, ground, env, learners))
-    }
-}
-
-fn reach_of(
-    reach: &config::Reach,
-    ground: (&Ground, &[PathBuf]),
-    env: &Env,
-    learners: Learners,
-) -> Reach {
-    match reach {
-        config::Reach::Child(child) => Reach::Child(child_of(child, ground, env)),
-        config::Reach::Remote(remote) => Reach::Remote(RemoteSpec {
-            url: remote.url.clone(),
-            transport: remote.transport,
-            credentials: Arc::new(Headers::of(remote, learners)),
-            via: remote.via.as_ref().map(executors::placement),
-        }),
-        config::Reach::Placed(placed) => Reach::Placed(PlacedSpec {
-            executor: Arc::clone(&placed.executor),
-            server: Arc::clone(&placed.server),
-        }),
-    }
 }
 
 /// Returns the address people are told; one that means "all" is told as this machine's own.
