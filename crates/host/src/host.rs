@@ -12,6 +12,7 @@ mod pins;
 mod rules;
 mod shown;
 mod spawn;
+mod status;
 mod view;
 mod views;
 
@@ -28,7 +29,7 @@ use bowline_core::lane::KeyScope;
 use bowline_core::seats::SeatsView;
 use bowline_core::sync::lock;
 use bowline_journal::Journal;
-use bowline_link::stderr::{LogLine, Stamps};
+use bowline_link::stderr::Stamps;
 use tokio::sync::{Semaphore, watch};
 
 use crate::accounts::PrincipalAccounts;
@@ -366,45 +367,10 @@ impl Host {
         }
     }
 
-    /// Returns the state of every server, by name.
-    ///
-    /// ```
-    /// use bowline_host::tools::Toolbox;
-    /// use bowline_host::{Host, Server, SpawnOptions, ToolOutput};
-    /// use serde_json::json;
-    ///
-    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-    /// let clock = Toolbox::default().with(("now", "The time."), &json!({}), |_, _| async {
-    ///     Ok(ToolOutput::of_text("noon"))
-    /// });
-    /// let host = Host::builder().build()?;
-    /// host.spawn(Server::in_process("clock", clock), SpawnOptions::default()).await?;
-    /// let clock = &host.status()[0];
-    /// assert_eq!((&*clock.name, clock.state, clock.tools), ("clock", "ready", 1));
-    /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[must_use]
-    pub fn status(&self) -> Vec<ServerStatus> {
-        let catalog = self.catalog();
-        let servers = self.path.servers.load();
-        let mut list: Vec<_> = servers
-            .values()
-            .map(|server| self.seen(server, &catalog))
-            .collect();
-        list.sort_by(|a, b| a.name.cmp(&b.name));
-        list
-    }
-
     /// Whether it takes no more calls and goes down.
     #[must_use]
     pub fn is_closing(&self) -> bool {
         self.path.closing.load(Ordering::Relaxed)
-    }
-
-    /// Returns the state of one server.
-    pub fn status_of(&self, name: &str) -> Result<ServerStatus, CallError> {
-        Ok(self.seen(&self.server(name)?, &self.catalog()))
     }
 
     /// Gives a server an order and waits, but not long, for what comes of it.
@@ -436,32 +402,6 @@ impl Host {
         };
         outcome.unwrap_or(Ok(()))?;
         self.status_of(name)
-    }
-
-    /// Returns log lines after `after`, oldest first, of one server or of all.
-    pub fn logs(
-        &self,
-        server: Option<&str>,
-        after: u64,
-        limit: usize,
-    ) -> Result<Vec<LogLine>, CallError> {
-        let chosen = match server {
-            Some(name) => vec![self.server(name)?],
-            None => self.path.servers.load().values().cloned().collect(),
-        };
-        let mut lines: Vec<_> = chosen
-            .iter()
-            .flat_map(|server| server.log().read(after, limit))
-            .collect();
-        lines.sort_by_key(|line| line.seq);
-        lines.truncate(limit);
-        Ok(lines)
-    }
-
-    /// Returns a receiver that is told when any server writes a log line.
-    #[must_use]
-    pub fn log_changes(&self) -> watch::Receiver<u64> {
-        self.stamps.subscribe()
     }
 
     /// Takes no more calls and stops every server, all at once; waits for their end, but not long.
@@ -512,11 +452,5 @@ impl Host {
         {
             tracing::warn!("some servers did not stop in time");
         }
-    }
-
-    fn seen(&self, server: &Supervisor, catalog: &Catalog) -> ServerStatus {
-        let name = &server.spec().name;
-        let offer = catalog.offer(name).map(AsRef::as_ref);
-        server.status(offer, self.path.answers.view_of(name))
     }
 }
