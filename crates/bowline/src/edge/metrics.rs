@@ -2,6 +2,7 @@
 
 mod broker;
 mod executors;
+mod name;
 mod outbox;
 mod own;
 mod shares;
@@ -33,56 +34,6 @@ use crate::tokens::TokenKind;
 /// The media type of what is written.
 const OPEN_METRICS: HeaderValue =
     HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
-
-/// The names. A counter is written with `_total` and an info with `_info` behind it.
-mod name {
-    pub(super) const BUILD: &str = "bowline_build";
-    pub(super) const UPTIME: &str = "bowline_uptime_seconds";
-    pub(super) const SESSIONS: &str = "bowline_sessions";
-    pub(super) const STREAMS: &str = "bowline_streams";
-    pub(super) const MEMORY: &str = "process_resident_memory_bytes";
-    pub(super) const DESCRIPTORS: &str = "process_open_fds";
-    pub(super) const UP: &str = "bowline_server_up";
-    pub(super) const STATE: &str = "bowline_server_state";
-    pub(super) const GENERATION: &str = "bowline_server_generation";
-    pub(super) const RESTARTS: &str = "bowline_server_restarts";
-    pub(super) const SERVER_MEMORY: &str = "bowline_server_memory_bytes";
-    pub(super) const IN_FLIGHT: &str = "bowline_server_in_flight";
-    pub(super) const QUEUED: &str = "bowline_server_queued";
-    pub(super) const PINS_CHANGED: &str = "bowline_pins_changed";
-    pub(super) const PINS_QUARANTINED: &str = "bowline_pins_quarantined";
-    pub(super) const PINS_FAILED: &str = "bowline_pins_failed";
-    pub(super) const CIRCUIT_OPEN: &str = "bowline_circuit_open";
-    pub(super) const CALLS: &str = "bowline_calls";
-    pub(super) const DURATION: &str = "bowline_call_duration_seconds";
-    pub(super) const SHED: &str = "bowline_calls_shed";
-    pub(super) const RETRIED: &str = "bowline_calls_retried";
-    pub(super) const CACHE_ENTRIES: &str = "bowline_cache_entries";
-    pub(super) const CACHE_BYTES: &str = "bowline_cache_bytes";
-    pub(super) const CACHE_HITS: &str = "bowline_cache_hits";
-    pub(super) const CACHE_MISSES: &str = "bowline_cache_misses";
-    pub(super) const CACHE_EVICTIONS: &str = "bowline_cache_evictions";
-    pub(super) const JOURNAL_UP: &str = "bowline_journal_up";
-    pub(super) const OUTBOX_QUEUED: &str = "bowline_outbox_queued";
-    pub(super) const OUTBOX_DEAD: &str = "bowline_outbox_dead";
-    pub(super) const OUTBOX_OLDEST: &str = "bowline_outbox_oldest_seconds";
-    pub(super) const BROKER_PEERS: &str = "bowline_broker_peers";
-    pub(super) const BROKER_WAITING: &str = "bowline_broker_waiting";
-    pub(super) const BROKER_DEEPEST: &str = "bowline_broker_mailbox_waiting_max";
-    pub(super) const BROKER_DEAD: &str = "bowline_broker_dead";
-    pub(super) const BROKER_EVENTS: &str = "bowline_broker_messages";
-    pub(super) const EXECUTORS: &str = "bowline_executors";
-    pub(super) const EXECUTOR_STREAMS: &str = "bowline_executor_streams";
-    pub(super) const EXECUTOR_OPENED: &str = "bowline_executor_opened";
-    pub(super) const EXECUTOR_BYTES: &str = "bowline_executor_bytes";
-    pub(super) const SPANS: &str = "bowline_spans";
-    pub(super) const SHARE_USED: &str = "bowline_share_used";
-    pub(super) const SHARE_LIMIT: &str = "bowline_share_limit";
-    pub(super) const SHARE_REFUSED: &str = "bowline_share_refused";
-    pub(super) const DENIED: &str = "bowline_denied";
-    pub(super) const EXPORTED: &str = "bowline_audit_exported";
-    pub(super) const UNAUTHENTICATED: &str = "bowline_auth_failures";
-}
 
 /// Every state a server can be in, so that each has a series from the start.
 const STATES: [&str; 8] = [
