@@ -10,6 +10,7 @@ mod said;
 mod starts;
 mod state;
 mod status;
+mod surroundings;
 mod tally;
 mod ticket;
 mod turn;
@@ -25,25 +26,20 @@ use bowline_core::caller::CallerEnd;
 use bowline_core::error::{CallError, Class};
 use bowline_core::load::{Load, Totals};
 use bowline_core::sync::lock;
-use bowline_core::tasks::LinkKey;
 use bowline_core::time::Now;
 use bowline_link::stderr::StderrLog;
 use bowline_link::stdio::ConnectError;
 use bowline_link::{BoxFuture, Link, LinkEvent};
 use bytes::Bytes;
-use tokio::sync::{Notify, Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout_at};
 
 use crate::beacon;
-use crate::callpath::cached::Answers;
-use crate::catalog::CatalogStore;
 use crate::events::Events;
-use crate::manifest::{self, Manifests};
-use crate::memory::Memory;
+use crate::manifest;
 use crate::pins::Pins;
-use crate::ports::{Audience, Clock};
+use crate::ports::Clock;
 use crate::spec::{Reach, ServerSpec};
-use crate::tasks::Tasks;
 
 use self::cause::Cause;
 use self::own::OwnLinks;
@@ -53,6 +49,7 @@ pub use list::ListError;
 pub use own::Passage;
 pub use state::{Order, State};
 pub use status::{CacheStatus, LastError, Limits, ServerStatus};
+pub use surroundings::Surroundings;
 pub(crate) use tally::Tally;
 pub use ticket::Ticket;
 
@@ -167,51 +164,6 @@ struct Counts {
 pub struct Supervisor {
     shared: Arc<Shared>,
     commands: mpsc::Sender<Command>,
-}
-
-/// What a supervisor needs from its surroundings.
-#[derive(Clone, Debug)]
-pub struct Surroundings {
-    /// Connects.
-    pub dial: Arc<dyn Dial>,
-    /// Where the tools go.
-    pub catalog: Arc<CatalogStore>,
-    /// Where the actor runs.
-    pub tasks: Tasks,
-    /// What time it is.
-    pub clock: Arc<dyn Clock>,
-    /// Hears what servers say outside calls.
-    pub audience: Arc<dyn Audience>,
-    /// Knows whom it is for.
-    pub memory: Arc<Memory>,
-    /// Keeps what servers offered.
-    pub manifests: Arc<dyn Manifests>,
-    /// Knows which definitions were approved.
-    pub pins: Arc<Pins>,
-    /// Keeps answers, which are forgotten when their server changes.
-    pub answers: Arc<Answers>,
-    /// Tells what happens.
-    pub events: Events,
-    /// Bounds how many servers are started at the same time.
-    pub starts: Arc<Semaphore>,
-}
-
-impl Surroundings {
-    /// Brings on what a server said outside calls.
-    fn heard(&self, shared: &Shared, link: LinkKey, event: LinkEvent) {
-        let event = match &shared.spec.redact_results {
-            Some(secrets) => secrets.clean_event(event),
-            None => event,
-        };
-        match event {
-            // Nobody can say whose it is, so it is for those who look after the server.
-            LinkEvent::Log(message) => shared.log.say(&said::line(&message)),
-            event => {
-                let from = (&shared.spec.name, link);
-                self.memory.heard(self.audience.as_ref(), from, event);
-            }
-        }
-    }
 }
 
 impl Supervisor {
