@@ -1,7 +1,7 @@
 //! A gateway of one's own for each test, and a small blocking client that shows every byte.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -231,167 +231,6 @@ pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// One keep-alive connection.
-#[derive(Debug)]
-pub(crate) struct Http {
-    pub(crate) stream: BufReader<TcpStream>,
-    host: String,
-}
-
-/// What came back.
-#[derive(Debug, Clone)]
-pub(crate) struct Response {
-    pub(crate) status: u16,
-    pub(crate) headers: Vec<(String, String)>,
-    pub(crate) body: Vec<u8>,
-}
-
-impl Response {
-    pub(crate) fn header(&self, name: &str) -> Option<&str> {
-        self.headers
-            .iter()
-            .find(|(key, _)| key.eq_ignore_ascii_case(name))
-            .map(|(_, value)| value.as_str())
-    }
-
-    pub(crate) fn text(&self) -> String {
-        String::from_utf8_lossy(&self.body).into_owned()
-    }
-
-    /// The JSON of a body, or of the last event where the answer was a stream.
-    pub(crate) fn json(&self) -> Value {
-        if self.header("content-type") == Some("text/event-stream") {
-            return self.events().pop().unwrap();
-        }
-        serde_json::from_slice(&self.body)
-            .unwrap_or_else(|_| panic!("not JSON: {} {}", self.status, self.text()))
-    }
-
-    /// The JSON-RPC messages of an event stream.
-    pub(crate) fn events(&self) -> Vec<Value> {
-        self.text()
-            .lines()
-            .filter_map(|line| line.strip_prefix("data: "))
-            // The first event of a stream only says where to come back to.
-            .filter(|data| !data.is_empty())
-            .map(|data| serde_json::from_str(data).unwrap())
-            .collect()
-    }
-}
-
-impl Http {
-    pub(crate) fn connect(address: SocketAddr) -> Self {
-        let stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.set_write_timeout(Some(PATIENCE)).unwrap();
-        Self {
-            stream: BufReader::new(stream),
-            host: address.to_string(),
-        }
-    }
-
-    /// Sends these bytes as they are.
-    pub(crate) fn raw(&mut self, bytes: &[u8]) {
-        self.stream.get_mut().write_all(bytes).unwrap();
-    }
-
-    pub(crate) fn send(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) {
-        let mut head = format!("{method} {path} HTTP/1.1\r\n");
-        if !headers
-            .iter()
-            .any(|(key, _)| key.eq_ignore_ascii_case("host"))
-        {
-            head.push_str(&format!("Host: {}\r\n", self.host));
-        }
-        for (key, value) in headers {
-            head.push_str(&format!("{key}: {value}\r\n"));
-        }
-        if !body.is_empty() || method == "POST" {
-            head.push_str(&format!("Content-Length: {}\r\n", body.len()));
-        }
-        head.push_str("\r\n");
-        let mut bytes = head.into_bytes();
-        bytes.extend_from_slice(body);
-        self.raw(&bytes);
-    }
-
-    pub(crate) fn get(&mut self, path: &str, headers: &[(&str, &str)]) -> Response {
-        self.send("GET", path, headers, b"");
-        self.read()
-    }
-
-    /// POSTs JSON as an MCP client does.
-    pub(crate) fn post(&mut self, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Response {
-        let mut all = vec![
-            ("Content-Type", "application/json"),
-            ("Accept", "application/json, text/event-stream"),
-        ];
-        all.retain(|(key, _)| !headers.iter().any(|(own, _)| own.eq_ignore_ascii_case(key)));
-        all.extend_from_slice(headers);
-        self.send("POST", path, &all, body);
-        self.read()
-    }
-
-    /// Reads the head of a response; its body is left on the stream.
-    pub(crate) fn read_head(&mut self) -> Response {
-        let mut line = String::new();
-        self.stream.read_line(&mut line).unwrap();
-        let status = line
-            .split_whitespace()
-            .nth(1)
-            .and_then(|status| status.parse().ok())
-            .unwrap_or_else(|| panic!("no status line: {line:?}"));
-        let mut headers = Vec::new();
-        loop {
-            let mut line = String::new();
-            self.stream.read_line(&mut line).unwrap();
-            let Some((key, value)) = line.trim_end().split_once(": ") else {
-                break;
-            };
-            headers.push((key.to_owned(), value.to_owned()));
-        }
-        Response {
-            status,
-            headers,
-            body: Vec::new(),
-        }
-    }
-
-    pub(crate) fn read(&mut self) -> Response {
-        let mut response = self.read_head();
-        if let Some(length) = response.header("content-length") {
-            let mut body = vec![0; length.parse().unwrap()];
-            self.stream.read_exact(&mut body).unwrap();
-            response.body = body;
-        } else if response.header("transfer-encoding").is_some() {
-            while let Some(chunk) = self.read_chunk() {
-                response.body.extend(chunk);
-            }
-        }
-        response
-    }
-
-    /// Reads one chunk of a streamed body; `None` at its end.
-    pub(crate) fn read_chunk(&mut self) -> Option<Vec<u8>> {
-        let mut size = String::new();
-        self.stream.read_line(&mut size).unwrap();
-        let size = usize::from_str_radix(size.trim(), 16).ok()?;
-        let mut chunk = vec![0; size + 2];
-        self.stream.read_exact(&mut chunk).unwrap();
-        chunk.truncate(size);
-        (size > 0).then_some(chunk)
-    }
-
-    /// Whether the other side has closed the connection.
-    pub(crate) fn is_closed(&mut self) -> bool {
-        let mut rest = Vec::new();
-        match self.stream.read_to_end(&mut rest) {
-            Ok(_) => true,
-            Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
-        }
-    }
-}
-
 /// One MCP session over one connection.
 #[derive(Debug)]
 pub(crate) struct Session {
@@ -501,6 +340,7 @@ impl Session {
 }
 
 pub(crate) mod executor;
+mod http_client;
 pub(crate) mod listener;
 pub(crate) mod modern;
 mod more;
@@ -509,6 +349,7 @@ mod process;
 pub(crate) mod served;
 pub(crate) mod worker;
 
+pub(crate) use http_client::{Http, Response};
 pub(crate) use process::{lives, memory};
 
 /// Lets something last for a while, such as an outage; nothing is waited for by it.
