@@ -2,23 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Gateway, Session, eventually, fixture};
-
-fn config(condition: &str) -> String {
-    format!(
-        "[roles.r]\nallow = [\"one.*\"]\nwhen = [{{ on = \"one.echo\", if = {} }}]\n{}",
-        json!(condition),
-        fixture("one", &[])
-    )
-}
-
-fn up(condition: &str) -> (Gateway, Session) {
-    let gateway = Gateway::up(&config(condition));
-    gateway.wait_for("one", "ready");
-    let (_, token) = gateway.token_of(&json!({"principal": "ann", "role": "r"}));
-    let session = gateway.session_as(&token, "/mcp");
-    (gateway, session)
-}
+use crate::harness::condition::{config, up};
+use crate::harness::eventually;
 
 fn reason(answer: &Value) -> String {
     assert_eq!(answer["error"]["data"]["code"], "policy_denied", "{answer}");

@@ -339,6 +339,7 @@ impl Session {
     }
 }
 
+pub(crate) mod condition;
 pub(crate) mod executor;
 mod http_client;
 pub(crate) mod listener;

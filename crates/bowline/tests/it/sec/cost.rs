@@ -6,26 +6,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::harness::condition::{config, up};
 use crate::harness::{Gateway, Http, Response, Session, fixture};
 
 /// Requests of others that must be answered while one evaluation is under way.
 const OTHERS_MIN: usize = 200;
-
-fn config(condition: &str) -> String {
-    format!(
-        "[roles.r]\nallow = [\"one.*\"]\nwhen = [{{ on = \"one.echo\", if = {} }}]\n{}",
-        json!(condition),
-        fixture("one", &[])
-    )
-}
-
-fn up(condition: &str) -> (Gateway, Session) {
-    let gateway = Gateway::up(&config(condition));
-    gateway.wait_for("one", "ready");
-    let (_, token) = gateway.token_of(&json!({"principal": "ann", "role": "r"}));
-    let session = gateway.session_as(&token, "/mcp");
-    (gateway, session)
-}
 
 /// Runs `long` on a thread of its own, and asks for `/livez` until it is done. Returns its answer,
 /// how many of the others were answered before it, and how long the slowest of them took.
