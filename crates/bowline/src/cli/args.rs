@@ -17,9 +17,7 @@ use clap::{Args, Parser, Subcommand};
 
 pub(super) use self::agents::{Connect, RunClient};
 pub(super) use self::executors::{ExecutorCommand, JoinGateway, Listen, Means};
-pub(super) use self::nouns::{
-    Kind, OutboxCommand, OutboxFilter, Pin, RoleCommand, SecretCommand, Trial,
-};
+pub(super) use self::nouns::{OutboxCommand, OutboxFilter, Pin, RoleCommand, SecretCommand, Trial};
 pub(super) use self::search::Search;
 pub(super) use self::tokens::{NewToken, SessionCommand, TokenCommand};
 pub(super) use self::workers::{Join, MailCommand, MailFilter, WorkerCommand};

@@ -2,13 +2,15 @@
 
 mod shown;
 
+use bowline_core::pins::PinKind;
 use bytes::Bytes;
 use owo_colors::OwoColorize as _;
-use serde::Deserialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 use serde_json::json;
 use serde_json::value::RawValue;
 
-use super::args::{Kind, Pin, Target};
+use super::args::{Pin, Target};
 use super::client::{Client, QUICK, encode};
 use super::failure::{Exit, Failure};
 use super::out::{Format, Out};
@@ -60,7 +62,8 @@ struct Trouble {
 
 #[derive(Debug, Deserialize)]
 struct Tool {
-    kind: Kind,
+    #[serde(deserialize_with = "read_kind")]
+    kind: PinKind,
     name: String,
     state: String,
     approved: String,
@@ -111,10 +114,17 @@ struct Accepted {
 
 #[derive(Debug, Deserialize)]
 struct One {
-    kind: Kind,
+    #[serde(deserialize_with = "read_kind")]
+    kind: PinKind,
     name: String,
     old: String,
     new: String,
+}
+
+/// Reads the word of a kind.
+fn read_kind<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PinKind, D::Error> {
+    let word = String::deserialize(deserializer)?;
+    PinKind::read(&word).ok_or_else(|| D::Error::custom(format!("no kind of a pin: `{word}`")))
 }
 
 pub(super) fn run(command: &Pin, context: &mut Context) -> Result<Exit, Failure> {
@@ -211,7 +221,7 @@ fn short(hash: &str) -> &str {
     hash.get(..HASH_CHARS).unwrap_or(hash)
 }
 
-fn diff(client: &Client, target: &Target, kind: Kind, out: &mut Out) -> Result<(), Failure> {
+fn diff(client: &Client, target: &Target, kind: PinKind, out: &mut Out) -> Result<(), Failure> {
     let server = &target.server;
     let entries = match &target.tool {
         Some(name) => vec![(kind, name.clone())],
@@ -291,18 +301,18 @@ fn show(server: &str, diff: &Diff<'_>, out: &mut Out) -> Result<(), Failure> {
 }
 
 /// The name of an entry as people read it: what is no tool says what it is.
-fn shown_name(server: &str, kind: Kind, name: &str) -> String {
+fn shown_name(server: &str, kind: PinKind, name: &str) -> String {
     let name = match kind {
-        Kind::Tool => format!("{server}.{name}"),
+        PinKind::Tool => format!("{server}.{name}"),
         kind => format!("{} {server}.{name}", kind.as_str()),
     };
     clean::line(&name).into_owned()
 }
 
 /// The command that accepts exactly this.
-fn accept_command(server: &str, (kind, name): (Kind, &str), hash: &str) -> String {
+fn accept_command(server: &str, (kind, name): (PinKind, &str), hash: &str) -> String {
     let kind = match kind {
-        Kind::Tool => String::new(),
+        PinKind::Tool => String::new(),
         kind => format!(" --kind {}", kind.as_str()),
     };
     let name = quoted(server, name);
@@ -321,16 +331,16 @@ fn quoted(server: &str, tool: &str) -> String {
 
 fn accept(
     client: &Client,
-    (target, kind): (&Target, Kind),
+    (target, kind): (&Target, PinKind),
     hash: Option<&str>,
     out: &mut Out,
 ) -> Result<(), Failure> {
     let Target { server, tool } = target;
-    if (hash.is_some() || kind != Kind::Tool) && tool.is_none() {
+    if (hash.is_some() || kind != PinKind::Tool) && tool.is_none() {
         return Err(Failure::usage("a hash or a kind goes with SERVER.NAME"));
     }
     let mut body = json!({"server": server, "tool": tool, "hash": hash});
-    if let (Some(body), true) = (body.as_object_mut(), kind != Kind::Tool) {
+    if let (Some(body), true) = (body.as_object_mut(), kind != PinKind::Tool) {
         body.insert("kind".to_owned(), json!(kind.as_str()));
     }
     let body = body.to_string();

@@ -1,7 +1,8 @@
 //! Commands about one kind of thing, and what can be done with it.
 
-use clap::{Args, Subcommand, ValueEnum};
-use serde::Deserialize;
+use bowline_core::pins::PinKind;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::{Args, Subcommand};
 
 use super::Target;
 
@@ -55,37 +56,6 @@ pub enum SecretCommand {
     },
 }
 
-/// What a pinned definition is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Kind {
-    /// A tool, by its name
-    #[default]
-    Tool,
-    /// A prompt, by its name
-    Prompt,
-    /// A resource, by its URI
-    Resource,
-    /// A template of resources, by its URI template
-    Template,
-    /// `instructions` or `serverInfo`
-    Introduction,
-}
-
-impl Kind {
-    /// Returns the word that the API uses.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Tool => "tool",
-            Self::Prompt => "prompt",
-            Self::Resource => "resource",
-            Self::Template => "template",
-            Self::Introduction => "introduction",
-        }
-    }
-}
-
 /// What to do with pins.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Pin {
@@ -99,16 +69,16 @@ pub enum Pin {
         /// SERVER, SERVER.TOOL, or SERVER.NAME of another kind
         target: Target,
         /// What NAME is
-        #[arg(long, value_enum, default_value_t)]
-        kind: Kind,
+        #[arg(long, value_parser = pin_kind(), default_value = PinKind::Tool.as_str())]
+        kind: PinKind,
     },
     /// Approve a definition as it is now, or all of a server
     Accept {
         /// SERVER, SERVER.TOOL, or SERVER.NAME of another kind
         target: Target,
         /// What NAME is
-        #[arg(long, value_enum, default_value_t)]
-        kind: Kind,
+        #[arg(long, value_parser = pin_kind(), default_value = PinKind::Tool.as_str())]
+        kind: PinKind,
         /// Only if it still has this hash; the hash of before takes the last approval back
         #[arg(long, value_name = "HASH")]
         hash: Option<String>,
@@ -142,4 +112,21 @@ pub struct Trial {
     /// The arguments of the call, for conditions that look at them
     #[arg(long, value_name = "JSON")]
     pub args: Option<String>,
+}
+
+/// Reads a kind by the word that pins use.
+fn pin_kind() -> impl TypedValueParser<Value = PinKind> {
+    let words = PinKind::ALL.map(|kind| PossibleValue::new(kind.as_str()).help(pin_help(kind)));
+    PossibleValuesParser::new(words).try_map(|word| PinKind::read(&word).ok_or("no kind of a pin"))
+}
+
+/// Returns what a kind is named by, for the help.
+const fn pin_help(kind: PinKind) -> &'static str {
+    match kind {
+        PinKind::Tool => "A tool, by its name",
+        PinKind::Prompt => "A prompt, by its name",
+        PinKind::Resource => "A resource, by its URI",
+        PinKind::Template => "A template of resources, by its URI template",
+        PinKind::Introduction => "`instructions` or `serverInfo`",
+    }
 }
