@@ -66,6 +66,13 @@ pub enum Fault {
         /// The opening quote of the one that is one too many.
         at: usize,
     },
+    /// Open objects of the protocol hold more than [`UNKNOWN_MEMBERS_MAX`] members that the
+    /// protocol does not know.
+    #[error("more than {UNKNOWN_MEMBERS_MAX} members that the protocol does not know at byte {at}")]
+    TooManyMembers {
+        /// The opening quote of the one that is one too many.
+        at: usize,
+    },
     /// Something follows the value.
     #[error("something follows the value at byte {at}")]
     Trailing {
@@ -326,7 +333,7 @@ impl<'a> Walk<'a> {
     #[cold]
     fn alike(&self, at: usize, level: usize) -> Fault {
         if self.spelling.is_full() {
-            return Fault::TooManyKeys { at };
+            return Fault::TooManyMembers { at };
         }
         let in_params = match self.keys {
             Keys::Params => true,

@@ -353,7 +353,10 @@ fn sec_102_unknown_members_of_a_message_are_few() {
     let few = message(UNKNOWN_MEMBERS_MAX);
     assert_eq!(check(few.as_bytes(), Keys::Message), Ok(()));
     let many = check(message(UNKNOWN_MEMBERS_MAX + 1).as_bytes(), Keys::Message);
-    assert!(matches!(many, Err(Fault::TooManyKeys { .. })), "{many:?}");
+    assert!(
+        matches!(many, Err(Fault::TooManyMembers { .. })),
+        "{many:?}"
+    );
     // Arguments are the sender's own.
     let own: Vec<_> = (0..9_000).map(|n| format!("\"k{n}\":1")).collect();
     let own = format!(

@@ -86,6 +86,22 @@ fn sec_88_mailboxes_of_principal_are_bounded() {
     }
 }
 
+#[test]
+fn sec_106_large_broker_frames_count_for_their_principal() {
+    let limits = "[limits]\nprincipal_bytes_per_s = \"16KiB\"\n\
+                  principal_bytes_burst = \"1MiB\"\n";
+    let gateway = up(limits);
+    let ann = token(&gateway, "ann", "reader");
+    let session = gateway.session_as(&ann, "/mcp");
+    let mut peer = Plain::subscribed(gateway.address, "ann", &ann);
+    // A frame that asks for nothing, and one whose answer shows that the first was read.
+    peer.say(&json!({"kind": "nothing", "text": "x".repeat(1_500_000)}));
+    peer.say(&json!({"kind": "list_connected"}));
+    peer.wait_for("connected");
+    let refused = session.twin().post_raw(b"{}");
+    assert_eq!(refused.status, 429, "{}", refused.text());
+}
+
 /// Delivers until something is refused, and returns what is said then, and how many were taken.
 fn fill(peer: &mut Plain, body: &Value, most: usize) -> (Value, usize) {
     for nth in 0..most {

@@ -7,6 +7,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bowline_core::mailbox::{HUB, Mailbox, check_id};
+use bowline_core::rates::RequestCost;
 use bowline_core::sync::lock;
 use bowline_journal::{Known, Published};
 use bowline_link::BoxFuture;
@@ -24,6 +25,9 @@ use super::{Porter, Shared, live, offer, own, remote, views};
 
 /// Frames of one peer that are being seen to at a time; the next ones wait.
 const WORK_MAX: usize = 64;
+
+/// A frame of more bytes counts in the rate of its principal, whatever it says.
+const LARGE_FRAME_BYTES_MIN: usize = 64 * 1024;
 
 /// Dead letters that one frame lists.
 const DEAD_MAX: usize = 100;
@@ -79,6 +83,7 @@ impl<'a> Intake<'a> {
             let frame = match Frame::read(&bytes) {
                 Ok(frame) => frame,
                 Err(error @ FrameError::Member(_)) => {
+                    self.keep_rate(None, bytes.len()).await;
                     let reason = error.to_string();
                     self.refuse(refusal("bad_frame", &reason, None)).await;
                     continue;
@@ -88,10 +93,8 @@ impl<'a> Intake<'a> {
             let size = bytes.len();
             drop(bytes);
             // No more is read of a peer whose deliveries have their share of the memory.
+            self.keep_rate(Some(&frame), size).await;
             let principal = &self.peer.admitted.principal;
-            if matches!(frame, Frame::Deliver { .. } | Frame::Request(_)) {
-                self.shared.keep_rate(principal, size).await;
-            }
             let in_work = match frame {
                 Frame::Deliver { .. } => Some(self.shared.in_work(principal, size).await),
                 // It may run for long, and what it waits for may come over this connection: it is
@@ -101,6 +104,26 @@ impl<'a> Intake<'a> {
             };
             self.take(frame, (size, in_work)).await;
         }
+    }
+
+    /// Charges a frame to the rate of its principal: what asks the hub for work as a request, and
+    /// any other large one by its bytes, since reading it takes long. A response that the hub
+    /// waits for is not charged.
+    async fn keep_rate(&self, frame: Option<&Frame>, size: usize) {
+        let bytes = size as u64;
+        let requests = match frame {
+            Some(Frame::Deliver { .. } | Frame::Request(_)) => 1,
+            Some(Frame::Response { id, .. })
+                if lock(&self.peer.books).asked.contains_key(&**id) =>
+            {
+                return;
+            }
+            _ if size <= LARGE_FRAME_BYTES_MIN => return,
+            _ => 0,
+        };
+        let cost = RequestCost { requests, bytes };
+        let principal = &self.peer.admitted.principal;
+        self.shared.keep_rate(principal, cost).await;
     }
 
     /// Forgets what has ended, and waits while too much is under way.

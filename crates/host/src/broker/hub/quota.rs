@@ -102,11 +102,7 @@ impl Shared {
 
     /// Charges a frame to the rate at which its principal may send anything to this gateway, and
     /// waits as long as that says. Frames that are refused later are charged as well.
-    pub(super) async fn keep_rate(&self, principal: &Principal, bytes: usize) {
-        let cost = RequestCost {
-            requests: 1,
-            bytes: bytes as u64,
-        };
+    pub(super) async fn keep_rate(&self, principal: &Principal, cost: RequestCost) {
         loop {
             match self.host.accounts().charge(principal, cost, || self.now()) {
                 Pace::Now => return,
