@@ -22,8 +22,8 @@ use self::watch::Watch;
 pub(crate) use self::watch::{Stamp, stamp};
 use crate::assemble::executors::dial;
 use crate::config::{
-    self, Audit, Broken, BrokerConfig, Config, ConnectionLimits, Engine, Env, ExecutorConfig,
-    Mention, PolicyConfig, Telemetry,
+    self, Audit, AuditExport, Broken, BrokerConfig, Config, ConnectionLimits, Engine, Env,
+    ExecutorConfig, Mention, PolicyConfig, Telemetry,
 };
 use crate::edge::Edge;
 use crate::secrets::Vault;
@@ -67,6 +67,7 @@ struct Fixed {
     journal: Engine,
     broker: BrokerConfig,
     audit: Audit,
+    audit_export: Option<AuditExport>,
     starts_max: usize,
     connections: ConnectionLimits,
 }
@@ -141,6 +142,7 @@ impl Reloader {
                 journal: config.journal,
                 broker: config.broker,
                 audit: config.audit,
+                audit_export: config.audit_export.clone(),
                 starts_max: config.limits.starts_max,
                 connections: config.connections,
             },
@@ -245,6 +247,10 @@ impl Reloader {
             ("journal", config.journal == self.fixed.journal),
             ("broker", config.broker == self.fixed.broker),
             ("audit", config.audit == self.fixed.audit),
+            (
+                "audit.export",
+                config.audit_export == self.fixed.audit_export,
+            ),
             (
                 "limits.starts",
                 config.limits.starts_max == self.fixed.starts_max,

@@ -302,7 +302,8 @@ fn what_needs_a_new_start_is_named_and_what_cannot_run_is_left_out() {
     let before = ready(&gateway, "one");
     let broken = entry("two", "env = { KEY = \"${BOWLINE_NO_SUCH_VARIABLE}\" }");
     let config = format!(
-        "[gateway]\nlisten = \"127.0.0.1:1\"\n[telemetry]\nservice_name = \"x\"\n{}{broken}",
+        "[gateway]\nlisten = \"127.0.0.1:1\"\n[telemetry]\nservice_name = \"x\"\n\
+         [audit]\nexport = \"syslog:/dev/log\"\n{}{broken}",
         fixture("one", &[])
     );
     write(&gateway, &config);
@@ -312,7 +313,7 @@ fn what_needs_a_new_start_is_named_and_what_cannot_run_is_left_out() {
         String::from_utf8(told.stderr).unwrap(),
     );
     assert!(told.status.success(), "{err}");
-    for key in ["gateway.listen", "telemetry"] {
+    for key in ["gateway.listen", "telemetry", "audit.export"] {
         let line = format!("  ! {key} changed: it counts from the next `bowline up`");
         assert!(out.contains(&line), "{out}");
     }
