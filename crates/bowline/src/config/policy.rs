@@ -1,7 +1,7 @@
 //! Who may do what, as the file says it: kept apart from the rules in force, so that two files can
 //! be told apart.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -27,6 +27,8 @@ pub struct PolicyConfig {
     pub peers: BTreeMap<Arc<str>, PeerConfig>,
     /// Names under which principals may join as executors, beside their own.
     pub executors: BTreeMap<Arc<str>, Vec<Pattern>>,
+    /// Executors that `via` of some server refers to.
+    pub server_executors: BTreeSet<Arc<str>>,
     /// What each context hides, by its name.
     pub contexts: BTreeMap<Arc<str>, Vec<Pattern>>,
     /// Every profile, by name.
@@ -80,6 +82,12 @@ pub struct Mention {
 }
 
 impl PolicyConfig {
+    /// Returns whether an executor may join under the name of its own principal: `executors` of
+    /// the principal or `via` of a server must say so, since a token alone names no machine.
+    pub(crate) fn has_executor(&self, principal: &str) -> bool {
+        self.executors.contains_key(principal) || self.server_executors.contains(principal)
+    }
+
     /// Returns the rules in force, made of all this.
     #[must_use]
     pub fn policy(&self) -> Policy {

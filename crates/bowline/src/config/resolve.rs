@@ -92,8 +92,9 @@ pub(super) fn resolve(
         &mut config,
         &mut problems,
     );
-    servers(file.servers, origin, &mut config, &mut problems);
     config.policy = file.rules.policy;
+    config.policy.server_executors = via::list_executors(&file.servers);
+    servers(file.servers, origin, &mut config, &mut problems);
     if let Some(path) = &file.rules.allowlist {
         match allowlist(path, origin.source) {
             Ok(list) => config.policy.allowlist = Some(list),

@@ -1,5 +1,6 @@
 //! Where the requests of a server leave from, and what only an executor can write into them.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bowline_wire::executor::Fill;
@@ -58,6 +59,12 @@ pub(super) fn executor(via: &Text) -> Result<Arc<str>, Problem> {
         ));
     }
     Ok(named.into())
+}
+
+/// Returns the executors that servers refer to, also servers that cannot run on this machine.
+pub(super) fn list_executors(servers: &[Server]) -> BTreeSet<Arc<str>> {
+    let via = servers.iter().filter_map(|server| server.via.as_ref());
+    via.filter_map(|via| executor(via).ok()).collect()
 }
 
 /// Reads a server that has neither `command` nor `url`, but `via`.

@@ -57,13 +57,14 @@ impl Porter for Entrance {
             let reason = format!("this needs an executor's token: {make} {named}");
             return Err(refusal(NOT_ALLOWED, &reason));
         }
-        let is_dialled = edge.executors.dialled().contains(&name);
-        if is_dialled || !may_be(edge, &proven.principal, &name) {
-            return Err(refusal(NOT_ALLOWED, "the credential does not allow this"));
+        if edge.executors.dialled().contains(&name) {
+            return Err(not_allowed());
         }
+        check_name(edge, &proven.principal, &name)?;
         let settled = self.arrival.settle(&proven);
         settled.map_err(|_revoked| unproven())?;
-        let may = move |edge: &Edge, principal: &Principal| may_be(edge, principal, &name);
+        let may =
+            move |edge: &Edge, principal: &Principal| check_name(edge, principal, &name).is_ok();
         let over = self.arrival.over(proven, true, (may, CHANGED));
         Ok(Box::pin(async { refusal("expired", over.await) }))
     }
@@ -93,23 +94,40 @@ fn is_executor(proven: &Proven) -> bool {
     proven.principal.role == Role::Owner || proven.kind() == TokenKind::Executor
 }
 
-/// Whether a principal may be the executor of this name: its own, or one that the config gives it.
-fn may_be(edge: &Edge, principal: &Principal, name: &str) -> bool {
+/// Checks that a principal may be the executor of this name: the config gives it the name, or names
+/// an executor that is called like the principal.
+fn check_name(edge: &Edge, principal: &Principal, name: &str) -> Result<(), Refusal> {
     if !name::is_server(name) {
-        return false;
+        return Err(not_allowed());
     }
     match principal.role {
-        Role::Owner => true,
-        Role::Named(_) | Role::None => {
-            *principal.name == *name
-                || edge.reloader.rules(|policy, _| {
-                    let given = policy.executors.get(&principal.name);
-                    given.is_some_and(|given| given.iter().any(|one| one.fits(name, "*")))
-                })
-        }
+        Role::Owner => Ok(()),
+        Role::Named(_) | Role::None => edge.reloader.rules(|policy, _| {
+            let given = policy.executors.get(&principal.name);
+            let is_own = *principal.name == *name;
+            if given.is_some_and(|given| given.iter().any(|one| one.fits(name, "*"))) {
+                Ok(())
+            } else if !is_own {
+                // The same words whether or not another principal has the name.
+                Err(not_allowed())
+            } else if policy.has_executor(name) {
+                Ok(())
+            } else {
+                let reason = format!(
+                    "no executor: the gateway's config needs via = \"executor:{name}\" in a \
+                     server, or [principals.{name}] executors = [\"{name}\"]"
+                );
+                Err(refusal(NOT_ALLOWED, &reason))
+            }
+        }),
         // Programs that the owner runs speak MCP.
-        Role::OwnersAgent | Role::AnonymousLocal => false,
+        Role::OwnersAgent | Role::AnonymousLocal => Err(not_allowed()),
     }
+}
+
+/// The same words for every name that a credential may not have.
+fn not_allowed() -> Refusal {
+    refusal(NOT_ALLOWED, "the credential does not allow this")
 }
 
 /// The same words for every credential that does not count.

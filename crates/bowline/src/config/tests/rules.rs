@@ -89,6 +89,7 @@ fn who_may_do_what_is_read_from_both_syntaxes() {
         principals: [("ci.build".into(), "reviewer".into())].into(),
         peers: BTreeMap::new(),
         executors: BTreeMap::new(),
+        server_executors: BTreeSet::new(),
         contexts: [("no-writes".into(), patterns(&["files.write_*"]))].into(),
         profiles: [("small".into(), small)].into(),
         allowlist: None,

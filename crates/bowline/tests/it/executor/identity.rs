@@ -12,6 +12,9 @@ use crate::harness::{Gateway, Http, eventually};
 /// Rights of a principal that may be some executors.
 const LAB: &str = "[principals.lab]\nexecutors = [\"lab-*\", \"attic\"]\n";
 
+/// A principal that may be the executor of its own name.
+const OTHER: &str = "[principals.other]\nexecutors = [\"other\"]\n";
+
 const HANDSHAKE: [(&str, &str); 4] = [
     ("Connection", "Upgrade"),
     ("Upgrade", "websocket"),
@@ -26,7 +29,7 @@ fn join(gateway: &Gateway, name: &str, token: &str) -> (Option<i32>, Value) {
 
 #[test]
 fn a_principal_is_the_executor_of_its_own_name_or_of_one_that_the_config_gives_it() {
-    let gateway = Gateway::up(&format!("{ROLE}{LAB}"));
+    let gateway = Gateway::up(&format!("{ROLE}{LAB}{OTHER}"));
     let lab = gateway.executor_token("lab");
     let other = gateway.executor_token("other");
     let owner = gateway.token.clone();

@@ -9,9 +9,47 @@ use crate::sec::ask;
 
 const ROLES: &str = "[roles.reader]\nallow = [\"*\"]\n";
 
+/// Names the executor `office`.
+const OFFICE: &str = "[principals.office]\nexecutors = [\"office\"]\n";
+
+/// The same by a server that is reached through it.
+const SERVER: &str = "[servers.far]\nvia = \"executor:office\"\n";
+
+#[test]
+fn sec_103_executor_must_be_named_in_the_configuration() {
+    let gateway = Gateway::up(ROLES);
+    let (owner, token) = (gateway.token.clone(), gateway.executor_token("office"));
+    let url = format!("http://{}", gateway.address);
+    let (exit, error) = fails(Some(&token), &["join", &url, "--name", "office"]);
+    assert_eq!((exit, &error["code"]), (Some(3), &json!("auth")), "{error}");
+    let said = error["message"].as_str().unwrap();
+    for line in [
+        "via = \"executor:office\"",
+        "[principals.office] executors = [\"office\"]",
+    ] {
+        assert!(said.contains(line), "{said}");
+    }
+    assert!(gateway.executor("office").is_null());
+    eventually("the refusal is in the trail", || {
+        let rows = gateway.api("/api/v1/audit?kind=denied&limit=100");
+        rows.to_string().contains("executor.hello")
+    });
+    // The owner needs no entry.
+    let any = Executor::join(&gateway, ("any", &owner), "", &[]);
+    assert_eq!(any.ready["connected"], true);
+    for named in [SERVER, OFFICE] {
+        gateway.reconfigure(&format!("{ROLES}{named}"));
+        let office = Executor::join(&gateway, ("office", &token), "", &[]);
+        assert_eq!(office.ready["connected"], true, "{named}");
+        gateway.reconfigure(ROLES);
+        gateway.until_executor("office", false);
+        drop(office);
+    }
+}
+
 #[test]
 fn sec_85_agent_token_cannot_join_as_executor() {
-    let gateway = Gateway::up(ROLES);
+    let gateway = Gateway::up(&format!("{ROLES}{OFFICE}"));
     let (real, agent) = (
         gateway.executor_token("office"),
         gateway.token_for("office", "reader"),
