@@ -21,6 +21,7 @@ mod secrets;
 mod size;
 mod sources;
 pub(crate) mod suggest;
+mod tokens;
 mod tree;
 mod via;
 mod warn;
@@ -61,6 +62,7 @@ pub use self::limits::ConnectionLimits;
 pub use self::policy::{Mention, PolicyConfig, ProfileConfig, RoleConfig, WhenConfig};
 pub use self::reach::{Child, Reach, Remote, Template};
 pub use self::secrets::Secrets;
+pub use self::tokens::TokenLifetime;
 pub use self::via::{Placed, Via};
 pub(crate) use self::warn::sharing;
 

@@ -46,6 +46,9 @@ pub const LIFE_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3_600);
 /// How long people are shown a token that has expired.
 const EXPIRED_SHOWN: Duration = Duration::from_secs(30 * 24 * 3_600);
 
+/// How long before its end a token is pointed out to people.
+pub const EXPIRY_NOTICE: Duration = Duration::from_secs(7 * 24 * 3_600);
+
 /// Names of principals that are not made by a token.
 const RESERVED: [&str; 2] = ["owner", "anonymous-local"];
 
@@ -146,6 +149,18 @@ impl Issued {
     #[must_use]
     pub fn is_expired(&self, unix_ms: u64) -> bool {
         self.expires_ms.is_some_and(|end| unix_ms >= end)
+    }
+
+    /// Whether people should replace it now: it ends soon, and was made for longer than that. The
+    /// token of a run ends with the run.
+    #[must_use]
+    pub fn ends_soon(&self, unix_ms: u64) -> bool {
+        let notice = millis(EXPIRY_NOTICE);
+        let is_near = |end: u64| {
+            let is_long = end.saturating_sub(self.created_ms) > notice;
+            is_long && end > unix_ms && end - unix_ms <= notice
+        };
+        self.run.is_none() && !self.is_over() && self.expires_ms.is_some_and(is_near)
     }
 
     /// Ends it; `false` when it had ended before.

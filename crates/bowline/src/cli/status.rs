@@ -38,6 +38,8 @@ struct Status {
     servers: Vec<Server>,
     broken: Vec<Broken>,
     sharing: Option<String>,
+    /// Tokens that should be replaced soon.
+    tokens_ending: u64,
     journal: Journal,
     outbox: Option<Outbox>,
     broker: Option<Broker>,
@@ -154,6 +156,7 @@ fn screen(status: &Status) -> String {
     if let Some(sharing) = &status.sharing {
         lines.push(clean::line(sharing).yellow().to_string());
     }
+    lines.extend(ending(status.tokens_ending));
     lines.extend(journal(&status.journal));
     lines.extend(status.outbox.as_ref().and_then(outbox));
     lines.extend(status.broker.as_ref().and_then(broker));
@@ -166,6 +169,18 @@ fn screen(status: &Status) -> String {
     let rows: Vec<_> = rows.into_iter().chain(broken).collect();
     lines.push(table(head, &rows));
     lines.join("\n")
+}
+
+/// Points out tokens that end soon.
+fn ending(tokens: u64) -> Option<String> {
+    let verb = match tokens {
+        0 => return None,
+        1 => "ends",
+        _ => "end",
+    };
+    let tokens = count(tokens, "token");
+    let text = format!("{tokens} {verb} within 7 days · see: bowline token ls");
+    Some(text.yellow().to_string())
 }
 
 /// Says what the journal cannot do.

@@ -1,7 +1,5 @@
 //! `token`: makes, lists and revokes the credentials of principals.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::json;
@@ -13,6 +11,7 @@ use super::failure::{Exit, Failure};
 use super::out::{Format, Out};
 use super::table::{count, duration, table};
 use super::{Context, clean};
+use crate::config::TokenLifetime;
 use crate::tokens::TokenKind;
 
 const PATH: &str = "/api/v1/tokens";
@@ -33,6 +32,7 @@ struct Token {
     narrowed: Vec<String>,
     created_at_ms: u64,
     expires_at_ms: Option<u64>,
+    ends_soon: bool,
     state: String,
 }
 
@@ -75,7 +75,8 @@ fn create(client: &Client, new: &NewToken, out: &mut Out) -> Result<(), Failure>
         "principal": new.principal,
         "kind": new.kind,
         "role": new.role,
-        "expires_s": new.expires.map(|life| life.as_secs()),
+        "expires_s": new.expires.and_then(TokenLifetime::duration).map(|life| life.as_secs()),
+        "expires": (new.expires == Some(TokenLifetime::Unlimited)).then_some("never"),
         "contexts": new.context,
     });
     let body = Bytes::from(asked.to_string());
@@ -96,7 +97,7 @@ fn create(client: &Client, new: &NewToken, out: &mut Out) -> Result<(), Failure>
         format!("principal  {}", made.principal),
         format!("kind       {}", made.kind),
         format!("role       {role}"),
-        format!("expires    {}", life(new.expires)),
+        format!("expires    {}", life(&made)),
         "keep it now: it is not shown again; the gateway has its hash only (tokens.json)".into(),
         format!("revoke it: bowline token revoke {}", made.id),
     ];
@@ -123,10 +124,10 @@ fn rotate_owner(client: &Client, out: &mut Out) -> Result<(), Failure> {
     Ok(())
 }
 
-fn life(expires: Option<Duration>) -> String {
-    match expires {
+fn life(made: &Token) -> String {
+    match made.expires_at_ms {
         None => "never; give a token an end with --expires 30d".to_owned(),
-        Some(life) => format!("in {}", duration(bowline_core::time::millis(life))),
+        Some(end) => format!("in {}", duration(end.saturating_sub(made.created_at_ms))),
     }
 }
 
@@ -167,7 +168,10 @@ fn row(token: &Token, now_ms: u64) -> [String; 8] {
     let expires = match token.expires_at_ms {
         None => "never".to_owned(),
         Some(_) if token.state == "expired" => "expired".to_owned(),
-        Some(end) => format!("in {}", duration(end.saturating_sub(now_ms))),
+        Some(end) => {
+            let soon = if token.ends_soon { ", soon" } else { "" };
+            format!("in {}{soon}", duration(end.saturating_sub(now_ms)))
+        }
     };
     [
         token.id.clone(),

@@ -12,6 +12,7 @@ use bowline_host::allowlist::Allowlist;
 
 use super::broker::PeerConfig;
 use super::frame::Place;
+use super::tokens::TokenLifetime;
 use crate::conditions::Cel;
 
 /// Who may do what.
@@ -29,6 +30,8 @@ pub struct PolicyConfig {
     pub executors: BTreeMap<Arc<str>, Vec<Pattern>>,
     /// Executors that `via` of some server refers to.
     pub server_executors: BTreeSet<Arc<str>>,
+    /// How long a token lives whose maker does not say so.
+    pub token_lifetime: TokenLifetime,
     /// What each context hides, by its name.
     pub contexts: BTreeMap<Arc<str>, Vec<Pattern>>,
     /// Every profile, by name.

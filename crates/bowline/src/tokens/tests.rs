@@ -155,6 +155,39 @@ fn a_token_ends_when_its_time_has_come() {
 }
 
 #[test]
+fn tokens_that_end_soon_are_pointed_out() {
+    let world = World::new();
+    let tokens = world.open().unwrap();
+    let day = Duration::from_secs(24 * 3_600);
+    let lives = [Some(day * 30), Some(day), None];
+    let made = lives.map(|life| {
+        let wanted = Wanted {
+            life,
+            ..wanted("ann")
+        };
+        tokens.create(&wanted).unwrap().1
+    });
+    let of_run = Wanted {
+        life: Some(day * 30),
+        run: Some("claude".into()),
+        ..wanted("ann")
+    };
+    let of_run = tokens.create(&of_run).unwrap().1;
+    for (after, expected) in [
+        (day * 22, false),
+        (day * 23, true),
+        (day * 29, true),
+        (day * 30, false),
+    ] {
+        let now = made[0].created_ms + millis(after);
+        assert_eq!(made[0].ends_soon(now), expected, "{after:?}");
+        assert!(!made[2].ends_soon(now) && !of_run.ends_soon(now));
+    }
+    // A token that is made for a short time is not pointed out all that time.
+    assert!(!made[1].ends_soon(made[1].created_ms));
+}
+
+#[test]
 fn a_file_that_does_not_hold_tokens_is_refused_with_the_way_out() {
     let world = World::new();
     let tokens = world.open().unwrap();

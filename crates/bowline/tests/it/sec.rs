@@ -27,6 +27,7 @@ mod secrecy;
 mod sessions;
 mod shares;
 mod spelling;
+mod token_bounds;
 mod trust;
 
 use std::io::{Read as _, Write as _};

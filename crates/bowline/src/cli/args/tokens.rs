@@ -1,10 +1,8 @@
 //! The words of `token`.
 
-use std::time::Duration;
-
 use clap::{Args, Subcommand};
 
-use super::life;
+use crate::config::TokenLifetime;
 use crate::tokens::TokenKind;
 
 /// What to do with tokens.
@@ -76,10 +74,15 @@ pub struct NewToken {
     /// What that principal may do; needed unless the config gives it a role
     #[arg(long, value_name = "ROLE")]
     pub role: Option<String>,
-    /// How long it lives, such as 12h or 30d
-    #[arg(long, value_name = "DURATION", value_parser = life)]
-    pub expires: Option<Duration>,
+    /// How long it lives, such as 12h or 30d, or never [default: `[tokens] lifetime`]
+    #[arg(long, value_name = "DURATION", value_parser = lifetime)]
+    pub expires: Option<TokenLifetime>,
     /// Narrow it by this rule of the config; may stand several times
     #[arg(long, value_name = "NAME")]
     pub context: Vec<String>,
+}
+
+fn lifetime(text: &str) -> Result<TokenLifetime, String> {
+    let expected = || format!("expected {}", TokenLifetime::EXPECTED);
+    TokenLifetime::parse(text).ok_or_else(expected)
 }

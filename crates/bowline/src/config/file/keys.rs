@@ -18,6 +18,7 @@ pub(super) const TOP: Keys = Keys {
         "policy",
         "roles",
         "principals",
+        "tokens",
         "context",
         "profiles",
         "clients",
@@ -72,6 +73,10 @@ pub(super) const CACHE: Keys = Keys {
 };
 pub(super) const JOURNAL: Keys = Keys {
     built: &["engine"],
+    planned: &[],
+};
+pub(super) const TOKENS: Keys = Keys {
+    built: &["lifetime"],
     planned: &[],
 };
 pub(super) const BROKER: Keys = Keys {

@@ -16,6 +16,7 @@ use crate::config::frame::Problem;
 use crate::config::name;
 use crate::config::policy::{PolicyConfig, ProfileConfig, RoleConfig, WhenConfig};
 use crate::config::suggest::nearest;
+use crate::config::tokens::TokenLifetime;
 use crate::config::tree::{Entry, Node, Value};
 use crate::tokens;
 
@@ -78,6 +79,7 @@ impl Rules {
                     self.principal(reader, named, &inside(place, &named.key));
                 }
             }
+            "tokens" => self.tokens(reader, node, place),
             "context" => {
                 for named in reader.names(node, key, CONTEXTS_MAX) {
                     self.context(reader, named, &inside(place, &named.key));
@@ -125,6 +127,16 @@ impl Rules {
                 }
                 "allowlist" => self.allowlist = reader.text(entry),
                 _ => {}
+            }
+        }
+    }
+
+    fn tokens(&mut self, reader: &mut Reader, node: &Node, place: &str) {
+        for entry in reader.table(node, "tokens", place, &keys::TOKENS) {
+            if entry.key == "lifetime" {
+                let expected = TokenLifetime::EXPECTED;
+                let lifetime = reader.parsed(entry, expected, TokenLifetime::parse);
+                self.policy.token_lifetime = lifetime.unwrap_or_default();
             }
         }
     }

@@ -89,7 +89,8 @@ fn who_may_do_what_is_read_from_both_syntaxes() {
         principals: [("ci.build".into(), "reviewer".into())].into(),
         peers: BTreeMap::new(),
         executors: BTreeMap::new(),
-        server_executors: BTreeSet::new(),
+        server_executors: [].into(),
+        token_lifetime: TokenLifetime::default(),
         contexts: [("no-writes".into(), patterns(&["files.write_*"]))].into(),
         profiles: [("small".into(), small)].into(),
         allowlist: None,
@@ -365,5 +366,22 @@ fn sec_68_shared_process_of_principals_is_warned_of() {
     for isolation in ["principal", "session", "shared"] {
         let said = format!("isolation = \"{isolation}\"\n");
         assert_eq!(warnings(&text(&said, bob)), "");
+    }
+}
+
+#[test]
+fn lifetime_of_tokens_is_read_from_the_file() {
+    let days = |days: u64| Duration::from_secs(days * 24 * 3_600);
+    for (text, expected) in [
+        ("", Some(days(90))),
+        ("[tokens]\nlifetime = \"30d\"", Some(days(30))),
+        ("[tokens]\nlifetime = \"never\"", None),
+    ] {
+        let policy = toml(text, &Env::default()).unwrap().policy;
+        assert_eq!(policy.token_lifetime.duration(), expected, "{text}");
+    }
+    for wrong in ["\"0s\"", "\"500ms\"", "\"off\"", "90"] {
+        let text = format!("[tokens]\nlifetime = {wrong}");
+        assert!(toml(&text, &Env::default()).is_err(), "{wrong}");
     }
 }

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::{Failure, Shared, alive, broker, executors, outbox, shares};
+use super::{Failure, Shared, alive, broker, executors, outbox, shares, tokens};
 use crate::edge::Edge;
 use crate::edge::door::Auth;
 
@@ -37,6 +37,7 @@ pub(super) async fn status(State(edge): Shared) -> Result<Json<Value>, Failure> 
         "broken": broken(&edge),
         "config_error": edge.reloader.error(),
         "sharing": edge.reloader.sharing(),
+        "tokens_ending": tokens::count_ending(&edge),
         "sandbox": {"landlock_abi": edge.about.landlock_abi},
         "journal": outbox::journal(&edge),
         "outbox": outbox::counts(&edge).await,

@@ -13,6 +13,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{Failure, Noted, Shared, alive, contexts_of, nearest, outbox, read_body};
+use crate::config::TokenLifetime;
 use crate::edge::Edge;
 use crate::edge::hold::HoldKey;
 use crate::edge::owner::RotateError;
@@ -31,11 +32,22 @@ struct Asked {
     #[serde(default)]
     kind: TokenKind,
     role: Option<String>,
+    /// Seconds to its end; `[tokens] lifetime` of the config where neither this nor `expires` is
+    /// given.
     expires_s: Option<u64>,
+    /// Says that it has no end.
+    expires: Option<Never>,
     #[serde(default)]
     contexts: Vec<String>,
     /// The program that runs with it.
     run: Option<String>,
+}
+
+/// The one word that `expires` takes.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Never {
+    Never,
 }
 
 /// Why a token counts no more.
@@ -54,7 +66,8 @@ pub(super) async fn create(
 ) -> Result<(Extension<Noted>, Json<Value>), Failure> {
     let edge = alive(&edge)?;
     let tokens = Arc::clone(tokens(&edge)?);
-    let wanted = wanted(&edge.host.policy(), read_body(&body)?)?;
+    let lifetime = edge.reloader.rules(|policy, _| policy.token_lifetime);
+    let wanted = wanted(&edge.host.policy(), lifetime, read_body(&body)?)?;
     let made = tokio::task::spawn_blocking(move || tokens.create(&wanted)).await;
     let (text, token) = made.map_err(|_| broken())?.map_err(|error| match error {
         CreateError::TooMany => {
@@ -214,6 +227,14 @@ async fn take_away(edge: &Edge, which: &str, why: End) -> Result<Json<Value>, Fa
     ))
 }
 
+/// Returns how many tokens should be replaced soon, for `status`.
+pub(super) fn count_ending(edge: &Edge) -> usize {
+    let now = edge.host.clock().unix_ms();
+    let all = edge.door.tokens().map(|tokens| tokens.all());
+    let ending = all.iter().flatten().filter(|token| token.ends_soon(now));
+    ending.count()
+}
+
 fn tokens(edge: &Edge) -> Result<&Arc<Tokens>, Failure> {
     edge.door.tokens().ok_or_else(|| {
         let message = "this gateway keeps no tokens";
@@ -236,7 +257,7 @@ fn unknown(tokens: &Tokens, which: &str) -> Failure {
 }
 
 /// Judges what is asked for by the policy in force.
-fn wanted(policy: &Policy, asked: Asked) -> Result<Wanted, Failure> {
+fn wanted(policy: &Policy, lifetime: TokenLifetime, asked: Asked) -> Result<Wanted, Failure> {
     let refused =
         |code, message: &str| Failure::plain(StatusCode::UNPROCESSABLE_ENTITY, code, message);
     if asked.run.as_deref().is_some_and(|run| !is_run(run)) {
@@ -263,13 +284,7 @@ fn wanted(policy: &Policy, asked: Asked) -> Result<Wanted, Failure> {
             return Err(refused("invalid_principal", message));
         }
     };
-    let life = match asked.expires_s.map(Duration::from_secs) {
-        Some(life) if life.is_zero() || life > LIFE_MAX => {
-            let message = "expires_s is the seconds from now, at least 1 and at most ten years";
-            return Err(refused("invalid_expiry", message));
-        }
-        life => life,
-    };
+    let life = read_life(&asked, lifetime).map_err(|message| refused("invalid_expiry", message))?;
     Ok(Wanted {
         principal,
         kind: asked.kind,
@@ -278,6 +293,19 @@ fn wanted(policy: &Policy, asked: Asked) -> Result<Wanted, Failure> {
         life,
         run: asked.run.map(Into::into),
     })
+}
+
+/// Returns how long a token lives: as its maker says, else as the config says.
+fn read_life(asked: &Asked, lifetime: TokenLifetime) -> Result<Option<Duration>, &'static str> {
+    match (asked.expires_s.map(Duration::from_secs), asked.expires) {
+        (None, None) => Ok(lifetime.duration()),
+        (None, Some(Never::Never)) => Ok(None),
+        (Some(_), Some(Never::Never)) => Err("either expires_s or expires can be given"),
+        (Some(life), None) if life.is_zero() || life > LIFE_MAX => {
+            Err("expires_s is the seconds from now, at least 1 and at most ten years")
+        }
+        (Some(life), None) => Ok(Some(life)),
+    }
 }
 
 /// Whether no more is asked for than a token of that kind can say.
@@ -358,6 +386,7 @@ fn shown(token: &Issued, now_ms: u64) -> Value {
         "narrowed": token.narrowed().names(),
         "created_at_ms": token.created_ms,
         "expires_at_ms": token.expires_ms,
+        "ends_soon": token.ends_soon(now_ms),
         "state": state,
     })
 }

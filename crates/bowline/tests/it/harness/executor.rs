@@ -136,7 +136,8 @@ fn launch(dir: &Path, args: &[String]) -> (Child, Value) {
     (child, ready)
 }
 
-/// Tries to be an executor, and returns its exit code and what it says of its failure.
+/// Tries to be an executor, and returns its exit code and what it says of its failure. One that
+/// becomes ready is killed and has no exit code.
 pub(crate) fn fails(token: Option<&str>, args: &[&str]) -> (Option<i32>, Value) {
     let dir = TempDir::new().unwrap();
     std::fs::write(dir.path().join("bowline.toml"), "").unwrap();
@@ -150,6 +151,13 @@ pub(crate) fn fails(token: Option<&str>, args: &[&str]) -> (Option<i32>, Value) 
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
+    let mut ready = String::new();
+    BufReader::new(child.stdout.take().unwrap())
+        .read_line(&mut ready)
+        .unwrap();
+    if !ready.is_empty() {
+        child.kill().unwrap();
+    }
     let mut said = String::new();
     child
         .stderr
