@@ -21,14 +21,14 @@ use crate::call::{Kind, Principal, Role, Scope};
 
 pub use allowlist::RoleAllowlist;
 pub use condition::{Condition, Effort, Facts, Undecided, When};
-pub use credentials::Credentials;
+pub use credentials::{Credentials, profile_context};
 pub use enabled::Enabled;
 pub use exposure::{AUTO_TOOLS_MAX, Expose, Exposure};
 pub use pattern::{PATTERN_BYTES_MAX, Pattern, PatternError, WILDCARDS_MAX};
 pub use ruling::Ruling;
 
 use address::Plain;
-use rules::{Filter, Filtered, Named, Rules, Unsaid};
+use rules::{Filter, Filtered, Named, Rules};
 
 /// One thing of one server that somebody wants to see or use.
 #[derive(Clone, Copy, Debug)]
@@ -260,11 +260,13 @@ impl Policy {
         all && self.narrowing(principal).next().is_none() && !profile && self.enabled.is_none()
     }
 
-    /// Whether it hides nothing from anybody who sees anything, but at the endpoint of a profile.
+    /// Whether it hides nothing from any principal that sees anything.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.roles.is_empty()
             && self.contexts.is_empty()
+            // Credentials may be bound to them.
+            && self.profiles.is_empty()
             && self.enabled.is_none()
             && self.credentials.is_empty()
     }
@@ -273,10 +275,9 @@ impl Policy {
     /// has: `false` is certain.
     #[must_use]
     pub fn reaches(&self, principal: &Principal, scope: &Scope, server: &str) -> bool {
-        let hidden = |context| {
-            self.contexts
-                .get(context)
-                .is_none_or(|hide| hide.all_of(server))
+        let hidden = |context: &Arc<str>| {
+            let rule = self.context_rule(context);
+            rule.is_none_or(|rule| rule.hides_server(server))
         };
         if self.narrowing(principal).any(hidden) {
             return false;
@@ -363,10 +364,15 @@ impl Policy {
         self.contexts.keys().cloned()
     }
 
-    /// Whether a context of that name is defined.
+    /// Whether a context of that name, or the profile that it refers to, is defined.
     #[must_use]
     pub fn has_context(&self, name: &str) -> bool {
-        self.contexts.contains_key(name)
+        self.context_rule(name).is_some()
+    }
+
+    /// Returns the names of all profiles.
+    pub fn profiles(&self) -> impl Iterator<Item = Arc<str>> {
+        self.profiles.keys().cloned()
     }
 
     /// Whether a profile of that name is defined.
@@ -402,8 +408,7 @@ impl Policy {
         }
     }
 
-    /// What takes away, whoever asks. A rule that is named and not defined takes away everything:
-    /// nobody knows what it was meant to hide.
+    /// What takes away, whoever asks. A rule that is named and not defined takes away everything.
     fn narrowed<'p>(
         &'p self,
         principal: &'p Principal,
@@ -413,13 +418,9 @@ impl Policy {
         let Thing {
             kind, server, name, ..
         } = thing;
-        for context in self.narrowing(principal) {
-            let Some(hide) = self.contexts.get(context) else {
-                return Some(Ruling::UnknownContext { context });
-            };
-            if let Some(pattern) = hide.find(Unsaid::All, kind, server, name) {
-                return Some(Ruling::Hidden { context, pattern });
-            }
+        let mut contexts = self.narrowing(principal);
+        if let Some(hidden) = contexts.find_map(|context| self.hidden_by(context, thing)) {
+            return Some(hidden);
         }
         if let Scope::Profile(profile) = scope {
             let filter = self.profiles.get(profile);

@@ -151,6 +151,7 @@ fn create(api: &Api, asked: &RunClient) -> Result<Made, Failure> {
         "principal": asked.principal,
         "role": asked.role,
         "contexts": asked.context,
+        "profile": asked.profile,
         "expires_s": asked.expires.unwrap_or(LIFE).as_secs(),
         "run": asked.client.name(),
     });

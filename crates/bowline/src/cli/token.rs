@@ -78,6 +78,7 @@ fn create(client: &Client, new: &NewToken, out: &mut Out) -> Result<(), Failure>
         "expires_s": new.expires.and_then(TokenLifetime::duration).map(|life| life.as_secs()),
         "expires": (new.expires == Some(TokenLifetime::Unlimited)).then_some("never"),
         "contexts": new.context,
+        "profile": new.profile,
     });
     let body = Bytes::from(asked.to_string());
     let body = client.post(PATH, body, QUICK).map_err(api::did_you_mean)?;

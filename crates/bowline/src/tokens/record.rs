@@ -113,7 +113,8 @@ fn issued(one: One) -> Option<Issued> {
         && is_of_its_principal(&one)
         && is_of_its_kind(&one)
         && one.role.as_deref().is_none_or(named)
-        && one.contexts.len() <= CONTEXTS_MAX
+        // A profile is one more.
+        && one.contexts.len() <= CONTEXTS_MAX + 1
         && one.contexts.iter().all(|name| named(name))
         && one.narrowed.len() <= CONTEXTS_MAX
         && one.narrowed.iter().all(|name| named(name));

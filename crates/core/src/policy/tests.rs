@@ -108,6 +108,30 @@ fn contexts_and_profiles_only_narrow() {
 }
 
 #[test]
+fn profile_of_credential_narrows_every_scope() {
+    let policy = policy().with_profile("other", ProfileRules::default());
+    let owner = Principal::new("o", Role::Owner);
+    let bound = owner.narrowed(&Contexts::new([profile_context("small")]));
+    let gone = owner.narrowed(&Contexts::new([profile_context("gone")]));
+    for (scope, inside) in [
+        (Scope::All, true),
+        (Scope::Server("files".into()), true),
+        (Scope::Profile("small".into()), true),
+        (Scope::Profile("other".into()), false),
+    ] {
+        let allows = |who, name| policy.decide(who, &scope, tool(name)).allows();
+        assert_eq!(allows(&bound, "read_a"), inside, "{scope:?}");
+        assert!(!allows(&bound, "read_b"), "{scope:?}");
+        assert!(!allows(&gone, "read_a"), "{scope:?}");
+        assert!(!policy.sees_all(&bound, &scope), "{scope:?}");
+        assert_eq!(policy.reaches(&bound, &scope, "files"), inside, "{scope:?}");
+        assert!(!policy.reaches(&bound, &scope, "mail"), "{scope:?}");
+        assert!(!policy.reaches(&gone, &scope, "files"), "{scope:?}");
+    }
+    assert!(policy.has_context("profile:small") && !policy.has_context("profile:gone"));
+}
+
+#[test]
 fn a_role_of_the_policy_counts_instead_of_that_of_the_credential() {
     let policy = policy().with_principal("p", "locked");
     assert!(

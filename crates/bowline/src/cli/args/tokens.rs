@@ -77,6 +77,9 @@ pub struct NewToken {
     /// How long it lives, such as 12h or 30d, or never [default: `[tokens] lifetime`]
     #[arg(long, value_name = "DURATION", value_parser = lifetime)]
     pub expires: Option<TokenLifetime>,
+    /// See no more than this profile of the config shows, on every endpoint
+    #[arg(long, value_name = "NAME")]
+    pub profile: Option<String>,
     /// Narrow it by this rule of the config; may stand several times
     #[arg(long, value_name = "NAME")]
     pub context: Vec<String>,

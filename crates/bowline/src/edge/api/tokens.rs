@@ -8,7 +8,7 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::{Extension, Json};
 use bowline_core::call::{Contexts, Role};
-use bowline_core::policy::{Otherwise, Policy};
+use bowline_core::policy::{Otherwise, Policy, profile_context};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -39,6 +39,8 @@ struct Asked {
     expires: Option<Never>,
     #[serde(default)]
     contexts: Vec<String>,
+    /// The profile that it sees no more than, on every endpoint.
+    profile: Option<String>,
     /// The program that runs with it.
     run: Option<String>,
 }
@@ -289,10 +291,31 @@ fn wanted(policy: &Policy, lifetime: TokenLifetime, asked: Asked) -> Result<Want
         principal,
         kind: asked.kind,
         role,
-        contexts: Contexts::new(contexts_of(policy, asked.contexts)?),
+        contexts: narrowing_of(policy, asked.contexts, asked.profile.as_deref())?,
         life,
         run: asked.run.map(Into::into),
     })
+}
+
+/// Returns what a token is made narrow by: its contexts, and a profile, which is one more of them.
+fn narrowing_of(
+    policy: &Policy,
+    contexts: Vec<String>,
+    profile: Option<&str>,
+) -> Result<Contexts, Failure> {
+    let contexts = Contexts::new(contexts_of(policy, contexts)?);
+    match profile {
+        None => Ok(contexts),
+        Some(profile) if policy.has_profile(profile) => {
+            Ok(contexts.and(&Contexts::new([profile_context(profile)])))
+        }
+        Some(profile) => {
+            let message = format!("no profile `{profile}` is defined");
+            let near = nearest(profile, policy.profiles());
+            let status = StatusCode::UNPROCESSABLE_ENTITY;
+            Err(Failure::named(status, "profile_not_found", &message, near))
+        }
+    }
 }
 
 /// Returns how long a token lives: as its maker says, else as the config says.
@@ -313,9 +336,11 @@ fn fits_its_kind(asked: &Asked) -> Result<(), &'static str> {
     match asked.kind {
         TokenKind::Agent => Ok(()),
         TokenKind::Executor | TokenKind::Auditor | TokenKind::Viewer => {
-            let plain = asked.role.is_none() && asked.run.is_none() && asked.contexts.is_empty();
-            plain.then_some(()).ok_or(
-                "only agents call tools: another token has neither a role nor contexts nor a run",
+            let is_narrow = asked.profile.is_some() || !asked.contexts.is_empty();
+            let is_plain = asked.role.is_none() && asked.run.is_none() && !is_narrow;
+            is_plain.then_some(()).ok_or(
+                "only agents call tools: another token has neither a role nor contexts nor a \
+                 profile nor a run",
             )
         }
     }

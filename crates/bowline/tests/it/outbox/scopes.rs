@@ -34,6 +34,8 @@ fn sec_54_outbox_entry_is_decided_as_its_tool() {
         .token_of(&json!({"principal": "ann", "role": "agent"}));
     let narrow = json!({"principal": "ann", "role": "agent", "contexts": ["no-web"]});
     let (_, narrow) = world.gateway.token_of(&narrow);
+    let bound = json!({"principal": "ann", "role": "agent", "profile": "small"});
+    let (_, bound) = world.gateway.token_of(&bound);
     let mut session = world.gateway.session_as(&token, "/mcp");
     let mut stream = session.listen();
     world.web.kill();
@@ -46,6 +48,10 @@ fn sec_54_outbox_entry_is_decided_as_its_tool() {
     assert!(read(&token, "/mcp"));
     assert!(read(&token, "/servers/web/mcp"));
     assert!(!read(&narrow, "/mcp"), "a context hides the tool");
+    assert!(
+        !read(&bound, "/mcp"),
+        "the profile of a token is without the tool"
+    );
     assert!(!read(&token, "/mcp/small"), "a profile is without the tool");
     let owner = world.gateway.token.clone();
     assert!(read(&owner, "/mcp"));
