@@ -62,6 +62,7 @@ fn sec_54_outbox_entry_is_decided_as_its_tool() {
     };
     let answer = modern.ask("resources/read", &json!({"uri": uri})).json();
     assert!(answer["error"].is_object(), "{answer}");
+    assert!(reads(&mut session, &uri));
 
     // The credential is narrowed while the call waits: it is not sent, and nobody is told.
     let path = format!("/api/v1/tokens/{id}/context");
@@ -77,20 +78,31 @@ fn sec_54_outbox_entry_is_decided_as_its_tool() {
             .api(&format!("/api/v1/outbox/{}", said["id"].as_str().unwrap()))
     };
     crate::harness::eventually("it is refused", || state()["entry"]["state"] == "dead");
+    // The row is written when all were told who may hear of it.
+    crate::harness::eventually("it is noted", || {
+        let noted = world.gateway.api("/api/v1/audit?kind=dead");
+        noted["rows"]
+            .as_array()
+            .is_some_and(|rows| !rows.is_empty())
+    });
     assert_eq!(world.ledger(), [] as [(u64, String); 0]);
     let done = world
         .gateway
         .ask_api("PUT", &path, &json!({"contexts": []}));
     assert_eq!(done.status, 200, "{}", done.text());
     assert!(reads(&mut session, &uri), "as wide as before");
-    loop {
-        // The list of tools went and came; of the queued call nothing is said in between.
+    // Of the next one it is told, and of the first nothing was said before.
+    world.web.kill();
+    let next = queued(&session.call("web__write_once", &json!({"number": 2})));
+    world.web.restart();
+    let told = loop {
         let event = crate::streams::next_event(&mut stream).unwrap();
         let data = event.data.unwrap_or_default();
         let data: Value = serde_json::from_str(&data).unwrap_or_default();
-        assert_ne!(data["params"]["logger"], "bowline.outbox", "{data}");
-        if data["method"] == "notifications/tools/list_changed" {
-            break;
+        assert_ne!(data["method"], "notifications/resources/updated", "{data}");
+        if data["params"]["logger"] == "bowline.outbox" {
+            break data;
         }
-    }
+    };
+    assert_eq!(told["params"]["data"]["id"], next["id"], "{told}");
 }
