@@ -306,7 +306,7 @@ async fn publish(
     shared.tasks.spawn("outbox.store", async move {
         let lane = draft.lane.clone();
         // Where others wait, or are just being delivered, it waits behind them.
-        if lock(&task.board).is_busy(lane.as_str()) {
+        if is_taken(&task, &lane).await {
             draft.hold = None;
         }
         let published = task.journal.publish(draft, task.at()).await;
@@ -326,6 +326,20 @@ async fn publish(
     });
     // The task tells whatever happens, unless it was ended with the program.
     heard.await.unwrap_or(Err(JournalError::Closed))
+}
+
+/// Whether anything waits in a lane or is just being delivered. The board has a lane until it was
+/// found empty; the journal knows at once, so that whoever saw the last one delivered is served
+/// live.
+async fn is_taken(shared: &Shared, lane: &Lane) -> bool {
+    if !lock(&shared.board).is_busy(lane.as_str()) {
+        return false;
+    }
+    match shared.journal.lanes(lane.as_str(), shared.at()).await {
+        Ok(lanes) => lanes.iter().any(|one| one.lane == *lane && one.waiting > 0),
+        // Nobody knows what is before it.
+        Err(_) => true,
+    }
 }
 
 /// Forgets a write whose caller left before it was told that it is stored.

@@ -10,7 +10,8 @@ use bowline_journal::{
     At, BoxFuture, Delivery, Done, Draft, Entry, Expect, Filter, Health, Journal, JournalError,
     Lane, LaneView, Memory, MessageId, Order, Pending, Published, Receipt, Value, Watch,
 };
-use bowline_sim::{Act, Gate, Script, World, body};
+use bowline_link::Exit;
+use bowline_sim::{Act, Gate, Script, World, body, reaches};
 
 use crate::rig::{Rig, doing, is_queued, server, up, write};
 
@@ -24,6 +25,10 @@ struct Tight {
     full: AtomicBool,
     /// Cannot write down that something was done.
     deaf: AtomicBool,
+    /// Hands nothing out any more once something was done: who asks for it waits.
+    last: AtomicBool,
+    /// Whether something was done.
+    done: AtomicBool,
 }
 
 impl Journal for Tight {
@@ -38,7 +43,10 @@ impl Journal for Tight {
             true => Box::pin(std::future::ready(Err(JournalError::Poisoned {
                 reason: "gone".into(),
             }))),
-            false => self.inner.ack(receipt, result, at),
+            false => {
+                self.done.store(true, Ordering::Relaxed);
+                self.inner.ack(receipt, result, at)
+            }
         }
     }
     fn lease<'a>(
@@ -49,7 +57,10 @@ impl Journal for Tight {
         hold: Duration,
         at: At,
     ) -> Pending<'a, Vec<Delivery>> {
-        self.inner.lease(lane, order, max, hold, at)
+        match self.last.load(Ordering::Relaxed) && self.done.load(Ordering::Relaxed) {
+            true => Box::pin(std::future::pending()),
+            false => self.inner.lease(lane, order, max, hold, at),
+        }
     }
     fn nak(&self, receipt: Receipt, delay: Duration, at: At) -> Pending<'_, ()> {
         self.inner.nak(receipt, delay, at)
@@ -135,6 +146,20 @@ async fn what_was_done_is_told_as_done_also_where_that_cannot_be_written() {
     journal.deaf.store(true, Ordering::Relaxed);
     let reply = rig.write_as("owner", ONE).await.unwrap();
     assert_eq!(reply.origin, Origin::Live, "{}", body(&reply));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_after_the_last_delivered_one_is_live_at_once() {
+    let (rig, journal) = tight(Script::always(up()).then(up())).await;
+    assert!(rig.world.kill("s", Exit::Signal(9)));
+    assert!(reaches(&rig.host, "s", "backoff").await);
+    rig.queue(ONE).await;
+    // The drain does not come to see that nothing is left.
+    journal.last.store(true, Ordering::Relaxed);
+    rig.drained().await;
+    let reply = rig.write_as("owner", r#"{"n":2}"#).await.unwrap();
+    assert_eq!(reply.origin, Origin::Live, "{}", body(&reply));
+    assert_eq!(rig.done(), [1, 2]);
 }
 
 #[tokio::test(start_paused = true)]
