@@ -1,4 +1,4 @@
-//! The config file: found, read, checked, and turned into values without options.
+//! The configuration of a gateway, as values without options; [`load`] reads it from a file.
 
 mod audit;
 mod broker;
@@ -13,11 +13,13 @@ mod file;
 mod find;
 mod frame;
 mod limits;
+mod load;
 mod name;
 pub(crate) mod policy;
 mod reach;
 mod resolve;
 mod secrets;
+mod server_config;
 mod size;
 mod sources;
 pub(crate) mod suggest;
@@ -30,22 +32,17 @@ mod warn;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Read as _;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_core::era::Speaks;
 use bowline_host::HostLimits;
-use bowline_host::pins::PinMode;
-use bowline_host::spec::{self, Isolation, ToolRule};
 use bowline_link::http::endpoint::Endpoint;
 
 use crate::clients::Client;
-use crate::reload::digest;
+use crate::secrets::Sources;
 use crate::secrets::follow::Watched;
-use crate::secrets::{SecretsConfig, Sources, Vault};
 use crate::trust::TrustStore;
 
 pub use self::audit::{AuditExport, SyslogTo};
@@ -59,15 +56,15 @@ pub(crate) use self::find::FILE_NAME;
 pub use self::find::find;
 pub use self::frame::{Place, Problem, place};
 pub use self::limits::ConnectionLimits;
+pub use self::load::{load, load_with, parse, parse_with};
+pub(crate) use self::load::{read, secrets};
 pub use self::policy::{Mention, PolicyConfig, ProfileConfig, RoleConfig, WhenConfig};
 pub use self::reach::{Child, Reach, Remote, Template};
 pub use self::secrets::Secrets;
+pub use self::server_config::{ArgvSecrets, Breaker, Restart, ServerConfig};
 pub use self::tokens::TokenLifetime;
 pub use self::via::{Placed, Via};
 pub(crate) use self::warn::sharing;
-
-/// Largest config file.
-const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
 /// What a value is when the file does not say.
 pub(crate) mod defaults {
@@ -265,137 +262,6 @@ impl Default for Audit {
     }
 }
 
-/// Whether secrets may stand among the arguments of a child, which every user of the machine can
-/// read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ArgvSecrets {
-    /// The file is refused.
-    #[default]
-    Refuse,
-    /// The program takes them nowhere else.
-    Allow,
-}
-
-/// One server.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServerConfig {
-    /// `[a-z0-9][a-z0-9-]{0,31}`, unique.
-    pub name: Arc<str>,
-    /// How it is reached. Shows no secrets.
-    pub reach: Reach,
-    /// Longest a call may take.
-    pub call_timeout: Duration,
-    /// Longest the handshake may take.
-    pub start_timeout: Duration,
-    /// Longest it may take until it has served once, where its command may install it first.
-    pub install_timeout: Option<Duration>,
-    /// Longest that calls in flight go on when it is reloaded.
-    pub drain_timeout: Duration,
-    /// Start at the first call instead of at `up`.
-    pub lazy: bool,
-    /// Longest it may be without a call before it is stopped until the next one.
-    pub idle_stop: Option<Duration>,
-    /// How often it is asked, while it is quiet, whether it is still there.
-    pub ping: Option<Duration>,
-    /// How it speaks, as far as that is said.
-    pub speaks: Speaks,
-    /// Who shares a link to it.
-    pub isolation: Isolation,
-    /// Calls it has in flight at most.
-    pub calls_max: u32,
-    /// Calls that wait for one of those places at most.
-    pub queue_max: u32,
-    /// How often it may be started again by itself.
-    pub restart: Restart,
-    /// When calls to it rest.
-    pub breaker: Breaker,
-    /// What happens to a tool whose definition is not the approved one.
-    pub pin: PinMode,
-    /// Whether its answers are kept as long as it says that they stay good.
-    pub cache: bool,
-    /// Whether structured content is checked against the schema of its tool.
-    pub check_output: bool,
-    /// Whether secrets that the gateway holds are taken out of its results.
-    pub redact_results: bool,
-    /// Whether secrets may stand among its arguments.
-    pub argv_secrets: ArgvSecrets,
-    /// What the file says of tools, by the server's own names.
-    pub tools: BTreeMap<String, ToolRule>,
-    /// What nobody should read.
-    pub secrets: Secrets,
-}
-
-impl ServerConfig {
-    /// Returns a server with every default.
-    #[must_use]
-    pub fn new(name: &str, reach: Reach) -> Self {
-        Self {
-            name: name.into(),
-            install_timeout: install_timeout(&reach),
-            reach,
-            call_timeout: spec::CALL_TIMEOUT,
-            start_timeout: spec::START_TIMEOUT,
-            drain_timeout: spec::DRAIN_TIMEOUT,
-            lazy: false,
-            idle_stop: None,
-            ping: Some(spec::PING_EVERY),
-            speaks: Speaks::Auto,
-            isolation: Isolation::default(),
-            calls_max: u32::try_from(spec::CALLS_MAX).unwrap_or(u32::MAX),
-            queue_max: u32::try_from(spec::QUEUE_MAX).unwrap_or(u32::MAX),
-            restart: Restart {
-                budget: defaults::RESTART_BUDGET,
-                window: defaults::RESTART_WINDOW,
-                backoff_min: defaults::BACKOFF.0,
-                backoff_max: defaults::BACKOFF.1,
-            },
-            breaker: Breaker {
-                failures: defaults::BREAKER_FAILURES,
-                rest: defaults::BREAKER_REST,
-            },
-            pin: PinMode::default(),
-            cache: true,
-            check_output: true,
-            redact_results: true,
-            argv_secrets: ArgvSecrets::default(),
-            tools: BTreeMap::new(),
-            secrets: Secrets::default(),
-        }
-    }
-}
-
-/// A command that may install what it runs gets time for it.
-fn install_timeout(reach: &Reach) -> Option<Duration> {
-    let Reach::Child(child) = reach else {
-        return None;
-    };
-    let program = Path::new(&child.command).file_name()?.to_str()?;
-    let may_install = defaults::INSTALLERS.contains(&program);
-    may_install.then_some(spec::INSTALL_TIMEOUT)
-}
-
-/// The restart budget and its backoff.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Restart {
-    /// Restarts allowed inside `window`.
-    pub budget: u32,
-    /// How far back restarts are counted.
-    pub window: Duration,
-    /// First wait before a restart.
-    pub backoff_min: Duration,
-    /// Longest wait before a restart.
-    pub backoff_max: Duration,
-}
-
-/// When the breaker opens and for how long.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Breaker {
-    /// Failures in a row that open it.
-    pub failures: u32,
-    /// How long it stays open.
-    pub rest: Duration,
-}
-
 /// A server that is configured but cannot be run here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Broken {
@@ -412,131 +278,4 @@ pub struct Warning {
     pub place: Option<Place>,
     /// What, as one clause.
     pub message: String,
-}
-
-/// Finds the file (`explicit`, or the usual places) and reads it.
-pub fn load(explicit: Option<&Path>, env: &Env) -> Result<Config, Error> {
-    load_with(explicit, env, &Vault::empty(env))
-}
-
-/// The same with secrets of a store.
-pub fn load_with(explicit: Option<&Path>, env: &Env, vault: &Arc<Vault>) -> Result<Config, Error> {
-    let path = find(explicit, env)?;
-    let text = read(&path)?;
-    parse_with(&text, &path, env, vault)
-}
-
-/// Turns the text of a file into a config; `path` says how it is written and where it stands.
-pub fn parse(text: &str, path: &Path, env: &Env) -> Result<Config, Error> {
-    parse_with(text, path, env, &Vault::empty(env))
-}
-
-/// What a file says of secrets, and which servers use them, by pairs of secret and server. No
-/// program is run, and no secret is read.
-pub(crate) fn secrets(
-    explicit: Option<&Path>,
-    env: &Env,
-) -> Result<(SecretsConfig, Vec<(String, String)>), Error> {
-    let path = find(explicit, env)?;
-    let text = read(&path)?;
-    let (file, mut problems) = outline(&text, &path)?;
-    let absolute = std::path::absolute(&path).unwrap_or_else(|_error| path.clone());
-    let directory = absolute.parent().unwrap_or_else(|| Path::new("/"));
-    let source = expand::Source {
-        env,
-        directory,
-        secrets: None,
-    };
-    let found = sources::sources(&file, source, &Vault::empty(env), &mut problems);
-    if problems.is_empty() {
-        Ok((found.config().clone(), sources::uses(&file)))
-    } else {
-        Err(Error::Invalid {
-            path,
-            text,
-            problems,
-        })
-    }
-}
-
-fn outline(text: &str, path: &Path) -> Result<(file::File, Vec<Problem>), Error> {
-    let syntax = tree::Syntax::of(path, text);
-    let root = tree::parse(text, syntax).map_err(|problems| Error::Invalid {
-        path: path.to_owned(),
-        text: text.to_owned(),
-        problems,
-    })?;
-    Ok(file::read(&root, syntax))
-}
-
-/// The same as [`parse`], with secrets of a store.
-pub fn parse_with(text: &str, path: &Path, env: &Env, vault: &Arc<Vault>) -> Result<Config, Error> {
-    let invalid = |mut problems: Vec<Problem>| {
-        problems.sort_by_key(|problem| problem.span.start);
-        Error::Invalid {
-            path: path.to_owned(),
-            text: text.to_owned(),
-            problems,
-        }
-    };
-    let syntax = tree::Syntax::of(path, text);
-    let (file, mut problems) = outline(text, path)?;
-    let absolute = std::path::absolute(path).unwrap_or_else(|_error| path.to_owned());
-    let directory = absolute.parent().unwrap_or_else(|| Path::new("/"));
-    let source = expand::Source {
-        env,
-        directory,
-        secrets: None,
-    };
-    let origin = resolve::Origin {
-        text,
-        syntax,
-        source,
-    };
-    match resolve::resolve(file, origin, vault) {
-        Ok(config) if problems.is_empty() => Ok(Config {
-            path: Some(absolute),
-            digest: digest(text),
-            ..config
-        }),
-        Ok(_) => Err(invalid(problems)),
-        Err(more) => {
-            problems.extend(more);
-            Err(invalid(problems))
-        }
-    }
-}
-
-/// Reads the text of a config file.
-pub(crate) fn read(path: &Path) -> Result<String, Error> {
-    read_up_to(path, FILE_BYTES_MAX)
-}
-
-/// Reads the text of a file that only its owner may write.
-fn read_up_to(path: &Path, bytes_max: u64) -> Result<String, Error> {
-    let failed = |source| Error::Read {
-        path: path.to_owned(),
-        source,
-    };
-    let file = std::fs::File::open(path).map_err(failed)?;
-    let metadata = file.metadata().map_err(failed)?;
-    let mode = std::os::unix::fs::PermissionsExt::mode(&metadata.permissions());
-    // The file says which programs are started, so whoever may write it may run them.
-    if metadata.is_file() && mode & 0o002 != 0 {
-        return Err(Error::Exposed {
-            path: path.to_owned(),
-        });
-    }
-    let mut bytes = Vec::new();
-    file.take(bytes_max + 1)
-        .read_to_end(&mut bytes)
-        .map_err(failed)?;
-    if bytes.len() as u64 > bytes_max {
-        return Err(Error::NotText {
-            path: path.to_owned(),
-        });
-    }
-    String::from_utf8(bytes).map_err(|_source| Error::NotText {
-        path: path.to_owned(),
-    })
 }

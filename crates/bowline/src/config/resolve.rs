@@ -15,6 +15,7 @@ use super::expand::{self, Source, expand_noting};
 use super::exposure;
 use super::file::{File, Server, Span, Text};
 use super::frame::Problem;
+use super::load::read_up_to;
 use super::reach::{Child, Ground, Reach, Remote, Template};
 use super::secrets::Secrets;
 use super::sources;
@@ -25,7 +26,7 @@ use super::warn::{
 };
 use super::{
     Audit, Breaker, Broken, Config, Restart, ServerConfig, Telemetry, Warning, clients, defaults,
-    limits, name, policy, read_up_to,
+    limits, name, policy,
 };
 use crate::secrets::Vault;
 

@@ -7,8 +7,12 @@ mod queueing;
 mod rules;
 mod secrets;
 
+use std::path::Path;
+
 use bowline_core::call::Effect;
-use bowline_host::spec::{ChildLimits, Isolation};
+use bowline_core::era::Speaks;
+use bowline_host::pins::PinMode;
+use bowline_host::spec::{ChildLimits, Isolation, ToolRule};
 use bowline_link::http::Transport;
 
 use super::*;
