@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::world::{World, queued};
-use crate::harness::Session;
+use crate::harness::{Http, Session};
 
 const RULES: &str = r#"
 [context.no-web]
@@ -24,6 +24,19 @@ fn reads(session: &mut Session, uri: &str) -> bool {
         );
     }
     is_read
+}
+
+/// Returns the next notification of the outbox; a changed resource must not be told before it.
+fn next_outbox_notice(stream: &mut Http) -> Value {
+    loop {
+        let event = crate::streams::next_event(stream).unwrap();
+        let data = event.data.unwrap_or_default();
+        let data: Value = serde_json::from_str(&data).unwrap_or_default();
+        assert_ne!(data["method"], "notifications/resources/updated", "{data}");
+        if data["params"]["logger"] == "bowline.outbox" {
+            return data;
+        }
+    }
 }
 
 #[test]
@@ -95,14 +108,6 @@ fn sec_54_outbox_entry_is_decided_as_its_tool() {
     world.web.kill();
     let next = queued(&session.call("web__write_once", &json!({"number": 2})));
     world.web.restart();
-    let told = loop {
-        let event = crate::streams::next_event(&mut stream).unwrap();
-        let data = event.data.unwrap_or_default();
-        let data: Value = serde_json::from_str(&data).unwrap_or_default();
-        assert_ne!(data["method"], "notifications/resources/updated", "{data}");
-        if data["params"]["logger"] == "bowline.outbox" {
-            break data;
-        }
-    };
+    let told = next_outbox_notice(&mut stream);
     assert_eq!(told["params"]["data"]["id"], next["id"], "{told}");
 }
