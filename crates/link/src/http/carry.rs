@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_wire::Message;
+use bowline_wire::{Message, object};
 use bytes::Bytes;
 use http::StatusCode;
 use tokio::time::{Instant, sleep};
@@ -128,8 +128,38 @@ impl Talk {
         sent
     }
 
-    /// Reads what came back for a request.
+    /// Reads what came back for a request. The status decides what an error is: a proxy or an
+    /// overloaded server says 503 with a JSON-RPC error that no tool gave.
     pub(super) async fn digest(
+        self: &Arc<Self>,
+        response: Response,
+        held: &Held,
+        id: u64,
+        deadline: Instant,
+    ) -> Result<(), Trouble> {
+        if refusal::is_decisive(response.status) {
+            return Ok(Box::pin(self.refuse(response, id)).await?);
+        }
+        self.read_response(response, held, id, deadline).await
+    }
+
+    /// Reads a response whose status says what became of its request; its body is the message.
+    async fn refuse(self: &Arc<Self>, mut response: Response, id: u64) -> Result<(), LinkError> {
+        if refusal::content(&response.headers) != Content::Json {
+            return Err(refusal::refusal(response).await);
+        }
+        let bytes_max = self.spec.limits.body_bytes_max;
+        let body = response.body.whole(bytes_max).await.map_err(trouble)?;
+        let is_result = is_answer(&body, id) && object::field(&body, "error").is_none();
+        if is_result && self.take(body.clone(), Some(id)) {
+            return Ok(());
+        }
+        let (status, headers) = (response.status, &response.headers);
+        Err(refusal::refusal_of(status, headers, &body))
+    }
+
+    /// Reads a response, whose body is the answer where it is one, whatever the status is.
+    pub(super) async fn read_response(
         self: &Arc<Self>,
         mut response: Response,
         held: &Held,
@@ -287,7 +317,7 @@ pub(super) fn is_message(name: Option<&str>) -> bool {
 
 /// Whether a body says that it answers this request.
 fn is_answer(body: &Bytes, id: u64) -> bool {
-    let answered = bowline_wire::object::field(body, "id");
+    let answered = object::field(body, "id");
     answered.and_then(|at| own_id(at.of(body))) == Some(id)
 }
 

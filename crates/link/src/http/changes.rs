@@ -132,7 +132,9 @@ impl Talk {
                 let body = response.body.whole(bytes_max).await.map_err(trouble)?;
                 let body = carry::addressed(status, body, id);
                 match heard(&body, id) {
-                    Word::Answered(answer) => Ok(Opening::Answer(answer)),
+                    Word::Answered(answer) if !refusal::is_decisive(status) => {
+                        Ok(Opening::Answer(answer))
+                    }
                     _ => Err(refusal::refusal_of(status, &response.headers, &body)),
                 }
             }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bowline_core::pending::Sent;
 use bowline_wire::mcp::{Revision, code};
 use bowline_wire::object;
-use http::HeaderValue;
+use http::{HeaderValue, StatusCode};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::carry::{TRIES_AFTER, Trouble};
@@ -83,7 +83,14 @@ impl Talk {
             let response = self.send(&held, Some(id), &verb, deadline).await?;
             let named = response.headers.get(&SESSION_ID);
             *session = named.and_then(|id| HeaderValue::from_bytes(id).ok());
-            match self.digest(response, &held, id, deadline).await {
+            // A server that does not know the question may fail at it; that answers it.
+            let read = match response.status {
+                StatusCode::INTERNAL_SERVER_ERROR => {
+                    self.read_response(response, &held, id, deadline).await
+                }
+                _ => self.digest(response, &held, id, deadline).await,
+            };
+            match read {
                 Ok(()) => Ok(()),
                 Err(Trouble::Link(error)) => Err(error),
                 Err(Trouble::Expired) => Err(LinkError::BadAnswer("no session".into())),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_wire::object;
 use bytes::Bytes;
 use http::StatusCode;
 use http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
@@ -78,6 +79,11 @@ async fn preview(body: &mut Body) -> Bytes {
     start.await.unwrap_or_default()
 }
 
+/// Whether a status says what became of a request, also where the body is a JSON-RPC error.
+pub(super) const fn is_decisive(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 401 | 403 | 408 | 429 | 500..=599)
+}
+
 /// Whether what failed may go well a moment later.
 pub(super) const fn is_transient(error: &LinkError) -> bool {
     match error {
@@ -112,7 +118,10 @@ fn plain(status: StatusCode, headers: &Headers) -> Option<LinkError> {
 }
 
 fn of_status(status: StatusCode, body: &[u8]) -> LinkError {
-    let preview = body.get(..PREVIEW_BYTES_MAX).unwrap_or(body);
+    let error = object::field(body, "error").map_or(&b""[..], |at| at.of(body));
+    let message = object::text(error, "message");
+    let said = message.as_ref().map_or(body, |message| message.as_bytes());
+    let preview = said.get(..PREVIEW_BYTES_MAX).unwrap_or(said);
     LinkError::Http {
         status: status.as_u16(),
         preview: text(preview),

@@ -138,17 +138,29 @@ async fn a_connection_that_was_closed_while_it_waited_costs_no_call() {
 }
 
 #[tokio::test]
-async fn an_error_answer_is_an_answer_whatever_its_status() {
+async fn rpc_error_is_the_answer_unless_status_decides() {
     let mut scene = Scene::new().await;
-    for status in [200, 400, 500] {
+    for status in [200, 400, 422, 401, 403, 408, 429, 500, 502, 503, 504] {
         let call = scene.call();
         let seen = scene.server.post().await;
         let error = r#""error":{"code":-32000,"message":"no"}"#;
         let body = format!(r#"{{"jsonrpc":"2.0","id":{},{error}}}"#, seen.id());
         seen.answer(status, "Content-Type: application/json\r\n", &body)
             .await;
+        let said = call.await.unwrap();
         let want = format!(r#"{{"jsonrpc":"2.0","id":"a",{error}}}"#);
-        assert_eq!(text(call.await.unwrap()), want);
+        match status {
+            200 | 400 | 422 => assert_eq!(text(said), want),
+            401 | 403 => assert!(
+                matches!(said, Err(LinkError::Unauthorized { status: it, .. }) if it == status),
+                "{said:?}"
+            ),
+            429 => assert!(matches!(said, Err(LinkError::Throttled { .. })), "{said:?}"),
+            _ => {
+                let preview = "no".into();
+                assert_eq!(said.unwrap_err(), LinkError::Http { status, preview });
+            }
+        }
     }
 }
 

@@ -17,7 +17,12 @@ fn statuses_that_pass_are_waited_out_on_replay() {
     let world = World::new("meta");
     let mut session = world.gateway.session("/mcp");
     let said = queue(&world, &mut session, &json!({"number": 1}));
-    for status in ["429", "401", "403", "408", "500"] {
+    let plain = ["429", "401", "403", "408", "500"];
+    // A proxy, or a server with its last strength, wraps the same in an error of JSON-RPC.
+    let wrapped = [
+        "429 rpc", "401 rpc", "403 rpc", "408 rpc", "500 rpc", "503 rpc",
+    ];
+    for status in plain.iter().chain(&wrapped) {
         world.status(status);
         let before = attempts(&world, &said);
         hurry(&world, &said);
@@ -33,6 +38,31 @@ fn statuses_that_pass_are_waited_out_on_replay() {
     hurry(&world, &said);
     world.delivered(&mut session, &said);
     assert_eq!(world.ledger().len(), 1);
+}
+
+#[test]
+fn http_status_with_rpc_error_decides_class() {
+    let world = World::new("meta");
+    let mut session = world.gateway.session("/mcp");
+    for status in ["502", "503", "504", "429"] {
+        world.status(&format!("{status} rpc"));
+        queued(&session.call("web__write_once", &json!({"number": 1})));
+    }
+    for (status, class) in [("401", "auth_required"), ("403", "scope_required")] {
+        world.status(&format!("{status} rpc"));
+        let answer = session.call("web__echo", &json!({"message": "hi"}));
+        assert_eq!(answer["error"]["data"]["class"], class, "{answer}");
+        assert_eq!(answer["error"]["data"]["execution"], "not_started");
+    }
+    world.status("500 rpc");
+    let answer = session.call("web__echo", &json!({"message": "hi"}));
+    let message = answer["error"]["message"].as_str().unwrap();
+    assert!(message.contains("told to refuse this call"), "{answer}");
+    assert_eq!(answer["error"]["data"]["execution"], "unknown", "{answer}");
+    // Other statuses say nothing that the body does not say.
+    world.status("422 rpc");
+    let answer = session.call("web__echo", &json!({"message": "hi"}));
+    assert_eq!(answer["error"]["code"], -32603, "{answer}");
 }
 
 fn attempts(world: &World, said: &Value) -> u64 {
