@@ -87,7 +87,7 @@ error[config]: unknown key `gatewya` in the file
   |  ^^^^^^^ did you mean `gateway`?
   |
   = help: keys here: gateway, limits, telemetry, cache, journal, broker, secrets, secret_store, audit, \
-         policy, roles, principals, context, profiles, clients, executors, executor, servers
+         policy, roles, principals, tokens, context, profiles, clients, executors, executor, servers
 "
     );
 }
