@@ -291,10 +291,12 @@ pub enum Health {
     Full,
     /// It no longer knows what is on the disk; it must be opened anew.
     Poisoned(Arc<str>),
+    /// Its files were deleted, moved or replaced while they were open; it must be opened anew.
+    Replaced,
 }
 
 /// Why an operation did not take effect. Whatever it was about is as it was before, unless it is
-/// `Poisoned`: then a restart will tell.
+/// `Poisoned` or `Replaced`: then a restart will tell.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum JournalError {
     /// A name is empty, too long, or holds what no name can.
@@ -341,6 +343,10 @@ pub enum JournalError {
         /// What the system said.
         reason: Arc<str>,
     },
+    /// The files are not where they were opened, so that the next start would not find what is
+    /// written to them, nor what was written before.
+    #[error("the files of the journal were deleted, moved or replaced while it was open")]
+    Replaced,
     /// The journal is closed.
     #[error("the journal is closed")]
     Closed,

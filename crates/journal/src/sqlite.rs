@@ -16,9 +16,12 @@
 //! - After a failed write or sync nothing is acknowledged any more, whatever the disk says later;
 //!   reads go on. A full disk refuses what is new; what is there can be ended, in the room of a
 //!   ballast file that is given up for it and made again when there is room.
+//! - Files that were deleted, moved or replaced are noticed before the next acknowledgement, and
+//!   from then on nothing is written. One `stat` of each file per batch and per commit does it.
 //!
 //! # What cannot be seen
-//! A file that was replaced as a whole by an older one of itself is whole. Neither can anybody
+//! A file that was replaced as a whole by an older one of itself, while it was not open or by
+//! writing over it, is whole. Neither can anybody
 //! tell the last transaction of a log that rotted away after a crash from one that the crash
 //! itself cut off.
 //!
@@ -30,6 +33,7 @@ mod book;
 mod check;
 mod fault;
 mod files;
+mod identity;
 mod log;
 mod room;
 mod rows;
@@ -54,6 +58,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use self::book::Book;
 use self::check::Check;
 use self::fault::{Fault, Meaning};
+use self::identity::OpenFiles;
 use self::room::Ballast;
 use self::rows::Ledger;
 use self::sum::of_bytes;
@@ -179,6 +184,7 @@ impl Sqlite {
         })?;
         let (book, found) = opened;
         files::settle(&path)?;
+        let files = OpenFiles::read(&path)?;
         let health = match &found {
             Found::Wrong(wrong) => Health::Poisoned(check::reason(wrong)),
             // Without room for the ballast there is no room.
@@ -207,6 +213,7 @@ impl Sqlite {
         let writer = Writer {
             inbox,
             book,
+            files,
             shared: Arc::clone(&shared),
             ballast,
             check,

@@ -110,7 +110,8 @@ fn all(client: &Client, out: &mut Out) -> Result<Exit, Failure> {
 fn screen(status: &Status) -> String {
     let failing = status.servers.iter().filter(|server| server.is_failing());
     let refused = usize::from(status.config_error.is_some());
-    let journal_fails = matches!(status.journal.health.as_str(), "full" | "poisoned");
+    let health = status.journal.health.as_str();
+    let journal_fails = matches!(health, "full" | "poisoned" | "replaced");
     let lacking = status.servers.iter().find_map(Server::sandbox_lacks);
     let kept = [
         journal_fails,
@@ -191,6 +192,9 @@ fn journal(journal: &Journal) -> Option<String> {
             let reason = journal.reason.as_deref().unwrap_or_default();
             format!("the journal failed and no call can be queued: {reason} · restart bowline")
         }
+        "replaced" => "the files of the journal were deleted, moved or replaced: no call can be \
+                       queued · put them back, then restart bowline"
+            .to_owned(),
         _ => return None,
     };
     Some(clean::line(&text).red().to_string())

@@ -48,6 +48,7 @@ pub fn answer(edge: &Edge, detail: Detail) -> Answer {
         Health::Good => None,
         Health::Full => Some("full"),
         Health::Poisoned(_) => Some("poisoned"),
+        Health::Replaced => Some("replaced"),
     };
     let audit = edge.about.audit.is_degraded().then_some("degraded");
     let is_well = servers.is_empty() && journal.is_none() && audit.is_none();

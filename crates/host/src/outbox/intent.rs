@@ -49,6 +49,15 @@ enum Ending {
     Withdraw,
 }
 
+/// Whether the journal still has a stored write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Storage {
+    /// The write is on the disk, whether or not its ending is.
+    Kept,
+    /// The files of the journal are gone, and the write with them.
+    Lost,
+}
+
 impl Intent {
     pub(super) fn new(
         shared: Arc<Shared>,
@@ -114,12 +123,19 @@ impl Intent {
             Err(error) => live(error),
         };
         match verdict {
-            Verdict::Refused => self.write(Ending::Withdraw).await,
-            Verdict::Ran => self.write(Ending::Done(None)).await,
+            Verdict::Refused => {
+                self.write(Ending::Withdraw).await;
+            }
+            Verdict::Ran => {
+                self.write(Ending::Done(None)).await;
+            }
             Verdict::Wait(after) => {
                 // Before it can be handed out, so that whatever comes now comes behind it.
                 self.waits(after);
-                self.write(Ending::Wait).await;
+                // Without its record nobody would send it later: its caller gets the error.
+                if self.write(Ending::Wait).await == Storage::Lost {
+                    return outcome;
+                }
                 let session = self.call.caller.as_ref().map(|caller| caller.session());
                 if let Err(error) = &outcome {
                     self.shared.failed(self.id, error);
@@ -146,16 +162,21 @@ impl Intent {
     }
 
     /// Writes an ending down; where this is dropped in the middle, it is written all the same.
-    async fn write(&mut self, ending: Ending) {
+    async fn write(&mut self, ending: Ending) -> Storage {
         self.ending = Some(ending.clone());
         let is_done = matches!(ending, Ending::Done(_));
         let written = end(&self.shared, self.receipt, ending).await;
         self.ending = None;
+        let storage = match &written {
+            Err(JournalError::Replaced) => Storage::Lost,
+            Ok(()) | Err(_) => Storage::Kept,
+        };
         report(&self.shared, (self.id, &self.lane), written);
         if is_done {
             let now = self.shared.clock.now();
             lock(&self.shared.board).ready(&self.record.head.server, now);
         }
+        storage
     }
 }
 

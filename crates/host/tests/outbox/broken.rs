@@ -29,6 +29,8 @@ struct Tight {
     last: AtomicBool,
     /// Whether something was done.
     done: AtomicBool,
+    /// Its files were deleted after something was stored.
+    replaced: AtomicBool,
 }
 
 impl Journal for Tight {
@@ -63,7 +65,10 @@ impl Journal for Tight {
         }
     }
     fn nak(&self, receipt: Receipt, delay: Duration, at: At) -> Pending<'_, ()> {
-        self.inner.nak(receipt, delay, at)
+        match self.replaced.load(Ordering::Relaxed) {
+            true => Box::pin(std::future::ready(Err(JournalError::Replaced))),
+            false => self.inner.nak(receipt, delay, at),
+        }
     }
     fn bury(&self, receipt: Receipt, reason: Arc<str>, at: At) -> Pending<'_, ()> {
         self.inner.bury(receipt, reason, at)
@@ -146,6 +151,17 @@ async fn what_was_done_is_told_as_done_also_where_that_cannot_be_written() {
     journal.deaf.store(true, Ordering::Relaxed);
     let reply = rig.write_as("owner", ONE).await.unwrap();
     assert_eq!(reply.origin, Origin::Live, "{}", body(&reply));
+}
+
+#[tokio::test(start_paused = true)]
+async fn journal_deleted_during_outage_queues_nothing() {
+    let (rig, journal) = tight(Script::always(up())).await;
+    assert!(rig.world.kill("s", Exit::Signal(9)));
+    assert!(reaches(&rig.host, "s", "backoff").await);
+    journal.replaced.store(true, Ordering::Relaxed);
+    let error = rig.write_as("owner", ONE).await.unwrap_err();
+    assert_eq!(error.execution(), Execution::NotStarted, "{error:?}");
+    assert!(rig.ran().is_empty());
 }
 
 #[tokio::test(start_paused = true)]

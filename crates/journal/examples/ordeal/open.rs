@@ -38,6 +38,7 @@ pub(crate) fn reported(journal: &dyn Journal) -> Option<String> {
     match journal.health() {
         Health::Good | Health::Full => None,
         Health::Poisoned(reason) => Some(reason.to_string()),
+        Health::Replaced => Some("its files were replaced".to_owned()),
     }
 }
 

@@ -87,7 +87,7 @@ pub(super) fn reason(wrong: &str) -> Arc<str> {
 
 fn poison(shared: &Shared, wrong: &str) {
     let mut health = lock(&shared.health);
-    if !matches!(*health, Health::Poisoned(_)) {
+    if !matches!(*health, Health::Poisoned(_) | Health::Replaced) {
         *health = Health::Poisoned(reason(wrong));
     }
 }

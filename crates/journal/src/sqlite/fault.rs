@@ -38,6 +38,8 @@ pub(super) enum Meaning {
     Damaged,
     /// Another program holds the file.
     Busy,
+    /// The path no longer names the file that is open.
+    Replaced,
 }
 
 /// Sorts a failure.
@@ -52,6 +54,9 @@ pub(super) fn meaning(error: &Error) -> Meaning {
         ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked => Meaning::Busy,
         ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase | ErrorCode::ConstraintViolation => {
             Meaning::Damaged
+        }
+        ErrorCode::ReadOnly if inner.extended_code == ffi::SQLITE_READONLY_DBMOVED => {
+            Meaning::Replaced
         }
         ErrorCode::SystemIoFailure => match inner.extended_code {
             // Reading changes nothing: what is on the disk is as it was.
@@ -70,10 +75,18 @@ pub(super) fn told(error: &Error) -> JournalError {
     match meaning(error) {
         Meaning::Full => JournalError::Full,
         Meaning::Damaged => damaged(format!("the journal ({error})")),
+        Meaning::Replaced => JournalError::Replaced,
         Meaning::Poisoned | Meaning::Busy => JournalError::Poisoned {
             reason: error.to_string().into(),
         },
     }
+}
+
+/// The error for files that are not where they were opened. SQLite has a code for this, but does
+/// not look in WAL mode.
+pub(super) fn replaced() -> Error {
+    let code = rusqlite::ffi::SQLITE_READONLY_DBMOVED;
+    Error::SqliteFailure(rusqlite::ffi::Error::new(code), None)
 }
 
 /// Says what is damaged.

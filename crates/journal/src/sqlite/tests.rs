@@ -3,6 +3,7 @@
 mod damage;
 mod failing;
 mod files;
+mod replaced;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -8,8 +8,9 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::book::Book;
 use super::check::Check;
-use super::fault::{Fault, Meaning, meaning, told};
+use super::fault::{Fault, Meaning, meaning, replaced, told};
 use super::files::Lock;
+use super::identity::OpenFiles;
 use super::room::{BALLAST_BYTES, Ballast};
 use crate::engine::{Health, JournalError};
 use crate::watches::Watches;
@@ -108,6 +109,7 @@ pub(super) struct Shared {
 pub(super) struct Writer {
     pub(super) inbox: mpsc::Receiver<Box<dyn Job>>,
     pub(super) book: Book,
+    pub(super) files: OpenFiles,
     pub(super) shared: Arc<Shared>,
     pub(super) ballast: Ballast,
     /// Where a check of the file is going on.
@@ -142,11 +144,15 @@ impl Writer {
             (_, Kind::Read) | (Health::Good, _) | (Health::Full, Kind::Work) => None,
             (Health::Full, Kind::New) => Some(JournalError::Full),
             (Health::Poisoned(reason), _) => Some(JournalError::Poisoned { reason }),
+            (Health::Replaced, _) => Some(JournalError::Replaced),
         }
     }
 
     /// Does all operations in one transaction.
     fn serve(&mut self, batch: Vec<Box<dyn Job>>) {
+        // Checked before as well, so that what is refused leaves no trace in the files that are
+        // open. The failure is in `health`, from which each operation gets its refusal.
+        let _refused = self.check_files();
         if batch.iter().any(|job| job.kind() == Kind::New) {
             self.find_room();
         }
@@ -207,6 +213,7 @@ impl Writer {
     fn told(&self, error: &rusqlite::Error) -> JournalError {
         match self.health() {
             Health::Poisoned(reason) => JournalError::Poisoned { reason },
+            Health::Replaced => JournalError::Replaced,
             Health::Good | Health::Full => told(error),
         }
     }
@@ -216,6 +223,7 @@ impl Writer {
         let mut ran = jobs.iter_mut().map(|job| job.run(&mut self.book));
         let done = ran.find_map(Result::err).map_or(Ok(()), Err);
         let done = done.and_then(|()| self.book.commit());
+        let done = done.and_then(|()| self.check_files());
         match done {
             Ok(()) => {
                 self.tell();
@@ -256,13 +264,37 @@ impl Writer {
                 self.poison(error);
                 false
             }
+            Meaning::Replaced => {
+                self.mark_replaced();
+                false
+            }
         }
+    }
+
+    /// Fails where a file is not where it was opened. That is final, also where the file comes
+    /// back: another gateway may have written to it meanwhile.
+    fn check_files(&self) -> Result<(), rusqlite::Error> {
+        if self.health() == Health::Replaced {
+            return Err(replaced());
+        }
+        let Some(path) = self.files.find_replaced() else {
+            return Ok(());
+        };
+        let path = path.display();
+        tracing::error!(%path, "journal file was deleted, moved or replaced; writes are refused");
+        self.mark_replaced();
+        Err(replaced())
+    }
+
+    /// Takes precedence over any other failure: what was acknowledged before is in doubt as well.
+    fn mark_replaced(&self) {
+        *lock(&self.shared.health) = Health::Replaced;
     }
 
     fn poison(&self, error: &rusqlite::Error) {
         let mut health = lock(&self.shared.health);
         // The first failure is the one to know.
-        if !matches!(*health, Health::Poisoned(_)) {
+        if !matches!(*health, Health::Poisoned(_) | Health::Replaced) {
             *health = Health::Poisoned(error.to_string().into());
         }
     }
@@ -294,7 +326,7 @@ impl Writer {
 
     /// Moves the log into the file when it has grown long.
     fn checkpoint(&mut self) {
-        if matches!(self.health(), Health::Poisoned(_)) {
+        if matches!(self.health(), Health::Poisoned(_) | Health::Replaced) {
             return;
         }
         let moved = self.book.log_pages().and_then(|pages| match pages {
@@ -309,7 +341,7 @@ impl Writer {
     fn close(mut self) {
         // A file that was not looked through is to be looked through the next time.
         let is_checked = self.check.take().is_none_or(Check::stop);
-        if !matches!(self.health(), Health::Poisoned(_)) {
+        if !matches!(self.health(), Health::Poisoned(_) | Health::Replaced) {
             // What was answered is durable in the log; the next one to open reads it from there.
             let _unclean = self.book.close(is_checked);
         }

@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use bowline_host::outbox::{LETTERS_MAX, Letter, LetterState, OutboxError, OutboxHandle};
-use bowline_journal::Health;
+use bowline_journal::{Health, JournalError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -95,6 +95,7 @@ pub(super) fn journal(edge: &Edge) -> Value {
         Health::Good => ("good", None),
         Health::Full => ("full", None),
         Health::Poisoned(reason) => ("poisoned", Some(reason)),
+        Health::Replaced => ("replaced", Some(JournalError::Replaced.to_string().into())),
     };
     json!({"engine": edge.about.journal, "health": health, "reason": reason})
 }

@@ -23,6 +23,8 @@ const ORDER_WAIT: Duration = Duration::from_secs(10);
 pub(super) async fn status(State(edge): Shared) -> Result<Json<Value>, Failure> {
     let edge = alive(&edge)?;
     let (sessions, streams) = edge.sessions.count();
+    // Before the health of the journal, which this read brings up to date.
+    let queued = outbox::counts(&edge).await;
     Ok(Json(json!({
         "v": 1,
         "version": env!("CARGO_PKG_VERSION"),
@@ -40,7 +42,7 @@ pub(super) async fn status(State(edge): Shared) -> Result<Json<Value>, Failure> 
         "tokens_ending": tokens::count_ending(&edge),
         "sandbox": {"landlock_abi": edge.about.landlock_abi},
         "journal": outbox::journal(&edge),
-        "outbox": outbox::counts(&edge).await,
+        "outbox": queued,
         "broker": broker::counts(&edge),
         "executors": executors::counts(&edge),
         "audit": edge.about.audit.status(),

@@ -175,6 +175,7 @@ pub(super) fn unstored(error: &JournalError, id: &Arc<str>) -> Refusal {
         | JournalError::Full
         | JournalError::Damaged { .. }
         | JournalError::Poisoned { .. }
+        | JournalError::Replaced
         | JournalError::Closed => ("not_stored", "the message could not be stored"),
     };
     rights::refusal(code, reason, Some(id))

@@ -1,0 +1,39 @@
+//! A state directory that is deleted while the gateway runs.
+
+use serde_json::json;
+
+use super::world::{World, queued};
+use crate::harness::Http;
+
+#[test]
+fn write_after_state_was_deleted_is_refused() {
+    let mut world = World::new("meta");
+    let mut session = world.gateway.session("/mcp");
+    world.web.kill();
+    queued(&session.call("web__write_once", &json!({"number": 1})));
+    std::fs::remove_dir_all(world.gateway.state()).unwrap();
+    for number in 2..7 {
+        let refused = session.call("web__write_once", &json!({"number": number}));
+        let data = &refused["error"]["data"];
+        assert_eq!(data["code"], "not_stored", "{refused}");
+        assert_eq!(data["execution"], "not_started", "{refused}");
+        let message = refused["error"]["message"].as_str().unwrap();
+        assert!(message.contains("deleted, moved or replaced"), "{refused}");
+    }
+    // A server that is up gets no write either that could not be repeated after a crash.
+    let refused = session.call("pipe__write_once", &json!({"number": 1}));
+    assert_eq!(refused["error"]["data"]["code"], "not_stored", "{refused}");
+    assert_eq!(world.ledger_of("pipe").len(), 0);
+    let token = format!("Bearer {}", world.gateway.token);
+    let headers = [("Authorization", &token[..])];
+    let ready = Http::connect(world.gateway.address).get("/readyz", &headers);
+    let ready = ready.json();
+    assert_eq!(
+        (&ready["status"], &ready["journal"]),
+        (&json!("degraded"), &json!("replaced")),
+        "{ready}"
+    );
+    let status = world.gateway.api("/api/v1/status");
+    assert_eq!(status["journal"]["health"], "replaced", "{status}");
+    assert_ne!(status["journal"]["reason"], json!(null), "{status}");
+}
