@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bowline_host::ports::{Clock as _, SystemClock};
-use bowline_journal::audit::{AuditError, ExpectedHeads, Filter, Kind, Row, Verdicts};
+use bowline_journal::audit::{AuditError, Damage, ExpectedHeads, Filter, Kind, Row, Verdicts};
 use clap::{Args, Subcommand};
 use owo_colors::OwoColorize as _;
 use serde::Deserialize;
@@ -189,6 +189,10 @@ fn tell_ring(seen: &Verdict, ring: &str, out: &mut Out) -> Result<(), Failure> {
     );
     match &seen.broken {
         None => out.line(&format!("{} {rows}", "ok".green()))?,
+        Some(Broken { reason, .. }) if reason == Damage::Missing.as_str() => {
+            let text = format!("{ring}trail: neither rows nor a head are here");
+            out.line(&format!("{} {text}", "missing".red()))?;
+        }
         Some(Broken { seq, reason, file }) => {
             let place = file.as_ref().map(|file| format!(" in {file}"));
             let line = format!("{ring}row {seq}: {reason}{}", place.unwrap_or_default());

@@ -32,6 +32,8 @@ pub enum Damage {
     Unanchored,
     /// The row that was asked for is too old to be kept.
     NotKept,
+    /// There is no trail: neither rows nor what says how long it is.
+    Missing,
 }
 
 impl Damage {
@@ -48,6 +50,7 @@ impl Damage {
             Self::Unreadable => "unreadable",
             Self::Unanchored => "unanchored",
             Self::NotKept => "not_kept",
+            Self::Missing => "missing",
         }
     }
 }
@@ -100,7 +103,7 @@ pub fn verify(directory: &Path, expect: Option<Head>) -> Result<Verdict, AuditEr
     let said = anchor::read(directory)?;
     let mut files = files::list(directory)?;
     if files.is_empty() && said.is_none() {
-        return Ok(expected(Verdict::default(), expect));
+        return Ok(missing());
     }
     // One that is let go, but not yet gone, is not looked at.
     let from = said.map_or(0, |said| said.from);
@@ -131,16 +134,18 @@ fn prev(row: &Stored) -> Option<Hash> {
     told.prev?.parse().ok()
 }
 
-/// Holds a trail without rows against what is expected of it.
-fn expected(mut verdict: Verdict, expect: Option<Head>) -> Verdict {
-    if expect.is_some_and(|expect| expect.seq > 0) {
-        verdict.broken = Some(Broken {
-            seq: 1,
-            damage: Damage::Truncated,
-            file: None,
-        });
+/// The verdict on a directory without a trail. A gateway that opens a trail writes its head and a
+/// first row at once, so the files were deleted, or there never was a trail to vouch for.
+fn missing() -> Verdict {
+    let broken = Broken {
+        seq: 1,
+        damage: Damage::Missing,
+        file: None,
+    };
+    Verdict {
+        broken: Some(broken),
+        ..Verdict::default()
     }
-    verdict
 }
 
 /// A look at a trail that is under way.

@@ -166,3 +166,25 @@ fn a_trail_that_cannot_be_written_degrades_the_gateway_and_holds_up_nobody() {
     assert_eq!(verdict["gaps"], 1);
     assert!(verdict["lost"].as_u64() > Some(0));
 }
+
+#[test]
+fn sec_50_verify_of_missing_trail_exits_1() {
+    let gateway = stopped();
+    let audit = gateway.state().join("audit");
+    // One ring at a time: each is missed by itself.
+    std::fs::remove_dir_all(audit.join("denials")).unwrap();
+    let (seen, code) = verdict(&gateway);
+    assert_eq!((&seen["ok"], code), (&json!(false), Some(1)), "{seen}");
+    assert_eq!(seen["broken"], Value::Null, "{seen}");
+    let missing = json!({"seq": 1, "reason": "missing", "file": null});
+    assert_eq!(seen["denials"]["broken"], missing, "{seen}");
+    std::fs::remove_dir_all(&audit).unwrap();
+    let (seen, code) = verdict(&gateway);
+    assert_eq!((&seen["ok"], code), (&json!(false), Some(1)), "{seen}");
+    assert_eq!(seen["broken"], missing, "{seen}");
+    let told = gateway.cli(&["audit", "verify"]);
+    assert_eq!(told.status.code(), Some(1), "{told:?}");
+    let told = String::from_utf8(told.stdout).unwrap();
+    assert!(told.contains("missing trail: "), "{told}");
+    assert!(!told.contains("ok 0 rows"), "{told}");
+}

@@ -227,8 +227,24 @@ async fn a_file_or_the_head_that_is_gone_is_named() {
         gap.reason.as_deref(),
         Some("the head beside the files was missing")
     );
-    let nothing = tempfile::tempdir().unwrap();
-    assert_eq!(verify(nothing.path(), None).unwrap(), Verdict::default());
+}
+
+#[tokio::test]
+async fn missing_trail_is_not_whole() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("audit");
+    std::fs::create_dir(&path).unwrap();
+    written(&path, 20, Limits::default()).await;
+    let noted = verify(&path, None).unwrap();
+    assert_eq!(noted.broken, None);
+    std::fs::remove_dir_all(&path).unwrap();
+    for expect in [None, Some(noted.head)] {
+        let broken = verify(&path, expect).unwrap().broken.unwrap();
+        assert_eq!((broken.seq, broken.damage), (1, Damage::Missing));
+    }
+    std::fs::create_dir(&path).unwrap();
+    let broken = verify(&path, None).unwrap().broken.unwrap();
+    assert_eq!(broken.damage, Damage::Missing);
 }
 
 /// Everything that can be read, row by row.
