@@ -304,6 +304,52 @@ impl Call {
     }
 }
 
+/// Whose limit ends the wait for a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TimeLimit {
+    /// The configured timeout of the tool or its server, or a limit of the link.
+    Server,
+    /// A deadline of the caller that is earlier than the server's timeout.
+    Caller,
+}
+
+/// When a call must have its response, and whose limit that is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallDeadline {
+    /// The end of the wait.
+    pub at: Now,
+    /// Whose limit it is.
+    pub limit: TimeLimit,
+}
+
+impl CallDeadline {
+    /// Returns the earlier of both; the server's where the caller has none or one as late.
+    #[must_use]
+    pub fn earlier(server: Now, caller: Option<Now>) -> Self {
+        match caller {
+            Some(at) if at < server => Self {
+                at,
+                limit: TimeLimit::Caller,
+            },
+            Some(_) | None => Self {
+                at: server,
+                limit: TimeLimit::Server,
+            },
+        }
+    }
+
+    /// Returns whose limit a timeout at `now` is. Before the deadline it is one of the link's own
+    /// limits, such as the time to connect.
+    #[must_use]
+    pub fn limit_at(self, now: Now) -> TimeLimit {
+        if now < self.at {
+            TimeLimit::Server
+        } else {
+            self.limit
+        }
+    }
+}
+
 /// Where a call goes, and what is declared about running it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
@@ -421,5 +467,28 @@ impl Origin {
             Self::Queued => "queued",
             Self::Recorded => "recorded",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn call_deadline_names_earlier_limit() {
+        let (server, hasty) = (Now(100), Now(60));
+        let check = |caller, at, limit| {
+            assert_eq!(
+                CallDeadline::earlier(server, caller),
+                CallDeadline { at, limit }
+            );
+        };
+        check(None, server, TimeLimit::Server);
+        check(Some(hasty), hasty, TimeLimit::Caller);
+        check(Some(server), server, TimeLimit::Server);
+        check(Some(Now(200)), server, TimeLimit::Server);
+        let deadline = CallDeadline::earlier(server, Some(hasty));
+        assert_eq!(deadline.limit_at(Now(59)), TimeLimit::Server);
+        assert_eq!(deadline.limit_at(Now(60)), TimeLimit::Caller);
     }
 }

@@ -17,6 +17,7 @@ pub use failure::Failure;
 pub use kind::{Class, Execution, Origin, Retry, is_away};
 pub use whole::whole;
 
+use crate::call::TimeLimit;
 use crate::shares::ShareError;
 
 /// Why a call has no reply.
@@ -279,6 +280,8 @@ pub enum CallError {
         after_ms: u64,
         /// Whether the request had left.
         execution: Execution,
+        /// Whose limit passed: only the server's own speaks against the server.
+        limit: TimeLimit,
     },
     /// The server wants other credentials than those it was sent.
     #[error("server `{server}` wants other credentials{}", said(.challenge.as_ref()))]

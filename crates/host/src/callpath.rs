@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use bowline_core::call::{Call, Origin, Principal, Reply, Route, Subject};
+use bowline_core::call::{Call, CallDeadline, Origin, Principal, Reply, Route, Subject};
 use bowline_core::error::{CallError, Execution};
 use bowline_core::lane::KeyScope;
 use bowline_core::sync::lock;
@@ -44,7 +44,7 @@ use crate::spec::{Reach, Side};
 use crate::supervisor::{Passage, Ready, Supervisor, Tally};
 
 pub(crate) use replay::SentKey;
-pub(crate) use verdict::{explain, health};
+pub(crate) use verdict::{ResponseWait, explain, health};
 
 use verdict::{key_header, may_repeat};
 
@@ -147,7 +147,7 @@ impl CallPath {
             Entered::Hit(reply) => return self.given_again(call, &route, reply),
             Entered::Live(flight) => flight,
         };
-        let intent = match self.outbox.enter(call, &route, way.deadline).await? {
+        let intent = match self.outbox.enter(call, &route, way.deadline.at).await? {
             outbox::Entered::Answered { reply, key } => {
                 record.keyed(key);
                 return Ok(reply);
@@ -243,7 +243,7 @@ impl CallPath {
         // room for it.
         let _turn = match way.server.free_turn(&call.principal) {
             Some(turn) => turn,
-            None => Box::pin(way.server.turn(&call.principal, way.deadline)).await?,
+            None => Box::pin(way.server.turn(&call.principal, way.deadline.at)).await?,
         };
 
         // Supervisor: one start for all who wait.
@@ -259,7 +259,7 @@ impl CallPath {
             Err(error) if may_repeat(&error, call, way.route) => {
                 Box::pin(self.again(call, way, tally, (&ready, error))).await
             }
-            Err(error) => Err(way.explain(&error, &ready)),
+            Err(error) => Err(way.explain(&error, &ready, self.clock.now())),
         }
     }
 
@@ -273,7 +273,7 @@ impl CallPath {
         tally: &mut Tally<'_>,
         (old, error): (&Ready, LinkError),
     ) -> Result<(Reply, LinkKey), CallError> {
-        let first = way.explain(&error, old);
+        let first = way.explain(&error, old, self.clock.now());
         let next = match self.link(call, way).await {
             Ok(next) if next.generation != old.generation || next.link.is_open() => next,
             Ok(_) | Err(_) => return Err(first),
@@ -284,7 +284,7 @@ impl CallPath {
             Ok(reply) => Ok((reply, next.key())),
             // What may have run may have run, whatever became of the second attempt.
             Err(error) if error.execution() == Execution::NotStarted => Err(first),
-            Err(error) => Err(way.explain(&error, &next)),
+            Err(error) => Err(way.explain(&error, &next, self.clock.now())),
         }
     }
 
@@ -293,8 +293,8 @@ impl CallPath {
         let server = way.server;
         // A write that can wait is stored already: its caller is told so, rather than kept.
         let deadline = match &way.route.queue {
-            Some(_) if !server.is_idle() => way.deadline.min(self.clock.now().plus(STORED_WAIT)),
-            Some(_) | None => way.deadline,
+            Some(_) if !server.is_idle() => way.deadline.at.min(self.clock.now().plus(STORED_WAIT)),
+            Some(_) | None => way.deadline.at,
         };
         let Subject::Task { id, .. } = &call.subject else {
             return server.link_for(call, deadline).await;
@@ -322,7 +322,7 @@ impl CallPath {
                 }),
                 progress_at: call.progress_at.clone(),
                 reply_id: call.id.clone(),
-                deadline: self.clock.instant(way.deadline),
+                deadline: self.clock.instant(way.deadline.at),
                 caller: call.caller.clone(),
                 trace: call.trace.clone(),
                 key: key_header(call, way.route),
@@ -367,7 +367,7 @@ pub(crate) struct Way<'a> {
     route: &'a Route,
     server: &'a Supervisor,
     started: Now,
-    deadline: Now,
+    deadline: CallDeadline,
 }
 
 impl<'a> Way<'a> {
@@ -380,7 +380,7 @@ impl<'a> Way<'a> {
             route,
             server,
             started,
-            deadline: call.deadline.map_or(limit, |asked| asked.min(limit)),
+            deadline: CallDeadline::earlier(limit, call.deadline),
         }
     }
 
@@ -394,8 +394,12 @@ impl<'a> Way<'a> {
         }
     }
 
-    fn explain(self, error: &LinkError, ready: &Ready) -> CallError {
-        let allowed_ms = self.deadline.millis_since(self.started);
-        explain(error, &self.route.server, ready.ended(), allowed_ms)
+    /// Puts a failure at `now` into the caller's terms.
+    fn explain(self, error: &LinkError, ready: &Ready, now: Now) -> CallError {
+        let wait = ResponseWait {
+            ms: self.deadline.at.millis_since(self.started),
+            limit: self.deadline.limit_at(now),
+        };
+        explain(error, &self.route.server, ready.ended(), wait)
     }
 }

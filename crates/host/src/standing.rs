@@ -20,7 +20,7 @@ use bowline_wire::splice::write_string;
 use bytes::Bytes;
 use tokio::sync::{Notify, watch};
 
-use crate::callpath::explain;
+use crate::callpath::{ResponseWait, explain};
 use crate::catalog::introduction::declares;
 use crate::memory::Memory;
 use crate::ports::Clock;
@@ -166,6 +166,7 @@ impl Standing {
                 server: Arc::clone(&server.spec().name),
                 after_ms: bowline_core::time::millis(server.spec().call_timeout),
                 execution: bowline_core::error::Execution::Unknown,
+                limit: bowline_core::call::TimeLimit::Server,
             })
         })
     }
@@ -390,7 +391,7 @@ impl Standing {
         let listened = ready.link.listen_to(uris.to_vec(), self.clock.instant(end));
         let agreed = listened.await.map_err(|error| {
             tracing::warn!(server = %name, %error, "was not listened to");
-            let timeout = bowline_core::time::millis(STEP_TIMEOUT);
+            let timeout = ResponseWait::for_server(bowline_core::time::millis(STEP_TIMEOUT));
             explain(&error, name, ready.ended(), timeout)
         });
         let outcome = |uri: &Arc<str>| match &agreed {
@@ -436,7 +437,7 @@ pub(crate) async fn tell(
     params.push(b'}');
     let end = clock.now().plus(STEP_TIMEOUT);
     let request = Request::own(method, Some(params.into()), clock.instant(end));
-    let timeout = bowline_core::time::millis(STEP_TIMEOUT);
+    let timeout = ResponseWait::for_server(bowline_core::time::millis(STEP_TIMEOUT));
     let answer = ready.link.request(request).await;
     let answer = answer.map_err(|error| explain(&error, server, ready.ended(), timeout))?;
     match answer.body {

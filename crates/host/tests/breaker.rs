@@ -13,7 +13,7 @@ use std::time::Duration;
 use bowline_core::breaker::BreakerPolicy;
 use bowline_core::call::{Call, Principal, Reply, Role, Scope};
 use bowline_core::caller::CallerEnd;
-use bowline_core::error::{CallError, Class};
+use bowline_core::error::{CallError, Class, Execution};
 use bowline_host::events::{Event, What};
 use bowline_host::spec::ServerSpec;
 use bowline_host::supervisor::Order;
@@ -212,6 +212,32 @@ async fn tasks_and_subscriptions_pass_the_same_gate() {
     let listed = host.tasks_of(&owner, &Scope::All).await.unwrap();
     assert!(listed.starts_with(b"{\"tasks\":[{"), "{listed:?}");
     assert_eq!(host.status_of("s").unwrap().circuit, "closed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn short_deadlines_of_callers_leave_breaker_closed() {
+    let (world, host, mut events) = touchy(Script::always(offer(Act::Hangs(Gate::closed())))).await;
+    let hasty = |ms| Call {
+        principal: Arc::new(Principal::new("low", Role::OwnersAgent)),
+        deadline: Some(host.clock().now().plus(Duration::from_millis(ms))),
+        ..call("s__do", "{}")
+    };
+    for nth in 1..=5 {
+        let error = host.call(hasty(60)).await.unwrap_err();
+        assert_eq!(error.class(), Class::Timeout);
+        assert_eq!(error.execution(), Execution::Unknown);
+        assert_eq!(world.record().executions.len(), nth);
+    }
+    let status = host.status_of("s").unwrap();
+    assert_eq!((status.circuit, status.consecutive_failures), ("closed", 0));
+    assert!(told(&mut events).is_empty());
+    host.call(call("s__other", "{}")).await.unwrap();
+
+    // The server's own timeout counts, also for a caller that would have waited as long or longer.
+    for ms in [5_000, 60_000] {
+        host.call(hasty(ms)).await.unwrap_err();
+    }
+    assert_eq!(told(&mut events), ["open"]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::breaker::BreakerPolicy;
-use bowline_core::call::{Body, Call, Reply};
+use bowline_core::call::{Body, Call, Reply, TimeLimit};
 use bowline_core::caller::CallerEnd;
 use bowline_core::error::{CallError, Class, Execution};
 use bowline_host::spec::ServerSpec;
@@ -297,6 +297,7 @@ async fn a_hung_server_times_out_with_execution_unknown() {
         server: "s".into(),
         after_ms: 7_000,
         execution: Execution::Unknown,
+        limit: TimeLimit::Server,
     };
     assert_eq!(error, expect);
     let record = world.record();

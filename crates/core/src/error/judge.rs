@@ -1,5 +1,7 @@
 //! What an error means to machines: its class, whether the tool ran, whether to repeat it.
 
+use crate::call::TimeLimit;
+
 use super::{CallError, Class, Execution, Origin, Retry};
 
 impl CallError {
@@ -64,6 +66,8 @@ impl CallError {
     pub fn counts_against_server(&self) -> bool {
         match self {
             Self::Throttled { .. } => true,
+            // A deadline shorter than the server's limit shows nothing about the server.
+            Self::Timeout { limit, .. } => *limit == TimeLimit::Server,
             // Whoever has the server judges it; and that we went down is no fault of it.
             Self::Elsewhere { .. } | Self::InputLost => false,
             other => other.class().counts_against_server(),

@@ -82,6 +82,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::call::TimeLimit;
 
     const WAIT: Verdict = Verdict::Wait(None);
 
@@ -133,6 +134,7 @@ mod tests {
             server: Arc::clone(&server),
             after_ms: 1,
             execution: Execution::Unknown,
+            limit: TimeLimit::Server,
         };
         let stopped = CallError::Stopped {
             server: Arc::clone(&server),

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bowline_core::cache::{self, Cache, CacheLimits, CacheView, FlightId, Lead};
-use bowline_core::call::{Call, Reply, Route};
+use bowline_core::call::{Call, CallDeadline, Reply, Route};
 use bowline_core::error::CallError;
 use bowline_core::sync::lock;
 use bowline_core::time::Now;
@@ -107,7 +107,7 @@ impl Answers {
     pub(crate) async fn enter<'a>(
         &'a self,
         ask: Ask<'a>,
-        deadline: Now,
+        deadline: CallDeadline,
     ) -> Result<Entered<'a>, CallError> {
         let live = |keeping| Ok(Entered::Live(Flight::new(self, ask, keeping)));
         if !ask.may_be_kept() {
@@ -157,10 +157,10 @@ impl Answers {
         ask: Ask<'a>,
         mut wanted: Wanted,
         mut phase: watch::Receiver<Phase>,
-        deadline: Now,
+        deadline: CallDeadline,
     ) -> Result<Entered<'a>, CallError> {
         let live = |keeping| Ok(Entered::Live(Flight::new(self, ask, keeping)));
-        let until = self.clock.instant(deadline);
+        let until = self.clock.instant(deadline.at);
         loop {
             let over = phase.wait_for(|phase| *phase != Phase::Flying);
             let over = match tokio::time::timeout_at(until, over).await {

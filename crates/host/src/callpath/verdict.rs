@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bowline_core::breaker::Health;
-use bowline_core::call::{Call, Route, Subject, TaskVerb};
+use bowline_core::call::{Call, Route, Subject, TaskVerb, TimeLimit};
 use bowline_core::error::{CallError, Execution};
 use bowline_core::lane::{Channel, Queueing};
 use bowline_link::{Exit, KeyHeader, LinkError};
@@ -60,12 +60,29 @@ pub(super) fn key_header(call: &Call, route: &Route) -> Option<Box<KeyHeader>> {
     }))
 }
 
+/// How long a response was waited for, and whose limit ended the wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ResponseWait {
+    pub(crate) ms: u64,
+    pub(crate) limit: TimeLimit,
+}
+
+impl ResponseWait {
+    /// A wait that the server's own timeout ends.
+    pub(crate) const fn for_server(ms: u64) -> Self {
+        Self {
+            ms,
+            limit: TimeLimit::Server,
+        }
+    }
+}
+
 /// Puts what a link knows into the caller's terms.
 pub(crate) fn explain(
     error: &LinkError,
     server: &Arc<str>,
     generation: Option<u64>,
-    after_ms: u64,
+    wait: ResponseWait,
 ) -> CallError {
     let server = Arc::clone(server);
     match error {
@@ -77,7 +94,8 @@ pub(crate) fn explain(
         LinkError::Timeout { .. } => CallError::Timeout {
             server,
             execution: error.execution(),
-            after_ms,
+            after_ms: wait.ms,
+            limit: wait.limit,
         },
         LinkError::TooLong { bytes_max } => CallError::AnswerTooLarge {
             server,

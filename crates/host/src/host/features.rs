@@ -21,7 +21,7 @@ use bytes::Bytes;
 use super::Host;
 use crate::audit::Target;
 use crate::callpath::resolve::Ask;
-use crate::callpath::{explain, health};
+use crate::callpath::{ResponseWait, explain, health};
 use crate::catalog::introduction::declares;
 use crate::catalog::listing;
 use crate::supervisor::list::{self, ListError};
@@ -144,6 +144,7 @@ impl Host {
         };
         let answer = ready.link.request(request).await.map_err(|error| {
             let timeout = deadline.millis_since(self.path.clock.now());
+            let timeout = ResponseWait::for_server(timeout);
             explain(&error, &route.server, ready.ended(), timeout)
         })?;
         match answer.body {
@@ -368,6 +369,7 @@ fn unlisted(error: ListError, server: &Supervisor, ready: &Ready) -> CallError {
     match error {
         ListError::Link { source, .. } => {
             let timeout = bowline_core::time::millis(TASKS_TIMEOUT);
+            let timeout = ResponseWait::for_server(timeout);
             explain(&source, server, ready.ended(), timeout)
         }
         ListError::Refused { error, .. } => CallError::Refused {

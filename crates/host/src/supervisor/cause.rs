@@ -9,7 +9,7 @@ use bowline_link::stdio::ConnectError;
 use bowline_link::{Exit, LinkError};
 
 use super::list::ListError;
-use crate::callpath::explain;
+use crate::callpath::{ResponseWait, explain};
 
 /// What a server failed with.
 #[derive(Clone, Debug)]
@@ -161,7 +161,7 @@ fn blame_of(error: &LinkError) -> Blame {
 
 /// A start that lost its way to the server is a start that failed.
 fn class_of(error: &LinkError) -> Class {
-    match explain(error, &Arc::default(), None, 0).class() {
+    match explain(error, &Arc::default(), None, ResponseWait::for_server(0)).class() {
         Class::SendFailed | Class::ConnectionLost => Class::ConnectFailed,
         class => class,
     }

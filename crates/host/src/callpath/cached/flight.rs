@@ -1,7 +1,7 @@
 //! A call that goes to its server: its answer may be kept, and others may wait for it.
 
 use bowline_core::cache::{About, Hint, KeyBase, Landing, Lead, NAME_BYTES_MAX, Sharing};
-use bowline_core::call::{Body, Effect, Reply, Subject};
+use bowline_core::call::{Body, CallDeadline, Effect, Reply, Subject};
 use bowline_core::era::Era;
 use bowline_core::error::{CallError, Execution};
 use bowline_core::sync::lock;
@@ -82,11 +82,12 @@ impl<'a> Ask<'a> {
             && !self.server.is_apart(self.call)
     }
 
-    pub(super) fn too_late(&self, deadline: Now) -> CallError {
+    pub(super) fn too_late(&self, deadline: CallDeadline) -> CallError {
         CallError::Timeout {
             server: self.route.server.clone(),
-            after_ms: deadline.millis_since(self.begun.at),
+            after_ms: deadline.at.millis_since(self.begun.at),
             execution: Execution::NotStarted,
+            limit: deadline.limit,
         }
     }
 

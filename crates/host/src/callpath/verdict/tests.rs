@@ -19,7 +19,7 @@ const NEVER: Retry = Retry::Never;
 const KINDS: usize = 40;
 
 fn check(error: &LinkError, class: Class, retry: Retry, health: Health) {
-    let explained = explain(error, &"s".into(), Some(7), 100);
+    let explained = explain(error, &"s".into(), Some(7), ResponseWait::for_server(100));
     assert_eq!(explained.class(), class, "{error}");
     assert_eq!(explained.execution(), error.execution(), "{error}");
     assert_eq!(explained.retry(), retry, "{error}");
@@ -107,6 +107,7 @@ fn failures() -> Vec<CallError> {
             server: s(),
             after_ms: 1,
             execution,
+            limit: TimeLimit::Server,
         },
         E::Throttled {
             server: s(),
