@@ -247,6 +247,16 @@ pub enum CallError {
         /// When the next try is due.
         next: Duration,
     },
+    /// The program of the server does not exist; it is looked for again later.
+    #[error("server `{server}` could not be started: {reason}")]
+    ProgramNotFound {
+        /// The server.
+        server: Arc<str>,
+        /// What it failed with, with the name of the program.
+        reason: Arc<str>,
+        /// When it is looked for again.
+        next: Duration,
+    },
     /// The server was still starting when the time was up.
     #[error("server `{server}` did not start in time")]
     StartTimeout {

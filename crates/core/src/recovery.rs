@@ -25,6 +25,8 @@ pub enum Failure {
     Lost,
     /// No link could be made.
     Unstarted,
+    /// Its program does not exist, so nothing was started.
+    ProgramNotFound,
     /// The way to it failed, before or after it served; nothing is known against itself.
     Away,
 }
@@ -89,6 +91,14 @@ impl Recovery {
     /// ever. One that served and keeps dying is ejected, unless it runs elsewhere and merely
     /// cannot be reached. However it fails, no more processes are started than the budget allows.
     pub fn failed(&mut self, failure: Failure, now: Now, jitter: u64) -> Next {
+        if failure == Failure::ProgramNotFound {
+            // No process ran: nothing is counted, and only a person can change the next outcome.
+            let rare = Backoff {
+                base: SLOW_WAIT_MAX,
+                cap: SLOW_WAIT_MAX,
+            };
+            return Next::Retry(rare.wait(1, jitter));
+        }
         self.failures = self.failures.saturating_add(1);
         let slow = Backoff {
             base: self.backoff.base,
@@ -96,9 +106,8 @@ impl Recovery {
         };
         let wait = |pace: Backoff| pace.wait(self.failures, jitter);
         match (failure, self.place, self.served) {
-            (Failure::Unstarted, Place::Remote, _) | (Failure::Away, _, _) => {
-                Next::Retry(wait(slow))
-            }
+            (Failure::Unstarted, Place::Remote, _)
+            | (Failure::Away | Failure::ProgramNotFound, _, _) => Next::Retry(wait(slow)),
             (Failure::Unstarted, Place::Child, false) => {
                 let at = self.budget.allowed_from(now.plus(wait(slow)));
                 self.budget.spend(at);
@@ -153,7 +162,7 @@ mod tests {
         window: Duration::from_secs(300),
     };
 
-    /// `s` serves, `l` loses the link, `u` cannot be started, `a` loses the way; prints the waits in
+    /// `s` serves, `l` loses the link, `u` cannot be started, `a` loses the way, `p` has no program; prints the waits in
     /// seconds, or `e`.
     /// Time passes as long as was to be waited.
     fn check(place: Place, script: &str, expect: &[&str]) {
@@ -169,6 +178,7 @@ mod tests {
                 'l' => Failure::Lost,
                 'u' => Failure::Unstarted,
                 'a' => Failure::Away,
+                'p' => Failure::ProgramNotFound,
                 other => panic!("unknown step {other}"),
             };
             match recovery.failed(failure, now, 0) {
@@ -203,6 +213,16 @@ mod tests {
             &["1", "2", "4", "8", "5", "5", "e"],
         );
         check(Place::Child, "aaslll", &["1", "2", "4", "5", "e"]);
+    }
+
+    #[test]
+    fn missing_program_spends_no_restart_and_is_retried_slowly() {
+        check(Place::Child, "pppp", &["60", "60", "60", "60"]);
+        check(
+            Place::Child,
+            "slppplpl",
+            &["1", "60", "60", "60", "2", "60", "e"],
+        );
     }
 
     #[test]

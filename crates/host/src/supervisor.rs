@@ -45,6 +45,7 @@ use self::cause::Cause;
 use self::own::OwnLinks;
 use self::turn::Turns;
 
+pub use cause::Blame;
 pub use list::ListError;
 pub use own::Passage;
 pub use state::{Order, State};
@@ -415,10 +416,12 @@ impl Supervisor {
                 reason,
                 class,
                 challenge,
+                blame,
             } => {
                 let next = self.shared.clock.now().until(*until);
                 let mut cause = Cause::new(*class, Arc::clone(reason));
                 cause.challenge.clone_from(challenge);
+                cause.blame = *blame;
                 let hopeless = next > BACKOFF_WAIT_MAX || cause.is_of_credentials();
                 hopeless.then(|| cause.refusal(&server(), next))
             }

@@ -18,6 +18,9 @@ pub(crate) const EXIT_OVER_MEMORY: u8 = 118;
 /// A reaper's code when the server had too many processes. The server's own is never this one.
 pub(crate) const EXIT_OVER_PROCESSES: u8 = 119;
 
+/// A reaper's code when the program does not exist. The server's own is never this one.
+pub(crate) const EXIT_PROGRAM_NOT_FOUND: u8 = 120;
+
 /// What a server may use, with all that it starts; what is absent has its usual limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChildLimits {

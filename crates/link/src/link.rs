@@ -332,6 +332,8 @@ pub enum Exit {
         /// How many it may have.
         processes_max: u64,
     },
+    /// The program does not exist, so no process of the server ran.
+    ProgramNotFound,
     /// The link is being stopped by us; how the process ends is not known yet.
     Stopping,
     /// The process is gone, and nobody can say how.
@@ -356,6 +358,7 @@ impl fmt::Display for Exit {
             Self::OverProcesses { processes_max } => {
                 write!(f, "it had more than {processes_max} processes")
             }
+            Self::ProgramNotFound => f.write_str("the program does not exist"),
             Self::Stopping => f.write_str("it is being stopped"),
             Self::Gone => f.write_str("it is gone"),
             Self::Away => f.write_str("the executor that ran it is gone"),

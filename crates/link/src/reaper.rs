@@ -20,9 +20,10 @@ use rustix::process::{
 use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
 use signal_hook::low_level::pipe;
 
-use crate::limits::{ChildLimits, EXIT_OVER_MEMORY, EXIT_OVER_PROCESSES};
+use crate::limits::{ChildLimits, EXIT_OVER_MEMORY, EXIT_OVER_PROCESSES, EXIT_PROGRAM_NOT_FOUND};
 use crate::processes;
 use crate::sandbox::{Confined, Level, NotConfined, PrivateTemp, Sandbox, confine};
+use crate::stdio::command_not_found;
 
 mod police;
 use police::{Over, Police};
@@ -45,7 +46,13 @@ const PARENT_EVERY: Duration = Duration::from_secs(1);
 const EXIT_USAGE: u8 = 2;
 const EXIT_FAILED: u8 = 125;
 const EXIT_NOT_RUNNABLE: u8 = 126;
-const EXIT_NOT_FOUND: u8 = 127;
+
+/// Codes of the reaper itself: a server that exits with one of them is reported as failed.
+const RESERVED: [u8; 3] = [
+    EXIT_OVER_MEMORY,
+    EXIT_OVER_PROCESSES,
+    EXIT_PROGRAM_NOT_FOUND,
+];
 
 /// Runs `PARENT_PID [LIMIT]... -- COMMAND ARGS...` and returns how it ended: its own code, or 128
 /// and the signal that ended it.
@@ -169,8 +176,8 @@ impl Order {
         let command = self.command.to_string_lossy();
         match error.kind() {
             io::ErrorKind::NotFound => {
-                say(&format!("command not found: {command}"));
-                return EXIT_NOT_FOUND;
+                say(&command_not_found(&self.command));
+                return EXIT_PROGRAM_NOT_FOUND;
             }
             io::ErrorKind::PermissionDenied if self.sandbox.level != Level::Off => {
                 let level = self.sandbox.level.as_str();
@@ -393,8 +400,8 @@ fn exit_code(status: WaitStatus) -> u8 {
     let signal = status.terminating_signal().map(|signal| 128 + signal);
     let code = status.exit_status().or(signal);
     code.and_then(|code| u8::try_from(code).ok())
-        // These two say something that only we know.
-        .filter(|code| !matches!(*code, EXIT_OVER_MEMORY | EXIT_OVER_PROCESSES))
+        // These say something that only we know.
+        .filter(|code| !RESERVED.contains(code))
         .unwrap_or(EXIT_FAILED)
 }
 

@@ -34,6 +34,7 @@ mod tree;
 mod way;
 
 pub use child::Child;
+pub(crate) use child::command_not_found;
 use handshake::Unmet;
 pub use process::{Identity, Process, Spawn, Streams};
 use way::{Unstarted, Way, is_to_spare};
@@ -135,6 +136,14 @@ pub enum ConnectError {
         /// What the system said.
         #[source]
         source: io::Error,
+    },
+    /// The program does not exist, so nothing ran.
+    #[error("its program does not exist{}", last_words(.stderr_tail))]
+    ProgramNotFound {
+        /// The server.
+        server: Arc<str>,
+        /// What was said about it, with the name of the program.
+        stderr_tail: Vec<Arc<str>>,
     },
     /// The process ended before it answered.
     #[error("ended before the handshake: {exit}{}", last_words(.stderr_tail))]

@@ -121,6 +121,7 @@ pub(crate) struct Limits {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct LastError {
+    pub(crate) code: Option<String>,
     pub(crate) class: String,
     pub(crate) message: String,
     pub(crate) age_ms: u64,

@@ -66,7 +66,8 @@ fn outcome(server: &Server) -> String {
 fn not_served(server: &Server) -> Failure {
     let error = server.last_error.clone().unwrap_or_default();
     let message = format!("{} is {}: {}", server.name, server.state, error.message);
-    let mut failure = Failure::new(Exit::Unreachable, "start_failed", message);
+    let code = error.code.as_deref().unwrap_or("start_failed");
+    let mut failure = Failure::new(Exit::Unreachable, code, message);
     failure.details.insert("class".into(), error.class.into());
     failure.hint(format!("see: bowline logs {}", server.name))
 }

@@ -11,7 +11,7 @@ use http::StatusCode;
 use serde_json::{Map, Value, json};
 
 /// Every code word there is; each has a page in `docs/errors/`.
-pub const CODES: [&str; 51] = [
+pub const CODES: [&str; 52] = [
     "server_not_found",
     "tool_not_found",
     "prompt_not_found",
@@ -38,6 +38,7 @@ pub const CODES: [&str; 51] = [
     "server_ejected",
     "server_resting",
     "start_failed",
+    "program_not_found",
     "start_timeout",
     "send_failed",
     "connection_lost",
@@ -107,6 +108,7 @@ pub const fn status(error: &CallError) -> StatusCode {
         | CallError::Ejected { .. }
         | CallError::Resting { .. }
         | CallError::StartFailed { .. }
+        | CallError::ProgramNotFound { .. }
         | CallError::SendFailed { .. }
         | CallError::Cancelled { .. }
         | CallError::SessionEnded { .. }
@@ -200,6 +202,10 @@ pub fn advice(error: &CallError) -> String {
         CallError::StartFailed { server, .. } | CallError::StartTimeout { server } => {
             format!("See `bowline logs {server}`.")
         }
+        CallError::ProgramNotFound { server, .. } => format!(
+            "The call did not run; the owner of the gateway can install the program or correct \
+             `command`, then `bowline restart {server}`."
+        ),
         CallError::Resting { .. } => "Try again after the rest.".to_owned(),
         CallError::SendFailed { .. } | CallError::ShuttingDown => {
             "The call did not run and may be repeated.".to_owned()

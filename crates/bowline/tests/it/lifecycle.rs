@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt as _;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Gateway, eventually, fixture};
+use crate::harness::{Gateway, eventually, fixture, server};
 
 fn names(list: &Value) -> Vec<String> {
     let tools = list["result"]["tools"].as_array().unwrap();
@@ -87,6 +87,35 @@ fn an_exit_before_the_handshake_is_named_with_its_last_words_and_retried() {
     assert_eq!(code(&answer), "start_failed", "{answer}");
     let told = answer["error"]["message"].as_str().unwrap();
     assert_eq!(told.matches("`early`").count(), 1, "named once: {told}");
+}
+
+#[test]
+fn missing_program_is_no_crash_and_costs_no_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("program");
+    let restart = "restart = { budget = 1, window = \"5m\", backoff = \"10ms..20ms\" }\n";
+    let gateway = Gateway::up(&(server("absent", &program, &["fixture"]) + restart));
+    let status = gateway.wait_for("absent", "backoff");
+    assert_eq!(
+        status["last_error"]["code"], "program_not_found",
+        "{status}"
+    );
+    let message = status["last_error"]["message"].as_str().unwrap();
+    assert!(message.contains(program.to_str().unwrap()), "{message}");
+    assert_eq!(status["generation"], 1, "{status}");
+    assert_eq!(status["restart_count"], 0, "{status}");
+    assert!(status["retry_after_ms"].as_u64() > Some(30_000), "{status}");
+    let answer = gateway.session("/mcp").call("absent__echo", &json!({}));
+    assert_eq!(code(&answer), "program_not_found", "{answer}");
+    assert_eq!(answer["error"]["data"]["execution"], "not_started");
+
+    // An order looks for the program at once, and as often as a person likes.
+    for generation in 2..5 {
+        gateway.order("absent", "restart");
+        let status = gateway.wait_for("absent", "backoff");
+        assert_eq!(status["generation"], generation, "{status}");
+        assert_eq!(status["restart_count"], 0, "{status}");
+    }
 }
 
 #[test]

@@ -21,6 +21,7 @@ impl CallError {
         match self {
             Self::Ejected { reason, .. }
             | Self::StartFailed { reason, .. }
+            | Self::ProgramNotFound { reason, .. }
             | Self::SendFailed { reason, .. }
             | Self::ConnectionLost { reason, .. }
             | Self::HttpStatus { reason, .. }

@@ -33,6 +33,7 @@ impl CallError {
             Self::Ejected { .. } => "server_ejected",
             Self::Resting { .. } => "server_resting",
             Self::StartFailed { .. } => "start_failed",
+            Self::ProgramNotFound { .. } => "program_not_found",
             Self::StartTimeout { .. } => "start_timeout",
             Self::SendFailed { .. } => "send_failed",
             Self::ConnectionLost { .. } => "connection_lost",

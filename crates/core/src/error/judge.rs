@@ -37,7 +37,7 @@ impl CallError {
             | Self::StartTimeout { .. }
             | Self::NotStored { .. }
             | Self::ShuttingDown => Class::Unavailable,
-            Self::StartFailed { .. } => Class::ConnectFailed,
+            Self::StartFailed { .. } | Self::ProgramNotFound { .. } => Class::ConnectFailed,
             Self::SendFailed { .. } => Class::SendFailed,
             Self::ConnectionLost { .. } => Class::ConnectionLost,
             Self::AuthRequired { .. } => Class::AuthRequired,
@@ -118,6 +118,7 @@ impl CallError {
             | Self::Ejected { .. }
             | Self::Resting { .. }
             | Self::StartFailed { .. }
+            | Self::ProgramNotFound { .. }
             | Self::StartTimeout { .. }
             | Self::SendFailed { .. }
             | Self::AuthRequired { .. }
@@ -136,7 +137,9 @@ impl CallError {
             | Self::BudgetSpent {
                 after: Some(after), ..
             } => Retry::After(*after),
-            Self::StartFailed { next, .. } => Retry::After(*next),
+            Self::StartFailed { next, .. } | Self::ProgramNotFound { next, .. } => {
+                Retry::After(*next)
+            }
             Self::TooManyCalls { .. }
             | Self::ServerBusy { .. }
             | Self::QueuedTooLong { .. }
@@ -198,6 +201,7 @@ impl CallError {
             | Self::PinChanged { .. } => Origin::Policy,
             Self::Elsewhere { failure, .. } => failure.origin,
             Self::StartFailed { .. }
+            | Self::ProgramNotFound { .. }
             | Self::StartTimeout { .. }
             | Self::AuthRequired { .. }
             | Self::ScopeRequired { .. }

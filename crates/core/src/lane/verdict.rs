@@ -29,7 +29,9 @@ pub fn live(error: &CallError) -> Verdict {
         CallError::Throttled { after, .. } => Verdict::Wait(bounded(*after)),
         CallError::ServerBusy { .. } | CallError::QueuedTooLong { .. } => Verdict::Wait(None),
         CallError::Resting { rest, .. } => Verdict::Wait(Some(*rest)),
-        CallError::StartFailed { next, .. } => Verdict::Wait(Some(*next)),
+        CallError::StartFailed { next, .. } | CallError::ProgramNotFound { next, .. } => {
+            Verdict::Wait(Some(*next))
+        }
         other => match other.class() {
             Class::Unavailable
             | Class::ConnectFailed

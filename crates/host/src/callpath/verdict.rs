@@ -170,7 +170,7 @@ pub(crate) fn health(error: Option<&CallError>) -> Health {
             generation: *generation,
         },
         // The supervisor paces starts by itself; the breaker must not rest on after a good one.
-        Some(CallError::StartFailed { .. }) => Health::Untold,
+        Some(CallError::StartFailed { .. } | CallError::ProgramNotFound { .. }) => Health::Untold,
         // It answered, be it with a refusal.
         Some(CallError::Refused { .. }) => Health::Good,
         Some(error) if error.counts_against_server() => Health::Bad,

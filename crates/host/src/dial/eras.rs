@@ -99,7 +99,7 @@ fn doubt(error: &ConnectError) -> Option<Doubt> {
         ConnectError::ExitedBeforeHandshake { .. } | ConnectError::HandshakeTimeout { .. } => {
             Some(Doubt::Some)
         }
-        ConnectError::Spawn { .. } => None,
+        ConnectError::Spawn { .. } | ConnectError::ProgramNotFound { .. } => None,
         ConnectError::Refused { source, .. } => match source {
             LinkError::Http { status, .. } if *status < 500 => Some(Doubt::Certain),
             LinkError::ContentType { .. } | LinkError::BadAnswer(_) => Some(Doubt::Certain),

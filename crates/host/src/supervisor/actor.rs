@@ -145,6 +145,7 @@ impl Actor {
             reason: cause.reason,
             class: cause.class,
             challenge: cause.challenge,
+            blame: cause.blame,
         });
         let (dial, shared) = (Arc::clone(&self.around.dial), Arc::clone(&self.shared));
         tokio::select! {

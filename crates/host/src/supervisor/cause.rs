@@ -24,11 +24,13 @@ pub(super) struct Cause {
     pub(super) blame: Blame,
 }
 
-/// What failed: a server, or the way to it.
+/// What failed: a server, its program, or the way to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Blame {
+pub enum Blame {
     /// The server: it is started again only so often.
     Server,
+    /// Its program does not exist, which costs it nothing.
+    Program,
     /// The way to it, which costs it nothing.
     Way,
 }
@@ -73,6 +75,13 @@ impl Cause {
     pub(super) fn refusal(&self, server: &Arc<str>, next: Duration) -> CallError {
         let server = Arc::clone(server);
         let challenge = self.challenge.clone();
+        if self.blame == Blame::Program {
+            return CallError::ProgramNotFound {
+                server,
+                reason: Arc::clone(&self.reason),
+                next,
+            };
+        }
         match self.class {
             Class::AuthRequired => CallError::AuthRequired { server, challenge },
             Class::ScopeRequired => CallError::ScopeRequired { server, challenge },
@@ -89,6 +98,7 @@ impl From<&ConnectError> for Cause {
     fn from(error: &ConnectError) -> Self {
         let class = match error {
             ConnectError::Spawn { .. }
+            | ConnectError::ProgramNotFound { .. }
             | ConnectError::ExitedBeforeHandshake { .. }
             | ConnectError::HandshakeRefused { .. } => Class::ConnectFailed,
             ConnectError::HandshakeTimeout { .. } => Class::Timeout,
@@ -110,6 +120,7 @@ impl From<&ConnectError> for Cause {
             blame: match error {
                 ConnectError::Refused { source, .. } => blame_of(source),
                 ConnectError::ExitedBeforeHandshake { exit, .. } => Blame::of(*exit),
+                ConnectError::ProgramNotFound { .. } => Blame::Program,
                 _ => Blame::Server,
             },
         }
@@ -146,6 +157,7 @@ impl Blame {
     pub(super) const fn of(exit: Exit) -> Self {
         match exit {
             Exit::Away => Self::Way,
+            Exit::ProgramNotFound => Self::Program,
             _ => Self::Server,
         }
     }

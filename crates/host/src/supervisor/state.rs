@@ -5,6 +5,8 @@ use std::sync::Arc;
 use bowline_core::error::Class;
 use bowline_core::time::Now;
 
+use super::cause::Blame;
+
 /// What a server is doing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
@@ -26,6 +28,8 @@ pub enum State {
         class: Class,
         /// What it said about the credentials that it wants, if that was it.
         challenge: Option<Arc<str>>,
+        /// What failed.
+        blame: Blame,
     },
     /// It failed too often.
     Ejected {

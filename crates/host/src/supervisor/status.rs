@@ -12,7 +12,7 @@ use bowline_core::time::{Now, millis};
 use bowline_link::Processes;
 use serde::Serialize;
 
-use super::{State, Supervisor, lock};
+use super::{Blame, State, Supervisor, lock};
 use crate::catalog::{Age, Offer};
 use crate::pins::Summary;
 use crate::spec::{ChildLimits, Reach, ServerSpec};
@@ -168,6 +168,9 @@ impl From<CacheView> for CacheStatus {
 /// A failure that is over.
 #[derive(Clone, Debug, Serialize)]
 pub struct LastError {
+    /// The code word that calls are refused with, while the program of the server is missing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<&'static str>,
     /// Its class.
     pub class: &'static str,
     /// What happened.
@@ -352,8 +355,16 @@ impl Supervisor {
     pub fn last_error(&self) -> Option<LastError> {
         let shared = &self.shared;
         let now = shared.clock.now();
+        let lacks_program = matches!(
+            *shared.state.borrow(),
+            State::Backoff {
+                blame: Blame::Program,
+                ..
+            }
+        );
         let last = lock(&shared.last_error);
         last.as_ref().map(|(class, message, at)| LastError {
+            code: lacks_program.then_some("program_not_found"),
             class: class.as_str(),
             message: shared.spec.secrets.clean_shared(message),
             age_ms: now.millis_since(*at),

@@ -15,6 +15,7 @@ pub fn exited(exit: Exit) -> Exited {
         Exit::Overrun => ("overrun", None),
         Exit::OverMemory { bytes_max } => ("memory", Some(bytes_max)),
         Exit::OverProcesses { processes_max } => ("processes", Some(processes_max)),
+        Exit::ProgramNotFound => ("program_not_found", None),
         Exit::Stopping => ("stopping", None),
         Exit::Gone | Exit::Away => ("gone", None),
     };
@@ -35,6 +36,7 @@ pub fn exit(exited: &Exited) -> Exit {
         ("overrun", _) => Exit::Overrun,
         ("memory", Some(bytes_max)) => Exit::OverMemory { bytes_max },
         ("processes", Some(processes_max)) => Exit::OverProcesses { processes_max },
+        ("program_not_found", _) => Exit::ProgramNotFound,
         _ => Exit::Gone,
     }
 }
@@ -53,6 +55,7 @@ mod tests {
             Exit::Overrun,
             Exit::OverMemory { bytes_max: 1 << 40 },
             Exit::OverProcesses { processes_max: 9 },
+            Exit::ProgramNotFound,
             Exit::Gone,
         ] {
             assert_eq!(exit(&exited(end)), end);

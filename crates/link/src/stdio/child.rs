@@ -1,5 +1,6 @@
 //! The process of a server, from its start to the last of its descendants.
 
+use std::ffi::OsStr;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -13,7 +14,7 @@ use tokio::time::{Instant, timeout};
 use super::process::{Identity, Process, Spawn, Streams};
 use super::tree::Tree;
 use super::{ConnectError, StdioLimits, StdioSpec};
-use crate::limits::{ChildLimits, EXIT_OVER_MEMORY, EXIT_OVER_PROCESSES};
+use crate::limits::{ChildLimits, EXIT_OVER_MEMORY, EXIT_OVER_PROCESSES, EXIT_PROGRAM_NOT_FOUND};
 use crate::link::{BoxFuture, Exit};
 use crate::processes::Processes;
 use crate::sandbox::{FsAccess, FsGrant, Level, Sandbox};
@@ -72,7 +73,14 @@ impl Child {
             }
             _ => command.spawn(),
         };
-        let process = started.map_err(failed)?;
+        let process = started.map_err(|source| match (source.kind(), &spec.reaper) {
+            // The directory exists, so it is the program that does not.
+            (io::ErrorKind::NotFound, None) => ConnectError::ProgramNotFound {
+                server: spec.server.clone(),
+                stderr_tail: vec![command_not_found(&spec.command).into()],
+            },
+            _ => failed(source),
+        })?;
         let tree = Tree::new(process.id(), spec.reaper.is_some());
         let tree = Arc::new(tree.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?);
         Ok(Self {
@@ -111,6 +119,7 @@ impl Child {
             (Ok(EXIT_OVER_PROCESSES), _, Some(processes_max)) => {
                 Exit::OverProcesses { processes_max }
             }
+            (Ok(EXIT_PROGRAM_NOT_FOUND), _, _) => Exit::ProgramNotFound,
             _ => Exit::Status(code),
         }
     }
@@ -200,6 +209,11 @@ fn sandbox_of(spec: &StdioSpec) -> Sandbox {
         access: FsAccess::ReadWrite,
     }));
     sandbox
+}
+
+/// What a reaper writes to stderr where the program does not exist.
+pub(crate) fn command_not_found(command: &OsStr) -> String {
+    format!("command not found: {}", command.to_string_lossy())
 }
 
 fn no_reaper() -> io::Error {

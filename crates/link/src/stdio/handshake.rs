@@ -339,6 +339,13 @@ impl Unmet {
         stderr_tail: Vec<Arc<str>>,
     ) -> Unstarted {
         match self {
+            // Another handshake would find no program either.
+            _ if exit == Exit::ProgramNotFound => {
+                Unstarted::Failed(ConnectError::ProgramNotFound {
+                    server,
+                    stderr_tail,
+                })
+            }
             Self::Asked(failure) => Unstarted::Asked(failure.explain(server, exit, stderr_tail)),
             Self::Failed(failure) => Unstarted::Failed(failure.explain(server, exit, stderr_tail)),
         }

@@ -112,18 +112,30 @@ async fn a_start_that_is_given_up_leaves_no_process() {
 
 #[tokio::test]
 async fn a_missing_program_is_named() {
-    let scene = Scene::program(Behind::Nothing, "no-such-program", &[]);
-    let error = scene.connect().await.unwrap_err();
-    let text = "cannot run `no-such-program`";
-    assert_eq!(error.to_string(), text);
+    for behind in BOTH {
+        let scene = Scene::program(behind, "no-such-program", &["a"]);
+        let error = scene.connect().await.unwrap_err();
+        assert!(
+            matches!(error, ConnectError::ProgramNotFound { .. }),
+            "{error:?}"
+        );
+        assert_eq!(
+            error.to_string(),
+            "its program does not exist: command not found: no-such-program"
+        );
+    }
+}
 
-    let scene = Scene::program(Behind::Reaper, "no-such-program", &["a"]);
-    let error = scene.connect().await.unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "ended before the handshake: exit code 127: \
-         command not found: no-such-program"
-    );
+#[tokio::test]
+async fn codes_of_a_shell_are_no_missing_program() {
+    for code in [120, 127] {
+        let scene = Scene::script(Behind::Reaper, &format!("exit {code}"));
+        let error = scene.connect().await.unwrap_err();
+        assert!(
+            matches!(error, ConnectError::ExitedBeforeHandshake { .. }),
+            "{error:?}"
+        );
+    }
 }
 
 #[tokio::test]

@@ -16,7 +16,7 @@ const SAFE: Retry = Retry::Safe;
 const NEVER: Retry = Retry::Never;
 
 /// How many kinds of errors there are.
-const KINDS: usize = 40;
+const KINDS: usize = 41;
 
 fn check(error: &LinkError, class: Class, retry: Retry, health: Health) {
     let explained = explain(error, &"s".into(), Some(7), ResponseWait::for_server(100));
@@ -227,6 +227,11 @@ fn absences() -> Vec<CallError> {
             rest: wait,
         },
         E::StartFailed {
+            server: s(),
+            reason: s(),
+            next: wait,
+        },
+        E::ProgramNotFound {
             server: s(),
             reason: s(),
             next: wait,

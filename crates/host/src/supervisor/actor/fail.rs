@@ -59,6 +59,7 @@ impl Actor {
         let now = self.shared.clock.now();
         let failure = match cause.blame {
             Blame::Server => failure,
+            Blame::Program => Failure::ProgramNotFound,
             Blame::Way => Failure::Away,
         };
         let next = self.recovery.failed(failure, now, self.jitter());
