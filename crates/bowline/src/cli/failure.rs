@@ -147,6 +147,14 @@ impl From<state::Error> for Failure {
     }
 }
 
+/// Says how a gateway is made to answer to the host of `url`: it refuses the upgrade of a
+/// connection with 403 only where `Host` is none of its names.
+pub(crate) fn name_gateway(url: &str) -> String {
+    let uri = url.parse::<http::Uri>().ok();
+    let host = uri.as_ref().and_then(http::Uri::host).unwrap_or("NAME");
+    format!("where the gateway is configured: [gateway] names = [\"{host}\"]")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -10,6 +10,7 @@ use tokio::time::timeout;
 use super::means::{self, Ready};
 use crate::cli::args::JoinGateway;
 use crate::cli::daemon::check_exposure;
+use crate::cli::failure::name_gateway;
 use crate::cli::up::{self, Signals};
 use crate::cli::{Context, Exit, Failure};
 use crate::servant;
@@ -134,6 +135,10 @@ fn refused(join: &JoinGateway, status: Option<u16>, reason: &str) -> Failure {
     if status == Some(404) {
         return Failure::new(Exit::Unreachable, "unreachable", message)
             .hint("there is no gateway at that address");
+    }
+    // Credentials are refused with 401, or once the connection is open.
+    if status == Some(403) {
+        return Failure::new(Exit::Denied, "host_refused", message).hint(name_gateway(gateway));
     }
     Failure::new(Exit::Auth, "auth", message)
         .hint(make(name))

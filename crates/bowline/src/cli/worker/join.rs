@@ -13,6 +13,7 @@ use http::Uri;
 use crate::assemble::Gateway;
 use crate::cli::args::Join;
 use crate::cli::daemon::check_exposure;
+use crate::cli::failure::name_gateway;
 use crate::cli::stdio::{self, start::Starter};
 use crate::cli::up::{self, Signals};
 use crate::cli::{Context, Exit, Failure, Format, Out};
@@ -295,9 +296,10 @@ fn failure(hub: &str, error: &ConnectError) -> Failure {
         ConnectError::Endpoint(_) => (Exit::Usage, "usage"),
         ConnectError::Credential(_)
         | ConnectError::Refused(_)
-        | ConnectError::Dial(DialError::Token | DialError::Refused { status: 401 | 403 }) => {
+        | ConnectError::Dial(DialError::Token | DialError::Refused { status: 401 }) => {
             (Exit::Auth, "auth")
         }
+        ConnectError::Dial(DialError::Refused { status: 403 }) => (Exit::Denied, "host_refused"),
         ConnectError::Fenced(_) => (Exit::Unexpected, "fenced"),
         ConnectError::Closed => (Exit::Unexpected, "unexpected"),
         ConnectError::Dial(_)
@@ -313,6 +315,7 @@ fn failure(hub: &str, error: &ConnectError) -> Failure {
         ConnectError::Dial(DialError::Refused { status: 404 }) => {
             failure.hint("there is no broker at that address")
         }
+        ConnectError::Dial(DialError::Refused { status: 403 }) => failure.hint(name_gateway(hub)),
         _ if exit == Exit::Auth => {
             failure.hint("on the hub: bowline token create --principal NAME --role ROLE")
         }

@@ -1,6 +1,9 @@
 //! Host and origin: a web page in the owner's browser must not reach the gateway.
 
-use crate::harness::Gateway;
+use serde_json::Value;
+
+use crate::harness::worker::write_private;
+use crate::harness::{Gateway, bowline};
 use crate::sec::{ask, bearer, exchange, initialize, is_unharmed, post, statuses};
 
 #[test]
@@ -103,6 +106,40 @@ fn sec_01_a_name_that_the_file_gives_is_ours_and_no_other() {
     }
     let page = [("Host", "hub.example"), ("Origin", "https://evil.example")];
     assert_eq!(post(&gateway, "/mcp", &page, &initialize()).status, 403);
+}
+
+#[test]
+fn join_under_foreign_host_names_gateway_names() {
+    let gateway = Gateway::up("");
+    let dir = tempfile::tempdir().unwrap();
+    let token = dir.path().join("token");
+    write_private(&token, &gateway.token);
+    std::fs::write(dir.path().join("bowline.toml"), "").unwrap();
+    // It leads to the gateway, whose name it is not.
+    let url = format!("http://0.0.0.0:{}", gateway.address.port());
+    for args in [
+        &["worker", "join", &url][..],
+        &["executor", "join", &url, "--name", "office"],
+    ] {
+        let ran = std::process::Command::new(bowline())
+            .args(["--json", "--insecure", "--state"])
+            .arg(dir.path().join("state"))
+            .arg("--config")
+            .arg(dir.path().join("bowline.toml"))
+            .arg("--token-file")
+            .arg(&token)
+            .args(args)
+            .output()
+            .unwrap();
+        let stderr = String::from_utf8(ran.stderr).unwrap();
+        let last = stderr.lines().last().unwrap_or_default();
+        let said: Value = serde_json::from_str(last).unwrap_or_default();
+        let error = &said["error"];
+        assert_eq!(error["code"], "host_refused", "{stderr}");
+        let hint = error["hint"].as_str().unwrap();
+        assert!(hint.contains("[gateway] names = [\"0.0.0.0\"]"), "{said}");
+        assert!(!hint.contains("token"), "{said}");
+    }
 }
 
 #[test]
