@@ -157,7 +157,7 @@ async fn who_waits_until_the_deadline_did_not_run_and_says_nothing_against_the_s
     );
     assert_eq!(server(&host).queued(), 0);
     let status = host.status_of("s").unwrap();
-    assert_eq!((status.circuit, status.consecutive_failures), ("closed", 1));
+    assert_eq!((status.circuit, status.consecutive_failures), ("closed", 0));
     let totals = server(&host).totals();
     assert_eq!((totals.sheds(), totals.errors()), (3, 4));
 }

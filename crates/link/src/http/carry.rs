@@ -92,6 +92,9 @@ impl Talk {
         deadline: Instant,
     ) -> Result<(), Trouble> {
         let response = self.send(held, Some(id), verb, deadline).await?;
+        if refusal::is_decisive(response.status) {
+            return Ok(Box::pin(self.refuse(response, id)).await?);
+        }
         self.digest(response, held, id, deadline).await
     }
 
@@ -128,23 +131,13 @@ impl Talk {
         sent
     }
 
-    /// Reads what came back for a request. The status decides what an error is: a proxy or an
-    /// overloaded server says 503 with a JSON-RPC error that no tool gave.
-    pub(super) async fn digest(
+    /// Reads a response whose status says what became of its request; its body is the message. A
+    /// proxy or an overloaded server says 503 with a JSON-RPC error that no tool gave.
+    pub(super) async fn refuse(
         self: &Arc<Self>,
-        response: Response,
-        held: &Held,
+        mut response: Response,
         id: u64,
-        deadline: Instant,
-    ) -> Result<(), Trouble> {
-        if refusal::is_decisive(response.status) {
-            return Ok(Box::pin(self.refuse(response, id)).await?);
-        }
-        self.read_response(response, held, id, deadline).await
-    }
-
-    /// Reads a response whose status says what became of its request; its body is the message.
-    async fn refuse(self: &Arc<Self>, mut response: Response, id: u64) -> Result<(), LinkError> {
+    ) -> Result<(), LinkError> {
         if refusal::content(&response.headers) != Content::Json {
             return Err(refusal::refusal(response).await);
         }
@@ -158,8 +151,9 @@ impl Talk {
         Err(refusal::refusal_of(status, headers, &body))
     }
 
-    /// Reads a response, whose body is the answer where it is one, whatever the status is.
-    pub(super) async fn read_response(
+    /// Reads what came back for a request; its body is the answer where it is one, whatever the
+    /// status is.
+    pub(super) async fn digest(
         self: &Arc<Self>,
         mut response: Response,
         held: &Held,

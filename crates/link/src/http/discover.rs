@@ -84,13 +84,11 @@ impl Talk {
             let named = response.headers.get(&SESSION_ID);
             *session = named.and_then(|id| HeaderValue::from_bytes(id).ok());
             // A server that does not know the question may fail at it; that answers it.
-            let read = match response.status {
-                StatusCode::INTERNAL_SERVER_ERROR => {
-                    self.read_response(response, &held, id, deadline).await
-                }
-                _ => self.digest(response, &held, id, deadline).await,
-            };
-            match read {
+            let is_failure = response.status == StatusCode::INTERNAL_SERVER_ERROR;
+            if refusal::is_decisive(response.status) && !is_failure {
+                return Box::pin(self.refuse(response, id)).await;
+            }
+            match self.digest(response, &held, id, deadline).await {
                 Ok(()) => Ok(()),
                 Err(Trouble::Link(error)) => Err(error),
                 Err(Trouble::Expired) => Err(LinkError::BadAnswer("no session".into())),

@@ -157,6 +157,9 @@ impl Talk {
             let response = self.send(&none, Some(id), &verb, deadline).await?;
             let named = response.headers.get(&SESSION_ID);
             session = named.and_then(|id| HeaderValue::from_bytes(id).ok());
+            if refusal::is_decisive(response.status) {
+                return self.refuse(response, id).await;
+            }
             match self.digest(response, &none, id, deadline).await {
                 Ok(()) => Ok(()),
                 Err(Trouble::Link(error)) => Err(error),
