@@ -9,13 +9,13 @@ mod report;
 
 use std::{
     path::{Path, PathBuf},
-    process::{Command, ExitCode},
+    process::ExitCode,
     time::Duration,
 };
 
 use anyhow::{Context, Result, bail};
 
-use crate::process;
+use crate::gateway::build_release;
 
 use gateway::Gateway;
 use load::Load;
@@ -55,7 +55,7 @@ pub(crate) fn run(root: &Path, rest: &[String]) -> Result<ExitCode> {
 pub(crate) fn measure(root: &Path, plan: &Plan) -> Result<Report> {
     let binary = match &plan.binary {
         Some(binary) => binary.clone(),
-        None => build(root)?,
+        None => build_release(root)?,
     };
     let gateway = Gateway::start(root, &binary)?;
     let mut report = Report::default();
@@ -131,15 +131,4 @@ fn plan(rest: &[String]) -> Result<Plan> {
 fn number<T: std::str::FromStr>(word: &str, value: &str) -> Result<T> {
     let number = value.parse().ok();
     number.with_context(|| format!("`{word}` needs a number"))
-}
-
-/// Builds the gateway as it is shipped.
-pub(crate) fn build(root: &Path) -> Result<PathBuf> {
-    eprintln!("chaos: building bowline");
-    let mut cargo = Command::new("cargo");
-    cargo.args(["build", "--release", "--quiet", "--package", "bowline"]);
-    process::show(cargo.current_dir(root))?;
-    let targets =
-        process::env("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-    Ok(targets.join("release/bowline"))
 }

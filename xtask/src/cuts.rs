@@ -17,7 +17,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use crate::{chaos, fleet::random::Random, process};
+use crate::{fleet::random::Random, gateway::build_release, process};
 use world::World;
 
 /// Cuts of a whole run, and of the short form.
@@ -54,7 +54,7 @@ pub(crate) fn run(root: &Path, rest: &[String]) -> Result<ExitCode> {
 pub(crate) fn carry_out(root: &Path, plan: &Plan) -> Result<bool> {
     let binary = match &plan.binary {
         Some(binary) => binary.clone(),
-        None => chaos::build(root)?,
+        None => build_release(root)?,
     };
     let start = process::now();
     let mut world = World::start(root, &binary, plan.seed)?;

@@ -25,7 +25,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-use crate::{chaos, process};
+use crate::{gateway::build_release, process};
 use agents::Agent;
 use faults::Faults;
 use plain::Peer;
@@ -75,7 +75,7 @@ pub(crate) fn run(root: &Path, rest: &[String]) -> Result<ExitCode> {
 pub(crate) fn carry_out(root: &Path, plan: &Plan) -> Result<bool> {
     let binary = match &plan.binary {
         Some(binary) => binary.clone(),
-        None => chaos::build(root)?,
+        None => build_release(root)?,
     };
     let start = process::now();
     let mut world = World::start(root, &binary, plan)?;

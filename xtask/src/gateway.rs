@@ -90,8 +90,9 @@ fn read_ready_line(child: &mut Child) -> Result<(SocketAddr, String)> {
     Ok((address, owner))
 }
 
-/// Builds the release binary and returns its path.
+/// Builds the gateway as it is shipped, and returns the path of the binary.
 pub(crate) fn build_release(root: &Path) -> Result<PathBuf> {
+    eprintln!("building bowline");
     process::show(
         Command::new("cargo")
             .args(["build", "--quiet", "--release", "--package", "bowline"])

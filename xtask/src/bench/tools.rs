@@ -9,6 +9,7 @@ use std::{
 
 use anyhow::{Context, Result};
 
+use crate::gateway::build_release;
 use crate::process;
 
 /// Where the programs are, and a folder for what they write.
@@ -36,7 +37,7 @@ impl Tools {
         };
         let targets =
             process::env("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-        eprintln!("bench: building mcpbench and bowline");
+        eprintln!("bench: building mcpbench");
         let built = targets.join("mcpbench");
         let mut cargo = Command::new("cargo");
         cargo.args([
@@ -51,15 +52,13 @@ impl Tools {
             .arg("--target-dir")
             .arg(&built);
         process::show(cargo.current_dir(root))?;
-        let mut cargo = Command::new("cargo");
-        cargo.args(["build", "--release", "--quiet", "--package", "bowline"]);
-        process::show(cargo.current_dir(root))?;
+        let bowline = build_release(root)?;
         let folder = targets.join(format!("bench/run-{}", std::process::id()));
         fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
         let is_root = process::output(root, "id", &["-u"]).is_ok_and(|id| id.trim() == "0");
         Ok(Some(Self {
             mcpbench: built.join("release/mcpbench"),
-            bowline: targets.join("release/bowline"),
+            bowline,
             xtask: targets.join("release/xtask"),
             bodies: targets.join("release/examples/bodies"),
             root: root.to_owned(),

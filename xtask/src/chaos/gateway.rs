@@ -3,18 +3,18 @@
 use std::{
     collections::BTreeMap,
     fs,
-    io::{BufRead, BufReader},
     net::SocketAddr,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::Command,
     thread,
     time::Duration,
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use serde_json::{Value, json};
 
 use crate::client::Client;
+use crate::gateway::RunningGateway;
 use crate::{peers, process};
 
 /// Servers that must not notice anything.
@@ -50,14 +50,10 @@ const TREATMENT: &str = "timeout = \"1s\"\n\
 const SETTLE_SECONDS_MAX: u64 = 60;
 const LOOK: Duration = Duration::from_millis(50);
 
-/// How long the gateway may take to end.
-const STOP_SECONDS_MAX: u64 = 10;
-
 /// A running gateway; dropping it ends it.
 #[derive(Debug)]
 pub(super) struct Gateway {
-    child: Child,
-    folder: PathBuf,
+    running: RunningGateway,
     pub(super) address: SocketAddr,
     pub(super) token: String,
     healthy: Vec<&'static str>,
@@ -95,8 +91,6 @@ impl Cpu {
 
 impl Gateway {
     pub(super) fn start(root: &Path, binary: &Path) -> Result<Self> {
-        let folder = root.join(format!("target/chaos-{}", std::process::id()));
-        fs::create_dir_all(&folder)?;
         let mut config = String::new();
         let mut healthy = FIXTURES.to_vec();
         for name in FIXTURES {
@@ -111,31 +105,13 @@ impl Gateway {
             config.push_str(&entry(name, binary, &args));
             config.push_str(TREATMENT);
         }
-        let file = folder.join("bowline.toml");
-        fs::write(&file, config)?;
-        let mut command = Command::new(binary);
-        command.args(["up", "--json", "--listen", "127.0.0.1:0", "--config"]);
-        command
-            .arg(&file)
-            .arg("--state")
-            .arg(folder.join("state"))
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(fs::File::create(folder.join("stderr"))?);
-        let mut child = command.spawn().context("could not start the gateway")?;
-        let mut line = String::new();
-        let stdout = child.stdout.take().context("no standard output")?;
-        BufReader::new(stdout).read_line(&mut line)?;
-        let ready: Value = serde_json::from_str(&line).context("no ready line")?;
-        let word = |key: &str| ready.get(key).and_then(Value::as_str).unwrap_or_default();
-        let address = word("mcp").trim_start_matches("http://");
-        let address = address.trim_end_matches("/mcp").parse()?;
-        let token = fs::read_to_string(word("token_file"))?.trim().to_owned();
+        let running = RunningGateway::start(root, Command::new(binary), &config)?;
+        // The first session that ends opens the file of ended sessions, which stays open.
+        Client::open(running.address, &running.owner)?.close()?;
         Ok(Self {
-            child,
-            folder,
-            address,
-            token,
+            address: running.address,
+            token: running.owner.clone(),
+            running,
             healthy,
         })
     }
@@ -150,7 +126,7 @@ impl Gateway {
 
     /// The processes of all servers that run, by name.
     pub(super) fn pids(&self) -> Result<BTreeMap<String, u32>> {
-        let status = Client::connect(self.address, &self.token)?.api("GET", "/api/v1/servers")?;
+        let status = self.running.api()?.api("GET", "/api/v1/servers")?;
         let servers = status.get("servers").and_then(Value::as_array);
         let pids = servers.into_iter().flatten().filter_map(|server| {
             let name = server.get("name")?.as_str()?.to_owned();
@@ -176,7 +152,7 @@ impl Gateway {
 
     /// Waits until every server serves, the faulty ones anew.
     pub(super) fn settle(&self) -> Result<()> {
-        let mut api = Client::connect(self.address, &self.token)?;
+        let mut api = self.running.api()?;
         for (name, _) in FAULTY {
             api.api("POST", &format!("/api/v1/servers/{name}/restart"))?;
         }
@@ -195,13 +171,13 @@ impl Gateway {
         let pids = self.pids()?;
         let healthy = self.healthy.iter().filter_map(|name| pids.get(*name));
         Ok(Cpu {
-            gateway_us: process::cpu_us(self.child.id()),
+            gateway_us: process::cpu_us(self.running.pid()),
             healthy_us: healthy.map(|pid| process::cpu_us(*pid)).sum(),
         })
     }
 
     pub(super) fn vitals(&self) -> Result<Vitals> {
-        let pid = self.child.id();
+        let pid = self.running.pid();
         let fds = fs::read_dir(format!("/proc/{pid}/fd"))?.count();
         let descendants = descendants(pid);
         let zombies = descendants.iter().filter(|(_, zombie)| *zombie).count();
@@ -224,13 +200,6 @@ impl Gateway {
             }
             thread::sleep(LOOK);
         }
-    }
-}
-
-impl Drop for Gateway {
-    fn drop(&mut self) {
-        process::end(&mut self.child, STOP_SECONDS_MAX);
-        let _ = fs::remove_dir_all(&self.folder);
     }
 }
 
