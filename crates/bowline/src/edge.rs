@@ -14,6 +14,7 @@ pub mod guard;
 pub mod hold;
 mod key;
 pub mod large;
+mod linger;
 pub mod listen;
 pub mod mcp;
 pub mod metrics;

@@ -26,6 +26,7 @@ use super::body::{Answer, EdgeBody};
 use super::door::Local;
 use super::guard::{Guarded, Pulse};
 use super::hold::Hold;
+use super::linger;
 use super::listen::answer;
 use super::stream::Guard;
 use super::unread::Unread;
@@ -134,6 +135,10 @@ async fn attend(
         match Box::pin(keeper.serve(stream, &mut stop)).await {
             After::Quiet(back) => stream = back,
             After::Upgraded(upgraded) => return Some(upgraded),
+            After::Unread(socket) => {
+                Box::pin(keeper.linger(&socket, &mut stop)).await;
+                return None;
+            }
             After::Over => return None,
         }
         let so_far = keeper.work.asked.load(Relaxed);
@@ -158,6 +163,8 @@ enum After {
     Quiet(Stream),
     /// Something else.
     Upgraded(Upgraded),
+    /// Answered and shut for writing, while the caller still sends the body of its request.
+    Unread(TcpStream),
     /// Nothing.
     Over,
 }
@@ -263,12 +270,22 @@ impl Keeper {
 
     /// A connection that HTTP is done with may go on as something else.
     fn ended<S>(&self, parts: http1::Parts<TokioIo<Stream>, S>) -> After {
-        let Some(upgrade) = self.hold.upgrade() else {
+        let stream = parts.io.into_inner().into_inner();
+        let Some(stream) = stream.map(Unread::into_inner) else {
             return After::Over;
         };
-        match parts.io.into_inner().into_inner() {
-            Some(stream) => After::Upgraded((upgrade, (stream.into_inner(), parts.read_buf))),
+        match self.hold.upgrade() {
+            Some(upgrade) => After::Upgraded((upgrade, (stream, parts.read_buf))),
+            None if self.pulse.is_in_body() => After::Unread(stream),
             None => After::Over,
+        }
+    }
+
+    /// Reads on after the last answer, so that the caller gets it; ends when the gateway stops.
+    async fn linger(&self, socket: &TcpStream, stop: &mut watch::Receiver<bool>) {
+        tokio::select! {
+            () = linger::discard(&self.edge, &self.hold, socket) => {}
+            () = told(stop) => {}
         }
     }
 

@@ -93,6 +93,11 @@ impl Pulse {
         self.in_head.load(Relaxed)
     }
 
+    /// Whether a body is half read.
+    pub fn is_in_body(&self) -> bool {
+        !self.between.load(Relaxed) && !self.is_in_head()
+    }
+
     /// Notes that the connection has proved who it is.
     pub fn prove(&self) {
         self.proven.store(true, Relaxed);

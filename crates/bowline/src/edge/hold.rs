@@ -194,6 +194,15 @@ impl Hold {
         }
     }
 
+    /// Returns the principal of its latest request, where the connection has proved one.
+    pub(super) fn latest_principal(&self) -> Option<Arc<Principal>> {
+        if !self.is_proven() {
+            return None;
+        }
+        let known = lock(&self.principal);
+        known.as_ref().map(|(_, here)| Arc::clone(here))
+    }
+
     /// Makes it a connection of the principal that its latest request proved.
     pub(super) fn seat(
         &self,

@@ -1,8 +1,12 @@
-//! A call that is one too many: told by HTTP where it stands alone, inside where it does not.
+//! What is too much, and how its caller hears of it: a call that is one too many, a body that is
+//! too long while it is still being sent.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Gateway, Http, Response, Session, fixture};
+use crate::harness::{Gateway, Http, PATIENCE, Response, Session, fixture};
 
 fn up() -> Gateway {
     let roles = "[roles.caller]\nallow = [\"one.*\"]\n";
@@ -109,4 +113,46 @@ fn batch_of(gateway: &Gateway, batch: &Value) -> Value {
     let answer = http.post("/mcp", &headers, batch.to_string().as_bytes());
     assert_eq!(answer.status, 200, "{}", answer.text());
     answer.json()
+}
+
+/// Sends a head with these fields and then all of a body of so many bytes, and only then reads.
+/// Returns all that came until the gateway closed.
+fn send_then_read(gateway: &Gateway, token: &str, fields: &str, body: &[u8]) -> String {
+    let mut stream = TcpStream::connect(gateway.address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    let head = format!(
+        "POST /mcp HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {token}\r\n\
+         Content-Type: application/json\r\n{fields}\r\n",
+        gateway.address,
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    stream.write_all(body).unwrap();
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).unwrap();
+    reply
+}
+
+#[test]
+fn oversized_body_still_sending_gets_its_413() {
+    let gateway = Gateway::up("");
+    let body = vec![b' '; 32 * 1024 * 1024];
+    let length = format!("Content-Length: {}\r\n", body.len());
+    let mut chunked = format!("{:x}\r\n", body.len()).into_bytes();
+    chunked.extend_from_slice(&body);
+    let coding = "Transfer-Encoding: chunked\r\n";
+    for (fields, body) in [(&length[..], &body), (coding, &chunked)] {
+        let reply = send_then_read(&gateway, &gateway.token, fields, body);
+        assert!(reply.starts_with("HTTP/1.1 413 "), "{fields}: {reply}");
+        assert!(reply.contains("connection: close\r\n"), "{reply}");
+        assert!(reply.contains("larger than 8 MiB"), "{reply}");
+    }
+    // One that asks first is refused before it has sent anything.
+    let asks = format!("Expect: 100-continue\r\n{length}");
+    let reply = send_then_read(&gateway, &gateway.token, &asks, b"");
+    assert!(reply.starts_with("HTTP/1.1 413 "), "{reply}");
+    // A caller without a valid token hears of that as well.
+    let reply = send_then_read(&gateway, "bwl_wrong", &length, &body[..4 * 1024 * 1024]);
+    assert!(reply.starts_with("HTTP/1.1 401 "), "{reply}");
+    gateway.session("/mcp").request("ping", &json!({}));
 }
