@@ -352,7 +352,12 @@ impl Host {
     /// An agent that lists tools right after the start should see them, and one slow server must
     /// not keep it waiting.
     pub async fn settled(&self) {
-        let servers: Vec<_> = self.path.servers.load().values().cloned().collect();
+        let servers = self.path.servers.load().values().cloned().collect();
+        self.settle(servers).await;
+    }
+
+    /// Waits until these servers serve or have failed once, but not long.
+    pub(super) async fn settle(&self, servers: Vec<Supervisor>) {
         let all = async {
             for server in servers {
                 // The sender lives as long as the supervisor does.

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::harness::{Gateway, fixture};
+use crate::harness::{Gateway, eventually, fixture};
 
 #[test]
 fn a_call_reaches_its_server_and_comes_back_under_its_own_id() {
@@ -81,4 +81,30 @@ fn progress_streams_before_the_answer_under_the_callers_token() {
         assert_eq!(event["method"], "notifications/progress");
         assert_eq!(event["params"]["progressToken"], "mine");
     }
+}
+
+#[test]
+fn initialize_with_manifests_waits_for_no_server() {
+    let config = [
+        "[limits]\nfirst_list_wait = \"60s\"\n".to_owned(),
+        fixture("quick", &[]),
+        fixture("slow", &["--fault", "slow-start=6000"]),
+    ];
+    let mut gateway = Gateway::up(&config.concat());
+    let is_starting = |gateway: &Gateway| gateway.status("slow")["state"] == "starting";
+    // Nothing is known of the slow server, but this endpoint is not its own.
+    gateway.session("/servers/quick/mcp");
+    assert!(is_starting(&gateway));
+    gateway.wait_for("slow", "ready");
+    for server in ["quick", "slow"] {
+        let file = gateway.state().join(format!("manifests/{server}.json"));
+        eventually("what it offers is kept", || file.exists());
+    }
+    gateway.restart_after_kill();
+    let mut session = gateway.session("/mcp");
+    assert!(is_starting(&gateway), "initialize did not wait for it");
+    // A list does wait, so that no definition in it is marked as stale.
+    let tools = session.tools();
+    assert!(tools.contains(&"slow__echo".to_owned()), "{tools:?}");
+    assert!(!is_starting(&gateway));
 }

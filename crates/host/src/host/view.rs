@@ -15,6 +15,7 @@ use crate::catalog::introduction::declares;
 use crate::catalog::{Catalog, Introduction, Item, ListKind, Listing, Offer, keep};
 use crate::decide::Sight;
 use crate::expose;
+use crate::supervisor::Supervisor;
 
 impl Host {
     /// Returns what `principal` is shown in `scope`, as ready bytes. Whoever sees the same shares
@@ -135,6 +136,29 @@ impl Host {
                 server.refresh(worn_at);
             }
         }
+    }
+
+    /// Waits as [`settled`](Self::settled) does, but only for servers that `principal` may see in
+    /// `scope` and of which nothing is known yet. A server with a manifest is introduced by that.
+    pub async fn introduced(&self, principal: &Principal, scope: &Scope) {
+        let unknown = self.unknown_servers(principal, scope);
+        self.settle(unknown).await;
+    }
+
+    fn unknown_servers(&self, principal: &Principal, scope: &Scope) -> Vec<Supervisor> {
+        let catalog = self.catalog();
+        let servers = self.path.servers.load();
+        let is_unknown = |name: &str| {
+            let is_in_scope = match scope {
+                Scope::Server(only) => **only == *name,
+                Scope::All | Scope::Profile(_) => true,
+            };
+            is_in_scope
+                && catalog.offer(name).is_none()
+                && self.path.decider.reaches(principal, scope, name)
+        };
+        let unknown = servers.iter().filter(|(name, _)| is_unknown(name));
+        unknown.map(|(_, server)| server.clone()).collect()
     }
 
     /// Whether every server has told what it has of which `principal` may see anything.

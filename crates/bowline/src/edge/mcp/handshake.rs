@@ -23,7 +23,8 @@ pub(super) async fn open(caller: Caller<'_>, message: &Message) -> Answer {
     let Some(revision) = agree(params) else {
         return body::json(StatusCode::OK, no_revision(id));
     };
-    caller.edge.host.settled().await;
+    let host = &caller.edge.host;
+    host.introduced(caller.principal, caller.scope).await;
     let session = caller.edge.open_session(Terms {
         principal: Arc::clone(caller.principal),
         scope: caller.scope.clone(),
@@ -55,7 +56,8 @@ pub(super) async fn greet(caller: Caller<'_>, session: &Session, message: &Messa
     let Some(revision) = agree(params) else {
         return no_revision(id);
     };
-    caller.edge.host.settled().await;
+    let host = &caller.edge.host;
+    host.introduced(caller.principal, caller.scope).await;
     announce::knows(caller.edge, session);
     session.declare(declared(params));
     session.note_client(params);

@@ -13,7 +13,8 @@ use crate::edge::mcp::{outbox, result};
 /// Answers `server/discover`. A single server is introduced by its own words.
 pub(super) async fn answer(asked: Asked<'_>) -> Answer {
     let caller = asked.caller;
-    caller.edge.host.settled().await;
+    let host = &caller.edge.host;
+    host.introduced(caller.principal, caller.scope).await;
     let own = caller
         .edge
         .host
