@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bowline_core::error::{CallError, Execution, Retry};
+use bowline_core::error::{CallError, Class, Execution, Origin, Retry};
 use bowline_core::time::millis;
 use bowline_wire::jsonrpc::write_error;
 use bowline_wire::mcp::code;
@@ -55,7 +55,8 @@ pub const CODES: [&str; 52] = [
     "input_refused",
     "input_lost",
     "elsewhere",
-    // Said over the broker only: here they are the peer_code of elsewhere.
+    // Said over the broker, and here as the peer_code of elsewhere. A call that was lost in a
+    // restart is outcome_unknown as well.
     "expired",
     "outcome_unknown",
     "bad_request",
@@ -308,6 +309,9 @@ const UNDELIVERED: &str =
 
 const ASK_LESS: &str = "The call did run; ask for less, do not repeat it as it is.";
 
+const FORGOTTEN_CALL: &str = "The response to this call is not kept: the gateway was restarted \
+     while the call was in flight, or it ended too long ago.";
+
 const UNKNOWN: &str = "The call may have run; do not repeat it without checking what it did.";
 
 /// Returns the machine-readable part of an error.
@@ -388,6 +392,29 @@ pub fn answer(id: &[u8], error: &CallError) -> Bytes {
     let data = Value::Object(data(error)).to_string();
     let mut out = Vec::with_capacity(message.len() + data.len() + 96);
     write_error(&mut out, Some(id), number, &message, Some(data.as_bytes()));
+    out.into()
+}
+
+/// Writes the answer to a call whose outcome this gateway cannot know any more.
+#[must_use]
+pub fn outcome_unknown(id: &[u8]) -> Bytes {
+    let message = format!("{FORGOTTEN_CALL} {UNKNOWN}");
+    let data = json!({
+        "code": "outcome_unknown",
+        "class": Class::ConnectionLost.as_str(),
+        "execution": Execution::Unknown.as_str(),
+        "origin": Origin::Gateway.as_str(),
+        "retry": Retry::Never.as_str(),
+    });
+    let data = data.to_string();
+    let mut out = Vec::new();
+    write_error(
+        &mut out,
+        Some(id),
+        CALL_FAILED,
+        &message,
+        Some(data.as_bytes()),
+    );
     out.into()
 }
 

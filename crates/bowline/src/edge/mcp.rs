@@ -21,7 +21,7 @@ use bowline_core::caller::{CallerEnd, Deaf};
 use bowline_core::error::{CallError, Execution};
 use bowline_core::shares::ShareError;
 use bowline_host::accounts::PrincipalAccounts;
-use bowline_wire::jsonrpc::{write_error, write_result};
+use bowline_wire::jsonrpc::{write_error, write_notification, write_result};
 use bowline_wire::mcp::{code, method};
 use bowline_wire::{Kind, Message, object};
 use bytes::Bytes;
@@ -33,7 +33,7 @@ use self::parse::Unparsed;
 use super::body::{self, Answer, SESSION};
 use super::errors::TooMuch;
 use super::modern::{self, Says};
-use super::session::{CallEnd, Session};
+use super::session::{CallEnd, Replay, Session};
 use super::stream::{EventBody, Place};
 use super::{Edge, announce, errors, pace};
 
@@ -275,8 +275,31 @@ fn listen(caller: Caller<'_>) -> Answer {
 
 fn resume(caller: Caller<'_>, session: &Arc<Session>, id: &HeaderValue) -> Option<EventBody> {
     let place = Place::parse(id.to_str().ok()?)?;
-    session.resume(place, caller.edge.host.clock().now())
+    let (events, replay) = session.resume(place, caller.edge.host.clock().now())?;
+    if replay == Replay::Partial {
+        warn_of_gap(caller, session);
+    }
+    Some(events)
 }
+
+/// Tells a session that notifications may have been missed, where its endpoint logs at all.
+fn warn_of_gap(caller: Caller<'_>, session: &Session) {
+    let host = &caller.edge.host;
+    let own = host.introduction(caller.principal, caller.scope);
+    if object::field(&own.capabilities, "logging").is_none() {
+        return;
+    }
+    let mut text = Vec::new();
+    write_notification(&mut text, method::MESSAGE, Some(GAP.as_bytes()));
+    session.tell(text.into());
+}
+
+/// What a session is told when it comes back to a stream of which not all is kept.
+const GAP: &str = concat!(
+    r#"{"level":"warning","logger":"bowline","data":"Notifications may have been missed: the "#,
+    r#"gateway was restarted, or more was sent than it keeps. List again, and subscribe again "#,
+    r#"to resources."}"#
+);
 
 /// Refuses a request for which its principal, or all together, hold too much already. Nothing was
 /// done for it.

@@ -24,6 +24,8 @@ pub enum Use {
     State,
     /// The id of a task.
     Task,
+    /// The name of a stream in the ids of its events.
+    Stream,
 }
 
 impl Use {
@@ -32,6 +34,7 @@ impl Use {
             Self::Session => b"bowline session 1",
             Self::State => b"bowline request state 1",
             Self::Task => b"bowline task 1",
+            Self::Stream => b"bowline stream 1",
         }
     }
 }

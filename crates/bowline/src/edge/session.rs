@@ -3,6 +3,7 @@
 mod end;
 mod ended;
 mod inflight;
+mod lost;
 mod narrow;
 mod questions;
 mod streams;
@@ -25,7 +26,9 @@ use bowline_wire::mcp::{Revision, method};
 use bowline_wire::object;
 use bytes::Bytes;
 
+use super::seal::Seal;
 use super::stream::{EventBody, Kept, Label, Line, Opening, Place, Source};
+use lost::SessionMark;
 use questions::Questions;
 use streams::Streams;
 
@@ -98,6 +101,8 @@ struct Shared {
     /// chance allows.
     next_serial: AtomicU64,
     kept: Kept,
+    /// Seals names of streams, and ids.
+    seal: Seal,
 }
 
 impl Shared {
@@ -117,6 +122,15 @@ pub struct Terms {
     pub revision: Revision,
     /// What its client can be asked for.
     pub abilities: Abilities,
+}
+
+/// Whether a stream goes on with all that its caller has not seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replay {
+    /// It does.
+    Whole,
+    /// Some of it may be missing: it was not kept, or the gateway was restarted.
+    Partial,
 }
 
 /// One caller's session.
@@ -148,6 +162,8 @@ pub struct Session {
     /// What it is told outside calls.
     home: Line,
     home_label: Label,
+    /// Stands in the names of its streams.
+    mark: SessionMark,
     /// The streams of its calls.
     streams: Streams,
     /// The lists it knows; different ones are news.
@@ -178,6 +194,7 @@ impl Session {
             // Numbers go on after a restart, so that no old place is taken for a new one.
             home: Line::after(at.unix_ms),
             home_label: home_label(id),
+            mark: lost::mark_of(id),
             streams: Streams::default(),
             known: Mutex::default(),
             client: OnceLock::new(),
@@ -302,26 +319,35 @@ impl Session {
         } else {
             Opening::Comment
         };
-        EventBody::new(source, reader, Some(self.home_label), opening)
+        EventBody::new(source, reader, Some(self.home_label.into()), opening)
     }
 
-    /// Opens the stream again in which a caller has been at `place`; `None` when it is not, or no
-    /// longer, one of this session.
+    /// Opens the stream again in which a caller has been at `place`; `None` when it is not one of
+    /// this session. The stream of a call that is not known any more says that its outcome is
+    /// unknown.
     #[must_use]
-    pub fn resume(self: &Arc<Self>, place: Place, now: Now) -> Option<EventBody> {
+    pub fn resume(self: &Arc<Self>, place: Place<'_>, now: Now) -> Option<(EventBody, Replay)> {
         if !self.resumes() {
             return None;
         }
         if place.label != self.home_label {
-            return self.streams.find(place.label, now)?.resume(place.number);
+            let events = match self.streams.find(place.label, now) {
+                Some(end) => end.resume(place.number),
+                None => self.answer_lost(place),
+            };
+            return events.map(|events| (events, Replay::Whole));
         }
         self.home.keep(self.shared.kept.clone());
+        let (replay, opening) = match self.home.has_all_after(place.number) {
+            true => (Replay::Whole, Opening::Comment),
+            false => (Replay::Partial, Opening::Gap),
+        };
         let Some(reader) = self.home.read_after(place.number) else {
-            return Some(self.listen());
+            return Some((self.listen(), replay));
         };
         let source = Home::of(self) as Arc<dyn Source>;
-        let label = Some(self.home_label);
-        Some(EventBody::new(source, reader, label, Opening::Comment))
+        let name = Some(self.home_label.into());
+        Some((EventBody::new(source, reader, name, opening), replay))
     }
 
     /// Says something outside calls; `false` when it does not listen.

@@ -43,23 +43,56 @@ pub enum Told {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Label(pub u64);
 
+/// A stream as the ids of its events name it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamName {
+    /// Tells it from every other stream.
+    pub label: Label,
+    /// Says whose stream it is to a gateway that does not know it, such as one that was restarted.
+    pub seal: Option<Arc<str>>,
+}
+
+impl StreamName {
+    fn id(&self, number: u64) -> String {
+        let place = Place {
+            label: self.label,
+            number,
+            seal: self.seal.as_deref(),
+        };
+        place.write()
+    }
+}
+
+impl From<Label> for StreamName {
+    fn from(label: Label) -> Self {
+        Self { label, seal: None }
+    }
+}
+
 /// Where in which stream a caller was, as the id of an event says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Place<'a> {
     /// The stream.
     pub label: Label,
     /// The number of the last message seen; 0 before the first.
     pub number: u64,
+    /// The seal of its name, where it has one.
+    pub seal: Option<&'a str>,
 }
 
-impl Place {
+impl<'a> Place<'a> {
     /// Reads what [`write`](Self::write) wrote, and nothing else.
     #[must_use]
-    pub fn parse(id: &str) -> Option<Self> {
-        let (label, number) = id.split_once('-')?;
+    pub fn parse(id: &'a str) -> Option<Self> {
+        let (place, seal) = match id.split_once('.') {
+            Some((place, seal)) => (place, Some(seal)),
+            None => (id, None),
+        };
+        let (label, number) = place.split_once('-')?;
         let place = Self {
             label: Label(u64::from_str_radix(label, 16).ok()?),
             number: number.parse().ok()?,
+            seal,
         };
         (place.write() == id).then_some(place)
     }
@@ -67,7 +100,11 @@ impl Place {
     /// Writes the id of an event.
     #[must_use]
     pub fn write(self) -> String {
-        format!("{:x}-{}", self.label.0, self.number)
+        let (label, number) = (self.label.0, self.number);
+        match self.seal {
+            Some(seal) => format!("{label:x}-{number}.{seal}"),
+            None => format!("{label:x}-{number}"),
+        }
     }
 }
 
@@ -83,6 +120,8 @@ pub enum Opening {
         /// The number of the message before those that follow.
         after: u64,
     },
+    /// With comments: it is open, and events between were not kept.
+    Gap,
     /// With a comment and then such an event.
     Both {
         /// The number of the message before those that follow.
@@ -96,7 +135,7 @@ pub struct EventBody {
     source: Arc<dyn Source>,
     reader: Reader,
     /// Given to the events of a stream to which a caller may come back.
-    label: Option<Label>,
+    name: Option<StreamName>,
     alive: Interval,
     /// Sent before everything else.
     opening: Option<Bytes>,
@@ -118,7 +157,7 @@ impl EventBody {
     pub fn new(
         source: Arc<dyn Source>,
         reader: Reader,
-        label: Option<Label>,
+        name: Option<StreamName>,
         opening: Opening,
     ) -> Self {
         let mut alive = tokio::time::interval(KEEP_ALIVE);
@@ -127,9 +166,9 @@ impl EventBody {
         Self {
             source,
             reader,
-            label,
+            opening: opened(name.as_ref(), opening),
+            name,
             alive,
-            opening: opened(label, opening),
             told: Told::Nothing,
             payer: None,
             rest: None,
@@ -150,7 +189,7 @@ impl EventBody {
     /// Frames a message. A large one is handed out in pieces; where its reader leaves too much
     /// unread, it is told so in the place of a response, and misses a notification.
     fn framed(&mut self, number: u64, message: &Bytes) -> Option<Bytes> {
-        let id = self.label.map(|label| Place { label, number }.write());
+        let id = self.name.as_ref().map(|name| name.id(number));
         let whole = frame(id.as_deref(), message);
         let Some(payer) = self
             .payer
@@ -211,14 +250,18 @@ impl Drop for EventBody {
     }
 }
 
-fn opened(label: Option<Label>, opening: Opening) -> Option<Bytes> {
+fn opened(name: Option<&StreamName>, opening: Opening) -> Option<Bytes> {
     let mut out = Vec::new();
-    match (opening, label) {
+    match (opening, name) {
         (Opening::Plain, _) => return None,
-        (Opening::Primed { after }, Some(label)) => prime(&mut out, label, after),
-        (Opening::Both { after }, Some(label)) => {
+        (Opening::Primed { after }, Some(name)) => prime(&mut out, name, after),
+        (Opening::Both { after }, Some(name)) => {
             sse::comment(&mut out, "bowline");
-            prime(&mut out, label, after);
+            prime(&mut out, name, after);
+        }
+        (Opening::Gap, _) => {
+            sse::comment(&mut out, "bowline");
+            sse::comment(&mut out, "events before this one were not kept");
         }
         (Opening::Comment, _) | (Opening::Primed { .. } | Opening::Both { .. }, None) => {
             sse::comment(&mut out, "bowline");
@@ -227,9 +270,9 @@ fn opened(label: Option<Label>, opening: Opening) -> Option<Bytes> {
     Some(out.into())
 }
 
-fn prime(out: &mut Vec<u8>, label: Label, number: u64) {
+fn prime(out: &mut Vec<u8>, name: &StreamName, number: u64) {
     sse::retry(out, RETRY_MS);
-    encode(out, Some(&Place { label, number }.write()), None, b"");
+    encode(out, Some(&name.id(number)), None, b"");
 }
 
 /// Frames one JSON-RPC message as an event.
@@ -314,12 +357,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_primed_stream_begins_with_a_place_to_come_back_to() {
         let words = Arc::new(Words::default());
-        let label = Some(Label(0xab));
+        let label = || Some(Label(0xab).into());
         let source = || Arc::clone(&words) as Arc<dyn Source>;
-        let unread = EventBody::new(source(), words.line.read(), label, Opening::Plain);
+        let unread = EventBody::new(source(), words.line.read(), label(), Opening::Plain);
         drop(unread);
         let opening = Opening::Primed { after: 0 };
-        let mut body = EventBody::new(source(), words.line.read(), label, opening);
+        let mut body = EventBody::new(source(), words.line.read(), label(), opening);
         let first = next(&mut body).await.unwrap();
         assert_eq!(first, "retry: 1000\nid: ab-0\ndata: \n\n");
         assert!(words.line.push("{}".into()));
@@ -335,8 +378,14 @@ mod tests {
         let place = Place {
             label: Label(u64::MAX),
             number: 7,
+            seal: None,
         };
         assert_eq!(Place::parse(&place.write()), Some(place));
+        let sealed = Place {
+            seal: Some("a-_b"),
+            ..place
+        };
+        assert_eq!(Place::parse(&sealed.write()), Some(sealed));
         for id in [
             "", "-", "1", "-1", "0-", "g-1", "A-1", "00-1", "1-01", "1-+1", " 1-1", "1-1 ", "1-1-1",
         ] {

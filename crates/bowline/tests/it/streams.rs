@@ -176,3 +176,68 @@ fn a_listener_comes_back_to_what_it_missed_even_after_a_restart() {
             .is_some_and(|data| data.contains("tools/list_changed"))
     });
 }
+
+#[test]
+fn call_stream_after_restart_says_outcome_unknown() {
+    let mut gateway = Gateway::up(&fixture("one", &[]));
+    gateway.wait_for("one", "ready");
+    let (mine, other) = (gateway.session("/mcp"), gateway.session("/mcp"));
+    let mut caller = mine.twin();
+    caller.send_call(7, "one__slow", &json!({"ms": 600_000, "message": "never"}));
+    caller.http.read_head();
+    let place = next_event(&mut caller.http).unwrap().id.unwrap();
+    let ids = [mine.id.clone(), other.id.clone()];
+    gateway.restart_after_kill();
+    let [mine, other] = ids.map(|id| {
+        let mut session = gateway.session("/mcp");
+        session.id = id;
+        session
+    });
+    assert_eq!(
+        resume(&other, &place).0,
+        404,
+        "it is not a stream of this one"
+    );
+    let forged = place.replace('-', "1-");
+    assert_eq!(resume(&mine, &forged).0, 404);
+    let (status, mut stream) = resume(&mine, &place);
+    assert_eq!(status, 200);
+    let answer = next_event(&mut stream).unwrap().json();
+    assert_eq!(answer["id"], 7, "{answer}");
+    let data = &answer["error"]["data"];
+    assert_eq!(data["code"], "outcome_unknown", "{answer}");
+    assert_eq!(data["execution"], "unknown");
+    assert_eq!(next_event(&mut stream), None);
+    // The session itself goes on.
+    let mut mine = mine;
+    assert_eq!(mine.text("one__echo", &json!({"message": "on"})), "on");
+}
+
+#[test]
+fn listener_after_restart_is_told_of_the_gap() {
+    let mut gateway = Gateway::up(&fixture("one", &[]));
+    gateway.wait_for("one", "ready");
+    let session = gateway.session("/mcp");
+    let mut stream = session.listen();
+    let place = next_event(&mut stream).unwrap().id.unwrap();
+    let id = session.id.clone();
+    gateway.restart_after_kill();
+    gateway.wait_for("one", "ready");
+    let mut session = gateway.session("/mcp");
+    session.id = id;
+    let (status, mut stream) = resume(&session, &place);
+    assert_eq!(status, 200);
+    let opening = String::from_utf8(stream.read_chunk().unwrap()).unwrap();
+    assert!(opening.contains("not kept"), "{opening}");
+    let warning = next_event(&mut stream).unwrap().json();
+    assert_eq!(warning["method"], "notifications/message", "{warning}");
+    assert_eq!(warning["params"]["level"], "warning");
+    let news = next_event(&mut stream).unwrap().json();
+    assert_eq!(news["method"], "notifications/tools/list_changed");
+    // It goes on: what happens from now on is told.
+    session.call("one__test_trigger_tool_change", &json!({}));
+    eventually("the change is told", || {
+        let event = next_event(&mut stream).unwrap().json();
+        event["method"] == "notifications/tools/list_changed"
+    });
+}

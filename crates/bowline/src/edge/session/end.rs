@@ -9,7 +9,7 @@ use bowline_core::time::Now;
 use bytes::Bytes;
 
 use super::Session;
-use crate::edge::stream::{EventBody, Label, Line, Opening, Reader, Source, Told};
+use crate::edge::stream::{EventBody, Label, Line, Opening, Reader, Source, StreamName, Told};
 
 /// The caller's end of one call, or of the calls of one batch. Until something is said before
 /// the answer it is nothing but this.
@@ -59,7 +59,12 @@ impl CallEnd {
         } else {
             Opening::Plain
         };
-        EventBody::new(source, self.line.read(), Some(self.label()), opening)
+        EventBody::new(source, self.line.read(), Some(self.name()), opening)
+    }
+
+    fn name(&self) -> StreamName {
+        let ids = std::iter::once(&self.id).chain(&self.more);
+        self.session.name_stream(self.label(), ids)
     }
 
     /// Opens the stream again, after the message with this number.
@@ -67,8 +72,8 @@ impl CallEnd {
     pub fn resume(self: &Arc<Self>, number: u64) -> Option<EventBody> {
         let reader = self.line.read_after(number)?;
         let source = Arc::clone(self) as Arc<dyn Source>;
-        let label = Some(self.label());
-        Some(EventBody::new(source, reader, label, Opening::Comment))
+        let name = Some(self.name());
+        Some(EventBody::new(source, reader, name, Opening::Comment))
     }
 
     /// Gives the answer, after which nothing follows.

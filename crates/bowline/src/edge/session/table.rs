@@ -38,7 +38,6 @@ const GONE_MAX: usize = 4_096;
 /// All sessions.
 #[derive(Debug)]
 pub struct Sessions {
-    seal: Seal,
     next_key: AtomicU64,
     shared: Arc<Shared>,
     table: Mutex<Table>,
@@ -164,9 +163,9 @@ impl Sessions {
         let _ = getrandom::fill(&mut start);
         let first = (u64::from(u32::from_ne_bytes(start)) << 16) + 1;
         Self {
-            seal: Seal::new(key),
             next_key: AtomicU64::new(1),
             shared: Arc::new(Shared {
+                seal: Seal::new(key),
                 next_serial: AtomicU64::new(first),
                 kept: Kept::default(),
             }),
@@ -200,8 +199,8 @@ impl Sessions {
 
     /// Returns what seals ids, for whatever else callers keep for this gateway.
     #[must_use]
-    pub const fn sealing(&self) -> &Seal {
-        &self.seal
+    pub fn sealing(&self) -> &Seal {
+        &self.shared.seal
     }
 
     /// Returns a principal as it may ask without a session: narrowed by what was set for all.
@@ -225,7 +224,7 @@ impl Sessions {
     ) -> Result<(Arc<str>, Arc<Session>), OpenError> {
         let issued_s = clock.unix_ms() / 1_000;
         let id: Arc<str> = self
-            .seal
+            .sealing()
             .seal(&Sealed {
                 principal: terms.principal.name.as_ref().to_owned(),
                 credential: terms.principal.credential.as_ref().to_owned(),
@@ -383,7 +382,7 @@ impl Sessions {
 
     /// Returns what an id says, if its session may still be used.
     pub(super) fn unseal(&self, id: &str, clock: &dyn Clock) -> Option<Sealed> {
-        let sealed = self.seal.open(id)?;
+        let sealed = self.sealing().open(id)?;
         let age_s = (clock.unix_ms() / 1_000).saturating_sub(sealed.issued_s);
         let ended = self.table().ended.has(id);
         (!ended && age_s <= AGE_MAX.as_secs()).then_some(sealed)

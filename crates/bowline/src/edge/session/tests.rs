@@ -80,7 +80,7 @@ fn read(body: &mut EventBody) -> Option<String> {
 }
 
 /// Returns the last id in the text of a stream.
-fn last_place(text: &str) -> Place {
+fn last_place(text: &str) -> Place<'_> {
     let mut ids = text.lines().rev();
     let id = ids.find_map(|line| line.strip_prefix("id: "));
     Place::parse(id.unwrap()).unwrap()
@@ -183,14 +183,15 @@ async fn a_listener_that_comes_back_hears_what_it_missed() {
     let heard = read(&mut stream).unwrap();
     drop(stream);
     assert!(sessions.tell(session.key, "{\"a\":2}".into()));
-    let mut back = session.resume(last_place(&heard), Now(0)).unwrap();
+    let (mut back, replay) = session.resume(last_place(&heard), Now(0)).unwrap();
+    assert_eq!(replay, Replay::Whole);
     let text = read(&mut back).unwrap();
     assert!(
         text.contains("{\"a\":2}") && !text.contains("{\"a\":1}"),
         "{text}"
     );
     drop(back);
-    let mut again = session.resume(before, Now(0)).unwrap();
+    let (mut again, _) = session.resume(before, Now(0)).unwrap();
     let text = read(&mut again).unwrap();
     assert!(
         text.contains("{\"a\":1}") && text.contains("{\"a\":2}"),
@@ -204,6 +205,9 @@ async fn a_listener_that_comes_back_hears_what_it_missed() {
     sessions.sweep(Now(0));
     sessions.sweep(Now(0));
     assert_eq!(session.shared.kept.bytes(), 0);
+    let (mut late, replay) = session.resume(before, Now(0)).unwrap();
+    assert_eq!(replay, Replay::Partial);
+    assert!(read(&mut late).unwrap().contains("not kept"));
 }
 
 #[tokio::test]
@@ -224,8 +228,14 @@ async fn the_stream_of_a_call_is_kept_a_while_for_its_caller_only() {
     end.finish("{\"answer\":1}".into(), Now(0));
     assert!(other.resume(place, Now(0)).is_none());
     let late = Now(millis(KEPT) + 1);
-    assert!(session.resume(place, late).is_none());
-    let mut back = session.resume(place, Now(0)).unwrap();
+    let is_lost = |now| {
+        let (mut events, _) = session.resume(place, now).unwrap();
+        let text = read(&mut events).unwrap();
+        assert_eq!(read(&mut events), None);
+        text.contains("outcome_unknown")
+    };
+    assert!(is_lost(late));
+    let (mut back, _) = session.resume(place, Now(0)).unwrap();
     let text = read(&mut back).unwrap();
     assert!(text.contains("{\"answer\":1}") && !text.contains("{\"p\":1}"));
     assert_eq!(read(&mut back), None);
@@ -234,7 +244,7 @@ async fn the_stream_of_a_call_is_kept_a_while_for_its_caller_only() {
         let _stream = end.open();
         end.finish("{}".into(), Now(0));
     }
-    assert!(session.resume(place, Now(0)).is_none(), "others came after");
+    assert!(is_lost(Now(0)), "others came after");
     sessions.sweep(late);
     drop((back, end));
     assert_eq!(session.shared.kept.bytes(), 0);

@@ -147,6 +147,14 @@ impl Line {
         Some(state.take_over())
     }
 
+    /// Whether every message after the one with this number is still here.
+    #[must_use]
+    pub fn has_all_after(&self, number: u64) -> bool {
+        let state = self.state();
+        let last = state.dropped + state.messages.len() as u64;
+        (state.dropped..=last).contains(&number)
+    }
+
     /// Ends the stream of whoever reads now; what is written stays for the next reader.
     pub fn interrupt(&self) {
         let waker = {
