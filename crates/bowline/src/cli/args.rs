@@ -271,9 +271,15 @@ pub struct Up {
     /// Let any local process call tools without a token (loopback only)
     #[arg(long)]
     pub insecure_no_auth: bool,
+    /// Return when it serves, and let it run without this terminal
+    #[arg(long)]
+    pub detach: bool,
     /// Started by a client and not by a person: the current directory says nothing
     #[arg(long, hide = true)]
     pub for_client: bool,
+    /// Started by `--detach`
+    #[arg(long, hide = true)]
+    pub detached: bool,
 }
 
 /// Options of `trust`.

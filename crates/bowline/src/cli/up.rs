@@ -1,5 +1,8 @@
 //! `bowline up`: runs a gateway in the foreground until it is told to stop.
 
+mod detach;
+mod terminal;
+
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +14,7 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::Interval;
 
+use self::terminal::Terminal;
 use super::{Context, Exit, Failure, Out, Up, trust};
 use crate::assemble::{AssembleError, Gateway, fix_of_journal};
 use crate::audit;
@@ -19,7 +23,7 @@ use crate::config::{self, Broken, Child, Config, Env, Reach, ServerConfig};
 use crate::edge::door::Auth;
 use crate::reload::Outcome;
 use crate::secrets::Vault;
-use crate::state::{self, State};
+use crate::state::{self, Run, State};
 use crate::telemetry::{self, Telemetry};
 
 /// How long `up` reports on servers that are starting.
@@ -28,13 +32,21 @@ const REPORT_MAX: Duration = Duration::from_secs(60);
 /// How often it looks.
 const REPORT_TICK: Duration = Duration::from_millis(50);
 
-/// Runs a gateway until SIGINT or SIGTERM.
+/// Runs a gateway until SIGINT or SIGTERM, or until its terminal is gone.
 pub(super) fn run(up: &Up, context: &mut Context) -> Result<Exit, Failure> {
+    if up.detach {
+        return detach::run(up, context);
+    }
+    if up.for_client || up.detached {
+        // Fails for the leader of a process group, which signals of the terminal do not reach.
+        let _session = rustix::process::setsid();
+    }
     runtime()?.block_on(serve(up, context))?;
     Ok(Exit::Ok)
 }
 
 async fn serve(up: &Up, context: &mut Context) -> Result<(), Failure> {
+    let terminal = Terminal::controlling();
     let mut signals = Signals::watch()?;
     let directory = state::locate(context.global.state.as_deref(), &context.env)?;
     let mut config = if up.demo {
@@ -64,8 +76,8 @@ async fn serve(up: &Up, context: &mut Context) -> Result<(), Failure> {
     let state = State::open(directory)?;
     let telemetry = telemetry(&context.env, &config.telemetry);
     let gateway = Gateway::start(config, state, auth, &context.env, telemetry).await?;
-    announce(&gateway, up, context)?;
-    attend(&gateway, &mut signals, &mut context.out).await;
+    announce(&gateway.run, up, (context, "Ctrl-C"))?;
+    attend(&gateway, &mut signals, terminal.as_ref(), &mut context.out).await;
     context.out.note("stopping");
     tokio::select! {
         () = gateway.stop() => {}
@@ -101,8 +113,7 @@ impl Signals {
 }
 
 /// Says that the gateway serves, where, and what to try.
-fn announce(gateway: &Gateway, up: &Up, context: &mut Context) -> Result<(), Failure> {
-    let run = &gateway.run;
+fn announce(run: &Run, up: &Up, (context, stop): (&mut Context, &str)) -> Result<(), Failure> {
     let ready = serde_json::json!({
         "v": 1,
         "event": "ready",
@@ -128,7 +139,7 @@ fn announce(gateway: &Gateway, up: &Up, context: &mut Context) -> Result<(), Fai
         let own = own.display();
         lines.push(format!("  try         {own}{state} call demo.add a=2 b=3"));
     }
-    lines.push("  stop        Ctrl-C".to_owned());
+    lines.push(format!("  stop        {stop}"));
     context.out.result(&ready, |out| {
         lines.iter().try_for_each(|line| out.line(line))
     })?;
@@ -179,7 +190,12 @@ impl Starts {
 }
 
 /// Serves until told to stop, and tells people what happens.
-async fn attend(gateway: &Gateway, signals: &mut Signals, out: &mut Out) {
+async fn attend(
+    gateway: &Gateway,
+    signals: &mut Signals,
+    terminal: Option<&Terminal>,
+    out: &mut Out,
+) {
     let mut starts = Starts::new(gateway);
     let mut outcomes = gateway.reloader().outcomes();
     let is_human = out.format() == Format::Human;
@@ -193,6 +209,9 @@ async fn attend(gateway: &Gateway, signals: &mut Signals, out: &mut Out) {
             _ = terminate.recv() => return,
             _ = interrupt.recv() => return,
             _ = hangup.recv() => {
+                if terminal.is_some_and(Terminal::is_gone) {
+                    return;
+                }
                 // What comes of it is heard below.
                 if let Err(error) = gateway.reloader().reload(gateway.host()).await {
                     out.note(&error.to_string());

@@ -108,12 +108,15 @@ struct Line<W> {
 impl<W: Write> Write for Line<W> {
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(event);
-        self.to.write_all(self.secrets.clean(&text).as_bytes())?;
+        // A line that cannot be written is lost: of an error the subscriber would tell on stderr
+        // as well, and panic where the terminal is gone.
+        let _lost = self.to.write_all(self.secrets.clean(&text).as_bytes());
         Ok(event.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.to.flush()
+        let _lost = self.to.flush();
+        Ok(())
     }
 }
 
@@ -142,6 +145,17 @@ mod tests {
         assert_eq!(write("hunter22 hunter33"), "‹PASSWORD› ‹OTHER›");
         secrets.learn("ROTATED", "hunter44");
         assert_eq!(write("hunter44"), "‹ROTATED›");
+    }
+
+    #[test]
+    fn line_that_cannot_be_written_is_dropped() {
+        let full: &mut [u8] = &mut [];
+        let mut line = Line {
+            secrets: Secrets::default(),
+            to: full,
+        };
+        line.write_all(b"more than there is room for\n").unwrap();
+        line.flush().unwrap();
     }
 
     #[test]

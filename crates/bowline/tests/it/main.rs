@@ -59,6 +59,7 @@ mod stdio_tools;
 mod storm;
 mod streams;
 mod telemetry;
+mod terminal;
 mod tokens;
 mod too_much;
 mod worker;

@@ -1,7 +1,6 @@
 //! Starts a gateway in the background when none runs, once however many shims want one.
 
 use std::ffi::OsString;
-use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -33,9 +32,16 @@ pub(in crate::cli) struct Starter {
 impl Starter {
     /// This binary, with the options that this command was given.
     pub(in crate::cli) fn new(context: &Context) -> Result<Self, Failure> {
+        Self::with(context, vec!["up".into(), "--for-client".into()])
+    }
+
+    /// This binary with these arguments, and the options that this command was given.
+    pub(in crate::cli) fn with(
+        context: &Context,
+        mut args: Vec<OsString>,
+    ) -> Result<Self, Failure> {
         let program = std::env::current_exe()
             .map_err(|error| Failure::unexpected(format!("cannot find this binary: {error}")))?;
-        let mut args: Vec<OsString> = vec!["up".into(), "--for-client".into()];
         let paths = [
             ("--config", &context.global.config),
             ("--state", &context.global.state),
@@ -87,7 +93,7 @@ pub(in crate::cli) async fn ensure(finder: &Finder, starter: &Starter) -> Result
 }
 
 /// The gateway on record, if it really listens.
-async fn listening(finder: &Finder) -> Result<Option<Daemon>, Failure> {
+pub(in crate::cli) async fn listening(finder: &Finder) -> Result<Option<Daemon>, Failure> {
     let daemon = match finder.find() {
         Ok(daemon) => daemon,
         Err(failure) if failure.code == "not_running" => return Ok(None),
@@ -123,8 +129,7 @@ fn spawn(starter: &Starter, state: &State) -> Result<Child, Failure> {
         .stdin(Stdio::null())
         .stdout(log)
         .stderr(errors)
-        // Out of the client's process group, so that it survives the client's signals.
-        .process_group(0)
+        // It begins a session of its own, so that it survives the client's signals and terminal.
         .spawn()
         .map_err(failed)
 }
