@@ -197,15 +197,17 @@ pub(crate) fn tools(client: &Client, server: &str) -> Result<Bytes, Failure> {
 
 /// A server that is not there, with the name that may have been meant.
 pub(crate) fn no_server(name: &str, servers: &[Server]) -> Failure {
+    no_server_among(name, servers.iter().map(|server| server.name.as_str()))
+}
+
+/// The same, where only the names of servers are known.
+pub(crate) fn no_server_among<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Failure {
     let failure = Failure::new(
         Exit::Usage,
         "server_not_found",
         format!("no server \"{name}\""),
     );
-    suggest(
-        failure,
-        nearest(name, servers.iter().map(|server| server.name.as_str())),
-    )
+    suggest(failure, nearest(name, known))
 }
 
 /// A tool that is not there, with the name that may have been meant.

@@ -4,21 +4,27 @@ use serde_json::json;
 
 use super::Context;
 use super::args::Connect;
+use super::client::Client as Api;
 use super::daemon::Finder;
 use super::failure::{Exit, Failure};
-use super::run::{endpoint, settings};
+use super::run::{check_server, endpoint, settings};
 use crate::clients::{Entry, TOKEN_VARIABLE, Token, shell_line};
 use crate::config::Config;
 
 pub(super) fn run(asked: &Connect, context: &mut Context) -> Result<Exit, Failure> {
     let config = settings(context)?;
-    let base = match Finder::new(context).find() {
-        Ok(daemon) => daemon.url,
+    let server = asked.server.as_deref();
+    let (base, api) = match Finder::new(context).find() {
+        Ok(daemon) => (daemon.url, Some(Api::new(context)?)),
         // One that is started later listens where the config says.
-        Err(failure) if failure.code == "not_running" => configured(&config, failure)?,
+        Err(failure) if failure.code == "not_running" => (configured(&config, failure)?, None),
         Err(failure) => return Err(failure),
     };
-    let url = format!("{base}{}", endpoint(asked.profile.as_deref(), &config)?);
+    if let Some(server) = server {
+        check_server(server, &config, api.as_ref())?;
+    }
+    let path = endpoint(server, asked.profile.as_deref(), &config)?;
+    let url = format!("{base}{path}");
     let arguments = asked.client.arguments(Entry {
         name: &asked.name,
         url: &url,

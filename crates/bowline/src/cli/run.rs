@@ -27,7 +27,7 @@ use crate::clients::{Client, Entry, TOKEN_VARIABLE, Token};
 use crate::config::{self, ClientConfig, Config, Direct, Env};
 
 pub(super) use end::run as end;
-pub(super) use place::{endpoint, settings};
+pub(super) use place::{check_server, endpoint, settings};
 use place::{program, settings_of};
 
 /// How long a token lives whose end nobody told.
@@ -65,6 +65,7 @@ pub(super) fn run(asked: &RunClient, context: &mut Context) -> Result<Exit, Fail
     let program = program(asked.client, &context.env)?;
     let config = settings(context)?;
     allowed(asked.client, &config)?;
+    check_before_start(asked, &config, context)?;
     if is_switched_off(&context.env) {
         let why = format!("{SWITCH} is switched off");
         return directly(asked, &program, (&config, &why), context);
@@ -82,6 +83,23 @@ pub(super) fn run(asked: &RunClient, context: &mut Context) -> Result<Exit, Fail
         found => found?,
     };
     through(asked, &program, found, context)
+}
+
+/// A server that is neither in the config nor at a gateway that runs is refused before one is
+/// started.
+fn check_before_start(
+    asked: &RunClient,
+    config: &Config,
+    context: &Context,
+) -> Result<(), Failure> {
+    let Some(server) = asked.server.as_deref() else {
+        return Ok(());
+    };
+    match Finder::new(context).find() {
+        Err(failure) if failure.code == "not_running" => check_server(server, config, None),
+        // What a gateway that runs has is looked at when it has answered.
+        _ => Ok(()),
+    }
 }
 
 /// A run that a profile of the client forbids is refused before anything is started.
@@ -130,7 +148,11 @@ fn through(
         config,
     } = found;
     allowed(asked.client, &config)?;
-    let path = endpoint(asked.profile.as_deref(), &config)?;
+    let server = asked.server.as_deref();
+    if let Some(server) = server {
+        check_server(server, &config, Some(&api))?;
+    }
+    let path = endpoint(server, asked.profile.as_deref(), &config)?;
     let made = create(&api, asked)?;
     let way = Way {
         url: format!("{}{path}", daemon.url),
@@ -177,7 +199,9 @@ fn directly(
     let none = |message: String| Failure::new(Exit::Unreachable, "no_gateway", message);
     if asked.is_narrowed() {
         let message = format!("{why}, and without a gateway nothing narrows what `{name}` may do");
-        return Err(none(message).hint("leave out --principal, --role, --profile and --context"));
+        return Err(
+            none(message).hint("leave out --principal, --role, --server, --profile and --context")
+        );
     }
     let settings = config.clients.get(&asked.client);
     let Some(direct) = settings.and_then(|one| one.direct.as_ref()) else {

@@ -23,6 +23,9 @@ pub struct RunClient {
     /// What that principal may do; needed unless the config gives it a role
     #[arg(long, value_name = "ROLE", requires = "principal")]
     pub role: Option<String>,
+    /// Only this server, with its own tool names
+    #[arg(long, value_name = "NAME")]
+    pub server: Option<String>,
     /// Only what is in this profile
     #[arg(long, value_name = "NAME")]
     pub profile: Option<String>,
@@ -40,7 +43,10 @@ pub struct RunClient {
 impl RunClient {
     /// Whether the client is to have less than the owner has.
     pub(in crate::cli) fn is_narrowed(&self) -> bool {
-        self.principal.is_some() || self.profile.is_some() || !self.context.is_empty()
+        self.principal.is_some()
+            || self.server.is_some()
+            || self.profile.is_some()
+            || !self.context.is_empty()
     }
 }
 
@@ -59,6 +65,9 @@ pub struct Connect {
     /// What the endpoint is called in the client
     #[arg(long, value_name = "NAME", default_value = ENTRY_NAME, value_parser = entry_name)]
     pub name: String,
+    /// Only this server, with its own tool names
+    #[arg(long, value_name = "NAME", conflicts_with = "profile")]
+    pub server: Option<String>,
     /// Only what is in this profile
     #[arg(long, value_name = "NAME")]
     pub profile: Option<String>,

@@ -64,8 +64,42 @@ pub(in crate::cli) fn settings_of(
     }
 }
 
-/// Returns the path of the endpoint of all servers, or of a profile.
-pub(in crate::cli) fn endpoint(profile: Option<&str>, config: &Config) -> Result<String, Failure> {
+/// Refuses a server that is neither in the config nor at the gateway, with the name that may have
+/// been meant. Without a gateway the config alone counts.
+pub(in crate::cli) fn check_server(
+    server: &str,
+    config: &Config,
+    api: Option<&Api>,
+) -> Result<(), Failure> {
+    let unknown = match api {
+        Some(api) => {
+            let known = api::servers(api)?;
+            let is_known = known.iter().any(|one| one.name == server);
+            (!is_known).then(|| api::no_server(server, &known))
+        }
+        None => {
+            let known = || config.servers.iter().map(|one| &*one.name);
+            let is_known = known().any(|name| name == server);
+            (!is_known).then(|| api::no_server_among(server, known()))
+        }
+    };
+    unknown.map_or(Ok(()), |failure| Err(api::did_you_mean(failure)))
+}
+
+/// Returns the path of the endpoint of all servers, of one, or of a profile.
+pub(in crate::cli) fn endpoint(
+    server: Option<&str>,
+    profile: Option<&str>,
+    config: &Config,
+) -> Result<String, Failure> {
+    let shared = profile_endpoint(profile, config)?;
+    Ok(match server {
+        Some(server) => format!("/servers/{}/mcp", encode(server)),
+        None => shared,
+    })
+}
+
+fn profile_endpoint(profile: Option<&str>, config: &Config) -> Result<String, Failure> {
     let Some(profile) = profile else {
         return Ok("/mcp".to_owned());
     };
