@@ -33,6 +33,9 @@ fn a_call_reaches_its_server_and_comes_back_under_its_own_id() {
 fn a_list_change_is_told_once_to_those_whose_view_changed() {
     let config = [fixture("one", &[]), fixture("two", &[])].concat();
     let gateway = Gateway::up(&config);
+    for server in ["one", "two"] {
+        gateway.wait_for(server, "ready");
+    }
     let mut all = gateway.session("/mcp");
     let mut one = gateway.session("/servers/one/mcp");
     let mut two = gateway.session("/servers/two/mcp");

@@ -186,7 +186,7 @@ fn call_stream_after_restart_says_outcome_unknown() {
     caller.send_call(7, "one__slow", &json!({"ms": 600_000, "message": "never"}));
     caller.http.read_head();
     let place = next_event(&mut caller.http).unwrap().id.unwrap();
-    let ids = [mine.id.clone(), other.id.clone()];
+    let ids = [mine.id, other.id];
     gateway.restart_after_kill();
     let [mine, other] = ids.map(|id| {
         let mut session = gateway.session("/mcp");
@@ -220,7 +220,7 @@ fn listener_after_restart_is_told_of_the_gap() {
     let session = gateway.session("/mcp");
     let mut stream = session.listen();
     let place = next_event(&mut stream).unwrap().id.unwrap();
-    let id = session.id.clone();
+    let id = session.id;
     gateway.restart_after_kill();
     gateway.wait_for("one", "ready");
     let mut session = gateway.session("/mcp");

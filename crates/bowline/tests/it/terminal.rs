@@ -112,7 +112,11 @@ fn up_ends_with_its_terminal_and_reloads_before() {
 
 #[test]
 fn detached_up_outlives_its_terminal() {
-    for (before, args) in [("", "--detach"), ("nohup", "2>&1 | cat"), ("exec setsid -w", "")] {
+    for (before, args) in [
+        ("", "--detach"),
+        ("nohup", "2>&1 | cat"),
+        ("exec setsid -w", ""),
+    ] {
         let mut terminal = Terminal::type_up(before, args);
         let server = terminal.server_pid();
         terminal.close();

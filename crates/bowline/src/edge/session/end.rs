@@ -1,7 +1,7 @@
 //! The caller's end of a call and of a session: what servers say and ask goes in here.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use bowline_core::caller::{Abilities, CallerEnd, Question, QuestionId, SessionKey};
 use bowline_core::level::Level;
@@ -23,6 +23,8 @@ pub struct CallEnd {
     /// The calls, to take them back when the caller leaves for good.
     id: Bytes,
     more: Vec<Bytes>,
+    /// Made when the stream is first opened.
+    name: OnceLock<StreamName>,
 }
 
 impl CallEnd {
@@ -36,6 +38,7 @@ impl CallEnd {
             asked: AtomicBool::new(false),
             id,
             more,
+            name: OnceLock::new(),
         })
     }
 
@@ -62,9 +65,13 @@ impl CallEnd {
         EventBody::new(source, self.line.read(), Some(self.name()), opening)
     }
 
+    /// Returns the name of the stream in the ids of its events: the same for every reader.
     fn name(&self) -> StreamName {
-        let ids = std::iter::once(&self.id).chain(&self.more);
-        self.session.name_stream(self.label(), ids)
+        let name = self.name.get_or_init(|| {
+            let ids = std::iter::once(&self.id).chain(&self.more);
+            self.session.name_stream(self.label(), ids)
+        });
+        name.clone()
     }
 
     /// Opens the stream again, after the message with this number.
