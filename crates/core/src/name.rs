@@ -1,5 +1,6 @@
 //! Names: what a server may be called, and how a tool is called among those of all servers.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use sha2::{Digest as _, Sha256};
@@ -9,6 +10,9 @@ pub const VISIBLE_CHARS_MAX: usize = 64;
 
 /// No server name is longer.
 pub const SERVER_CHARS_MAX: usize = 32;
+
+/// The slug of a name without any letter or digit.
+const NAMELESS: &str = "server";
 
 /// Between the server and the tool in a visible name. Never part of a server name.
 pub const SEPARATOR: &str = "__";
@@ -23,6 +27,44 @@ pub fn is_server(name: &str) -> bool {
     name.len() <= SERVER_CHARS_MAX
         && name.starts_with(plain)
         && name.chars().all(|c| plain(c) || c == '-')
+}
+
+/// Returns the server name that a given name stands for: itself where it is one, otherwise the
+/// most similar one. `My_Server` is `my-server`.
+#[must_use]
+pub fn slug(given: &str) -> Cow<'_, str> {
+    if is_server(given) {
+        return Cow::Borrowed(given);
+    }
+    let mut slug = String::with_capacity(SERVER_CHARS_MAX);
+    for letter in given.chars().flat_map(char::to_lowercase) {
+        if slug.len() >= SERVER_CHARS_MAX {
+            break;
+        }
+        if letter.is_ascii_lowercase() || letter.is_ascii_digit() {
+            slug.push(letter);
+        } else if !slug.is_empty() && !slug.ends_with('-') {
+            slug.push('-');
+        }
+    }
+    slug.truncate(slug.trim_end_matches('-').len());
+    match slug.is_empty() {
+        true => Cow::Borrowed(NAMELESS),
+        false => Cow::Owned(slug),
+    }
+}
+
+/// Returns `slug`, or `slug-2`, `slug-3`, ..., whichever is not taken yet.
+pub fn unique(slug: &str, taken: impl Fn(&str) -> bool) -> String {
+    let numbered = (2_u32..).map(|number| {
+        let tail = format!("-{number}");
+        let head = slug.get(..SERVER_CHARS_MAX - tail.len()).unwrap_or(slug);
+        format!("{}{tail}", head.trim_end_matches('-'))
+    });
+    std::iter::once(slug.to_owned())
+        .chain(numbered)
+        .find(|name| !taken(name))
+        .unwrap_or_else(|| slug.to_owned())
 }
 
 /// Returns the name under which `/mcp` shows `tool` of `server`.
@@ -151,6 +193,30 @@ mod tests {
         ] {
             assert!(!is_server(bad), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_slug_is_always_a_valid_name() {
+        for (given, expected) in [
+            ("GitHub", "github"),
+            ("My_Server", "my-server"),
+            ("My Server (v2)", "my-server-v2"),
+            ("io.github/user__x", "io-github-user-x"),
+            ("a--b", "a--b"),
+            ("--", "server"),
+            ("日本", "server"),
+        ] {
+            assert_eq!(slug(given), expected);
+            assert!(is_server(&slug(given)));
+        }
+        assert!(is_server(&slug(&"ab ".repeat(40))));
+    }
+
+    #[test]
+    fn a_taken_slug_gets_a_number() {
+        assert_eq!(unique("a", |name| name == "a" || name == "a-2"), "a-3");
+        let long = "b".repeat(32);
+        assert!(is_server(&unique(&long, |name| name == long)));
     }
 
     #[test]

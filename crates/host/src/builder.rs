@@ -1,9 +1,9 @@
 //! Puts a host together; whatever is not said has its default.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bowline_core::lane::KeyScope;
-use bowline_core::name;
 use bowline_core::policy::Policy;
 use bowline_journal::{Journal, Memory};
 use bowline_link::http::HttpLimits;
@@ -19,7 +19,7 @@ use crate::host::{Host, HostLimits, Ports};
 use crate::manifest::{Forgetful, Manifests};
 use crate::pins::{PinStore, Unkept};
 use crate::ports::{Audience, Clock, Silent, SystemClock};
-use crate::spec::ServerSpec;
+use crate::spec::{NameClash, ServerSpec};
 use crate::supervisor::Dial;
 use crate::tasks::Tasks;
 
@@ -32,12 +32,15 @@ pub enum BuildError {
     /// Servers cannot be reached over TLS.
     #[error("cannot set up TLS")]
     Tls(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// A name cannot be one.
-    #[error("`{0}` cannot name a server: lower-case letters, digits and hyphens, 32 at most")]
-    BadName(Arc<str>),
+    /// A server has no name.
+    #[error("a server needs a name")]
+    NoName,
     /// Two servers have one name.
     #[error("two servers are named `{0}`")]
     TwoServers(Arc<str>),
+    /// Two servers have names with one slug.
+    #[error(transparent)]
+    NameClash(NameClash),
     /// The guard does not want a server.
     #[error("server `{server}` is refused: {reason}")]
     Denied {
@@ -218,9 +221,10 @@ impl HostBuilder {
     }
 
     /// Takes a server into care from the beginning. Unless it is lazy it is started in the
-    /// background; [`Host::spawn`] waits for it.
+    /// background; [`Host::spawn`] waits for it. Its name is treated as in a config file: one that
+    /// is no server name becomes its slug, and `My_Server` is `my-server`.
     pub fn server(mut self, spec: ServerSpec) -> Self {
-        self.servers.push(spec);
+        self.servers.push(spec.with_slug());
         self
     }
 
@@ -228,7 +232,7 @@ impl HostBuilder {
     ///
     /// # Errors
     /// There is no runtime, TLS cannot be set up, the guard refuses a server, or a name is taken
-    /// or cannot be one. Nothing was started then.
+    /// or empty. Nothing was started then.
     pub fn build(self) -> Result<Host, BuildError> {
         tokio::runtime::Handle::try_current().map_err(|_| BuildError::NoRuntime)?;
         check(&self.servers, self.guard.as_deref())?;
@@ -264,13 +268,15 @@ impl HostBuilder {
 }
 
 fn check(servers: &[ServerSpec], guard: Option<&dyn Guard>) -> Result<(), BuildError> {
-    let mut names = std::collections::BTreeSet::new();
-    for ServerSpec { name, .. } in servers {
-        if !name::is_server(name) {
-            return Err(BuildError::BadName(Arc::clone(name)));
+    let mut names = BTreeMap::new();
+    for spec in servers {
+        let name = &spec.name;
+        if name.is_empty() {
+            return Err(BuildError::NoName);
         }
-        if !names.insert(name) {
-            return Err(BuildError::TwoServers(Arc::clone(name)));
+        if let Some(before) = names.insert(name, spec) {
+            spec.check_clash(before).map_err(BuildError::NameClash)?;
+            return Err(BuildError::TwoServers(Arc::clone(spec.given_name())));
         }
         if let Some(Verdict::Deny { reason }) = guard.map(|guard| guard.check(name, None)) {
             let server = Arc::clone(name);

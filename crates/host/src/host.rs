@@ -26,6 +26,7 @@ use bowline_core::cache::CacheView;
 use bowline_core::call::{Call, Reply};
 use bowline_core::error::CallError;
 use bowline_core::lane::KeyScope;
+use bowline_core::name::slug;
 use bowline_core::seats::SeatsView;
 use bowline_core::sync::lock;
 use bowline_journal::Journal;
@@ -54,7 +55,7 @@ use crate::outbox::{self, Outbox};
 use crate::pins::{PinStore, Pins};
 use crate::ports::{Audience, Clock};
 use crate::redaction::CleanDial;
-use crate::spec::ServerSpec;
+use crate::spec::{ServerSpec, settle_names};
 use crate::standing::Standing;
 use crate::supervisor::{Dial, Order, ServerStatus, Supervisor, Surroundings};
 use crate::tasks::Tasks;
@@ -170,6 +171,10 @@ impl Host {
             events: events.clone(),
             starts: Arc::new(Semaphore::new(limits.starts_max)),
         };
+        let (specs, clashes) = settle_names(specs);
+        for clash in clashes {
+            tracing::warn!(error = &clash as &dyn std::error::Error, "server left out");
+        }
         around.pins.know(&specs);
         let wall = Arc::clone(&clock);
         let stamps = Stamps::new(move || wall.unix_ms());
@@ -335,16 +340,13 @@ impl Host {
         names
     }
 
-    /// Returns one server.
+    /// Returns one server, by its name or by the name that it was given.
     pub fn server(&self, name: &str) -> Result<Supervisor, CallError> {
-        self.path
-            .servers
-            .load()
-            .get(name)
-            .cloned()
-            .ok_or_else(|| CallError::UnknownServer {
-                server: name.into(),
-            })
+        let servers = self.path.servers.load();
+        let known = servers.get(name).or_else(|| servers.get(&*slug(name)));
+        known.cloned().ok_or_else(|| CallError::UnknownServer {
+            server: name.into(),
+        })
     }
 
     /// Waits until every server that starts by itself serves or has failed once, but not long.
@@ -406,7 +408,7 @@ impl Host {
             }
         };
         outcome.unwrap_or(Ok(()))?;
-        self.status_of(name)
+        self.status_of(&server.spec().name)
     }
 
     /// Takes no more calls and stops every server, all at once; waits for their end, but not long.

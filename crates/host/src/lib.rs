@@ -51,7 +51,7 @@ pub use router::Router;
 pub use spawn::{SpawnError, SpawnOptions};
 /// A server and how it is treated; short for those who embed the host.
 pub use spec::ServerSpec as Server;
-pub use spec::ServerSpec;
+pub use spec::{NameClash, ServerSpec};
 pub use tools::{Arguments, ExecuteContext, ExecuteError, ToolExecutor, ToolSchema};
 // What a program needs of the rooms below, so that it depends on this one alone.
 pub use bowline_core::call::{Contexts, Principal, Role};

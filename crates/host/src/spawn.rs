@@ -7,7 +7,7 @@ use bowline_core::error::Class;
 use thiserror::Error;
 
 use crate::card::{Card, CardError};
-use crate::spec::ServerSpec;
+use crate::spec::{NameClash, ServerSpec};
 
 /// What is said of a server when it is spawned; what is not said is as in its spec.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,9 +34,12 @@ pub struct SpawnOptions {
 /// Why a server was not taken into care.
 #[derive(Debug, Error)]
 pub enum SpawnError {
-    /// The name cannot be one.
-    #[error("`{0}` cannot name a server: lower-case letters, digits and hyphens, 32 at most")]
-    BadName(Arc<str>),
+    /// It has no name.
+    #[error("a server needs a name")]
+    NoName,
+    /// A server whose given name has the same slug is in care.
+    #[error(transparent)]
+    NameClash(NameClash),
     /// The guard does not want it; nothing was started.
     #[error("server `{server}` is refused: {reason}")]
     Denied {

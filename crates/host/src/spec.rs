@@ -2,6 +2,7 @@
 
 mod compare;
 mod json;
+mod naming;
 mod peer;
 mod placed;
 
@@ -33,6 +34,8 @@ use crate::redaction::ResultSecrets;
 use crate::tools::ToolExecutor;
 
 pub use json::{CHILD_ENV, SpecError};
+pub use naming::NameClash;
+pub(crate) use naming::settle_names;
 pub use peer::{PeerSpec, Side};
 pub use placed::PlacedSpec;
 
@@ -88,8 +91,10 @@ impl Isolation {
 /// One server: how to start it and how to treat it.
 #[derive(Clone)]
 pub struct ServerSpec {
-    /// Its name, `[a-z0-9][a-z0-9-]{0,31}`.
+    /// Its name, `[a-z0-9][a-z0-9-]{0,31}`; any other becomes its slug, as in a config file.
     pub name: Arc<str>,
+    /// The name that it was given, where [`name`](Self::name) is the slug of it.
+    pub given_name: Option<Arc<str>>,
     /// How it is reached.
     pub reach: Reach,
     /// Who shares a link to it.
@@ -198,8 +203,9 @@ impl ServerSpec {
     /// Returns a spec with every default.
     #[must_use]
     pub fn reached(name: &str, reach: Reach) -> Self {
-        Self {
+        let spec = Self {
             name: name.into(),
+            given_name: None,
             reach,
             isolation: Isolation::default(),
             speaks: Speaks::Auto,
@@ -223,7 +229,8 @@ impl ServerSpec {
             cache: true,
             check_output: true,
             card: None,
-        }
+        };
+        spec.with_slug()
     }
 }
 

@@ -66,6 +66,7 @@ async fn only_servers_that_changed_are_started_anew() {
         }],
         removed: names(&["c"]),
         kept: names(&["a"]),
+        clashes: Vec::new(),
     };
     assert_eq!(applied, expected);
     assert_eq!(host.servers(), names(&["a", "b", "d"]));

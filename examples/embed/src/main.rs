@@ -10,7 +10,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Any program that speaks MCP over its standard streams; here the one that Bowline brings.
     let program = std::env::args().nth(1).ok_or("usage: embed PATH-OF-BOWLINE")?;
     let demo = Server::command("demo", &program, ["fixture", "--toolset", "demo"]);
-    let basic = Server::command("basic", &program, ["fixture"]);
+    // Any name will do: this server is `basic`, as in a config file.
+    let basic = Server::command("Basic", &program, ["fixture"]);
 
     // The role may use all of one server and one tool of the other.
     let roles = RoleAllowlist::from_entries([("agent", ["demo.*", "basic.echo"])]).deny_others();

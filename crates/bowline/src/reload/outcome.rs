@@ -110,6 +110,8 @@ impl Report {
             changed,
             removed,
             kept: _,
+            // The names of a file are server names already.
+            clashes: _,
         } = &self.applied;
         let mut lines: Vec<_> = added.iter().map(|name| format!("  + {name}")).collect();
         lines.extend(

@@ -13,7 +13,7 @@ use tokio::time::timeout_at;
 use super::{Host, HostLimits};
 use crate::callpath::Servers;
 use crate::events::What;
-use crate::spec::ServerSpec;
+use crate::spec::{NameClash, ServerSpec, settle_names};
 use crate::supervisor::Supervisor;
 
 /// How long servers may take to stand before whoever waits for all of them goes on.
@@ -30,6 +30,8 @@ pub struct Applied {
     pub removed: Vec<Arc<str>>,
     /// Servers that were not touched.
     pub kept: Vec<Arc<str>>,
+    /// Servers that were left out, because the slug of their given name is another server's.
+    pub clashes: Vec<NameClash>,
 }
 
 /// A server whose entry changed.
@@ -81,13 +83,17 @@ impl Host {
     ///
     /// A server whose spec is the same goes on undisturbed. One whose spec changed has a successor
     /// at once; its calls in flight end with it. What it offered is shown until the successor
-    /// tells what it offers. Where two specs have one name, the last counts.
+    /// tells what it offers. A name is treated as [`spawn`](Self::spawn) treats it: where two
+    /// specs have one name, the last counts; where they were given two names with one slug, the
+    /// first counts and the other is among [`Applied::clashes`].
     pub fn apply(&self, specs: Vec<ServerSpec>) -> Applied {
         let mut turn = lock(&self.turn);
         let mut applied = Applied::default();
         if self.path.closing.load(Ordering::Relaxed) {
             return applied;
         }
+        let (specs, clashes) = settle_names(specs);
+        applied.clashes = clashes;
         self.around.pins.know(&specs);
         let old = self.path.servers.load_full();
         let mut new = Servers::with_capacity_and_hasher(specs.len(), old.hasher().clone());

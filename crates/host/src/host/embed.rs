@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bowline_core::call::{Kind, Principal, Route, Scope};
 use bowline_core::error::CallError;
+use bowline_core::name::slug;
 use bowline_core::policy::Thing;
 use bowline_wire::object;
 use serde::Serialize;
@@ -116,6 +117,7 @@ impl Host {
         server: &str,
     ) -> Result<Vec<ToolSchema>, CallError> {
         let supervisor = self.server(server)?;
+        let server = &supervisor.spec().name;
         if self.catalog().offer(server).is_none() {
             let spec = supervisor.spec();
             let wait = spec.install_timeout.unwrap_or_default();
@@ -125,7 +127,7 @@ impl Host {
         let catalog = self.catalog();
         let items = catalog.offer(server).into_iter();
         let items = items.flat_map(|offer| &offer.tools);
-        let scope = Scope::Server(server.into());
+        let scope = Scope::Server(Arc::clone(server));
         let seen = items.filter(|item| self.may_see(principal, &scope, &item.route));
         Ok(seen.map(ToolSchema::own).collect())
     }
@@ -163,10 +165,11 @@ impl Host {
     ) -> Result<ToolOutput, ExecuteError> {
         let principal = Arc::new(principal.clone());
         let (arguments, context) = (arguments.into(), ExecuteContext::default());
-        let scope = Scope::Server(server.into());
+        let server: Arc<str> = slug(server).into();
+        let scope = Scope::Server(Arc::clone(&server));
         let call = tool_call(self, (&principal, scope), tool, (&arguments, &context))?;
         let reply = self.call(call).await?;
-        ToolOutput::of_reply(&reply).map_err(|error| refused(server, error).into())
+        ToolOutput::of_reply(&reply).map_err(|error| refused(&server, error).into())
     }
 
     /// Calls a tool of this very server, and of no other that has its name by now.

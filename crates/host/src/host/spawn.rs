@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bowline_core::error::{CallError, Class};
-use bowline_core::name;
 use bowline_core::sync::lock;
 use tokio::sync::oneshot;
 
@@ -15,7 +14,8 @@ use crate::spec::ServerSpec;
 use crate::supervisor::{Order, State, Supervisor};
 
 impl Host {
-    /// Takes a server into care and returns its name.
+    /// Takes a server into care and returns its name: the slug of the given one, where that is
+    /// no server name.
     ///
     /// The guard is asked first. Unless it is lazy, the server is started and has told its tools
     /// when this returns; where that fails, it is not in care. Breaker, restart budget and answers
@@ -49,9 +49,10 @@ impl Host {
         spec: ServerSpec,
         options: SpawnOptions,
     ) -> Result<Arc<str>, SpawnError> {
+        let spec = spec.with_slug();
         let server = Arc::clone(&spec.name);
-        if !name::is_server(&server) {
-            return Err(SpawnError::BadName(server));
+        if server.is_empty() {
+            return Err(SpawnError::NoName);
         }
         if let Err(refusal) = self.path.decider.welcomes(&server) {
             let reason = refusal.reason;
@@ -169,6 +170,11 @@ impl Host {
             let old = self.path.servers.load_full();
             let before = old.get(&name).cloned();
             if let Some(before) = &before {
+                // The server name itself always means the server that has it.
+                if spec.given_name.is_some() {
+                    let clash = spec.check_clash(before.spec());
+                    clash.map_err(SpawnError::NameClash)?;
+                }
                 if before.runs() && !replace {
                     return Err(SpawnError::InUse(name));
                 }

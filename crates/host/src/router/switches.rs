@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use bowline_core::name::slug;
+
 use super::Shared;
 
 /// Servers and tools that are switched off.
@@ -20,19 +22,19 @@ impl Switches {
     }
 
     pub(super) fn add_server(&mut self, server: &str) {
-        self.servers.insert(server.into());
+        self.servers.insert(slug(server).into());
     }
 
     pub(super) fn remove_server(&mut self, server: &str) {
-        self.servers.remove(server);
+        self.servers.remove(&*slug(server));
     }
 
     pub(super) fn add_tool(&mut self, server: &str, tool: &str) {
-        self.tools.insert((server.into(), tool.into()));
+        self.tools.insert((slug(server).into(), tool.into()));
     }
 
     pub(super) fn remove_tool(&mut self, server: &str, tool: &str) {
-        self.tools.remove(&(server.into(), tool.into()));
+        self.tools.remove(&(slug(server).into(), tool.into()));
     }
 }
 

@@ -33,8 +33,9 @@ impl ServerSpec {
             redact_results,
             argv_secrets,
             card,
-            // Made from the rest.
+            // Made from the rest, or what the rest was made from.
             secrets: _,
+            given_name: _,
         } = self;
         let mut keys = reach.differences(&other.reach);
         let is_restart_same = *restart == other.restart && *backoff == other.backoff;

@@ -335,3 +335,65 @@ async fn a_server_that_crashes_after_its_spawn_is_cared_for() {
             .is_err()
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn given_name_is_slugged_as_in_files() {
+    let world = World::new([("my-server", plain()), ("other-one", plain())]);
+    let built = builder(&world).server(spec("My_Server"));
+    let host = built.build().unwrap();
+    let other = host
+        .spawn(spec("Other One"), SpawnOptions::default())
+        .await
+        .unwrap();
+    assert_eq!(&*other, "other-one");
+    assert_eq!(host.servers(), ["my-server".into(), other]);
+    for name in ["My_Server", "my-server"] {
+        let tools = host.tools(&owner(), name).await.unwrap();
+        assert_eq!(tools[0].name().as_ref(), "do");
+        let done = host.call_tool(&owner(), name, "do", json!({})).await;
+        assert_eq!(text(done), "my-server#1");
+    }
+    host.call(call("my-server__do", "{}")).await.unwrap();
+    let limited = named("guest");
+    let refused = host.call_tool(&limited, "My_Server", "do", json!({})).await;
+    let Err(ExecuteError::Call(refused)) = refused else {
+        panic!("{refused:?}");
+    };
+    assert_eq!(refused.class(), Class::Denied, "{refused}");
+    host.remove("My_Server").await.unwrap();
+    assert_eq!(host.servers(), ["other-one".into()]);
+    let nameless = host.spawn(spec(""), SpawnOptions::default()).await;
+    assert_eq!(nameless.unwrap_err().to_string(), "a server needs a name");
+}
+
+#[tokio::test(start_paused = true)]
+async fn names_with_one_slug_are_refused_with_both() {
+    let world = World::new([("my-server", plain())]);
+    let clash = |first, second| {
+        format!(
+            "the names `{first}` and `{second}` both stand for server `my-server`: \
+             rename one of them"
+        )
+    };
+    let built = builder(&world)
+        .server(spec("My_Server"))
+        .server(spec("my server"));
+    let expected = clash("My_Server", "my server");
+    assert_eq!(built.build().unwrap_err().to_string(), expected);
+    assert_eq!(world.record().starts_of("my-server"), 0);
+
+    let host = builder(&world).server(spec("my-server")).build().unwrap();
+    let replace = SpawnOptions {
+        replace: true,
+        ..SpawnOptions::default()
+    };
+    let refused = host.spawn(spec("My_Server"), replace).await.unwrap_err();
+    assert_eq!(refused.to_string(), clash("my-server", "My_Server"));
+
+    let applied = host.apply(vec![spec("my-server"), spec("My_Server")]);
+    assert_eq!(applied.kept, ["my-server".into()]);
+    let told: Vec<_> = applied.clashes.iter().map(ToString::to_string).collect();
+    assert_eq!(told, [clash("my-server", "My_Server")]);
+    assert!(reaches(&host, "my-server", "ready").await);
+    assert_eq!(world.record().starts_of("my-server"), 1);
+}
