@@ -63,7 +63,7 @@ use crate::tasks::Tasks;
 use self::apply::Turn;
 pub use self::apply::{Applied, Changed};
 use self::views::Views;
-pub use discover::{DISCOVER_MAX, Discovered, Undiscovered};
+pub use discover::{DISCOVER_MAX, Discovered, FRESH_LIST_WAIT, Undiscovered};
 pub use embed::{DiscoveredEntry, DiscoveredError};
 pub use limits::HostLimits;
 pub use peers::{AdoptError, Adopted, PEER_SERVERS_MAX};

@@ -10,10 +10,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_core::call::{Principal, Role};
 use bowline_core::error::{CallError, Class};
 use bowline_core::redact::Redactor;
 use bowline_host::spec::{Reach, RemoteSpec, ServerSpec, ToolRule};
-use bowline_host::{Applied, Changed, Host, HostLimits};
+use bowline_host::{Applied, Changed, FRESH_LIST_WAIT, Host, HostLimits};
 use bowline_link::http::Transport;
 use bowline_link::http::credentials::{CredentialError, Credentials};
 use bowline_link::http::endpoint::Endpoint;
@@ -329,4 +330,64 @@ fn a_remote_server_is_the_same_while_its_address_and_headers_are() {
     assert_eq!(spec.differences(&other), ["url", "headers"]);
     let child = ServerSpec::new("r", "program");
     assert_eq!(spec.differences(&child), ["command"]);
+}
+
+/// The tools of `s` and whether they are stale, as the library lists them.
+async fn tools(host: &Host) -> Vec<(String, bool)> {
+    let owner = Principal::new("owner", Role::Owner);
+    let tools = host.tools(&owner, "s").await.unwrap();
+    let tools = tools.iter();
+    tools
+        .map(|tool| (tool.name().to_string(), tool.is_stale()))
+        .collect()
+}
+
+fn offers(tool: &str) -> Generation {
+    Generation::tools([(tool, Act::Answers)])
+}
+
+#[tokio::test(start_paused = true)]
+async fn tools_after_reload_are_the_new_ones() {
+    let slow = offers("second").start_takes(Duration::from_secs(3));
+    let script = Script::always(offers("first"));
+    let world = World::new([("s", script.then(slow).then(offers("third")))]);
+    let host = world.host(vec![spec("s")], HostLimits::default());
+    assert!(reaches(&host, "s", "ready").await);
+    assert_eq!(tools(&host).await, [("first".into(), false)]);
+
+    host.reload("s").await.unwrap();
+    assert_eq!(tools(&host).await, [("second".into(), false)]);
+
+    host.apply(vec![changed("s")]);
+    assert_eq!(tools(&host).await, [("third".into(), false)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn discover_after_apply_finds_new_tools() {
+    let slow = offers("second").start_takes(Duration::from_millis(500));
+    let script = Script::always(offers("first")).then(slow);
+    let world = World::new([("s", script)]);
+    let host = world.host(vec![spec("s")], HostLimits::default());
+    assert!(reaches(&host, "s", "ready").await);
+    host.apply(vec![changed("s")]);
+    let owner = Principal::new("owner", Role::Owner);
+    let found = host.discover(&owner, Duration::from_secs(1)).await;
+    let lines = found.into_iter().flat_map(|one| one.into_entries());
+    let lines = serde_json::to_value(lines.collect::<Vec<_>>()).unwrap();
+    assert_eq!(lines[0]["tool"], "second", "{lines}");
+    assert_eq!(lines[0].get("stale"), None, "{lines}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn tools_of_slow_successor_are_stale() {
+    let gate = Gate::closed();
+    let hangs = offers("second").hangs(&gate);
+    let world = World::new([("s", Script::always(offers("first")).then(hangs))]);
+    let host = world.host(vec![spec("s")], HostLimits::default());
+    assert!(reaches(&host, "s", "ready").await);
+    host.apply(vec![changed("s")]);
+    let before = host.clock().now();
+    assert_eq!(tools(&host).await, [("first".into(), true)]);
+    let waited = host.clock().now().millis_since(before);
+    assert_eq!(u128::from(waited), FRESH_LIST_WAIT.as_millis());
 }

@@ -104,7 +104,7 @@ pub struct Item {
     /// The era it is written in.
     pub(super) era: Era,
     /// Whether its server serves.
-    pub(super) age: Age,
+    pub(crate) age: Age,
 }
 
 impl Offer {

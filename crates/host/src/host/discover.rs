@@ -8,6 +8,7 @@ use bowline_core::error::CallError;
 use bowline_core::policy::Thing;
 use bowline_core::time::Now;
 use tokio::task::JoinSet;
+use tokio::time::timeout_at;
 
 use super::Host;
 use crate::catalog::{Item, Offer};
@@ -15,6 +16,9 @@ use crate::supervisor::{State, Supervisor};
 
 /// The longest that anybody waits for servers that are starting, unless told otherwise.
 pub const DISCOVER_MAX: Duration = Duration::from_secs(15);
+
+/// The longest wait for a server that is being started anew, where its tools of before are known.
+pub const FRESH_LIST_WAIT: Duration = Duration::from_secs(5);
 
 /// One server and what came of asking for its tools.
 #[derive(Clone, Debug)]
@@ -37,7 +41,8 @@ pub struct Undiscovered {
 impl Host {
     /// Asks every server for its tools, all at once, and returns what is known after `wait` at
     /// the latest, by name. A server that waits for its first call is started only where nobody
-    /// knows what it offers.
+    /// knows what it offers. One that is being started anew is waited for, but not longer than
+    /// [`FRESH_LIST_WAIT`]; where that is too short, its tools of before are marked by their age.
     ///
     /// ```
     /// use bowline_host::tools::Toolbox;
@@ -98,6 +103,7 @@ impl Host {
         deadline: Now,
     ) -> Result<Arc<Offer>, Undiscovered> {
         let name = &server.spec().name;
+        self.list_fresh(server, deadline).await;
         if let Some(error) = server.gate() {
             return Err(told(server, &error));
         }
@@ -109,6 +115,20 @@ impl Host {
         let offer = self.catalog().offer(name).map(Arc::clone);
         // Otherwise it went away again in the meantime.
         offer.ok_or_else(|| told(server, &stopped(name)))
+    }
+
+    /// Waits until a server that is being started anew has told its tools or failed: until then
+    /// the catalog has those of before.
+    pub(super) async fn list_fresh(&self, server: &Supervisor, deadline: Now) {
+        let is_known = self.catalog().offer(&server.spec().name).is_some();
+        if !is_known || server.state().borrow().is_settled() {
+            return;
+        }
+        let deadline = deadline.min(self.clock().now().plus(FRESH_LIST_WAIT));
+        let mut state = server.state();
+        let settled = state.wait_for(State::is_settled);
+        // Late is late: what is known from before says so.
+        let _ = timeout_at(self.clock().instant(deadline), settled).await;
     }
 
     /// The same decision as for a call.

@@ -10,9 +10,9 @@ use bowline_wire::object;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::{Discovered, Host};
+use super::{Discovered, FRESH_LIST_WAIT, Host};
 use crate::callpath::Servers;
-use crate::catalog::Item;
+use crate::catalog::{Age, Item};
 use crate::decide::Delivered;
 use crate::output::ToolOutput;
 use crate::supervisor::Supervisor;
@@ -33,6 +33,9 @@ pub enum DiscoveredEntry {
         /// What else is said of it, with our own marks.
         #[serde(rename = "_meta", skip_serializing_if = "Option::is_none")]
         meta: Option<Box<RawValue>>,
+        /// Whether it is known from before, because the server is still being started.
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        stale: bool,
     },
     /// A server whose tools are not to be had.
     Failed {
@@ -83,13 +86,17 @@ impl DiscoveredEntry {
             tool: Arc::clone(&item.route.name),
             schema: member("inputSchema"),
             meta: member("_meta"),
+            stale: item.age == Age::LastKnown,
         }
     }
 }
 
 impl Host {
     /// Returns the tools of one server that `principal` may use, under the server's own names. A
-    /// server that has never told what it offers is started and waited for.
+    /// server that has never told what it offers is started and waited for. One that is being
+    /// started anew, after [`reload`](Self::reload) or [`apply`](Self::apply), is waited for, but
+    /// not longer than [`FRESH_LIST_WAIT`]; where that is too short its tools of before are
+    /// [stale](ToolSchema::is_stale).
     ///
     /// ```
     /// use bowline_host::tools::Toolbox;
@@ -118,6 +125,8 @@ impl Host {
     ) -> Result<Vec<ToolSchema>, CallError> {
         let supervisor = self.server(server)?;
         let server = &supervisor.spec().name;
+        let now = self.clock().now();
+        self.list_fresh(&supervisor, now.plus(FRESH_LIST_WAIT)).await;
         if self.catalog().offer(server).is_none() {
             let spec = supervisor.spec();
             let wait = spec.install_timeout.unwrap_or_default();

@@ -9,7 +9,7 @@ use serde::ser::{Serialize, SerializeStruct as _, Serializer};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use crate::catalog::Item;
+use crate::catalog::{Age, Item};
 
 /// One tool as it is shown to a model. Written as JSON it is
 /// `{"name", "description", "inputSchema"}`; nothing is left out, so a description that the tool
@@ -28,6 +28,7 @@ use crate::catalog::Item;
 pub struct ToolSchema {
     name: Arc<str>,
     definition: Bytes,
+    is_stale: bool,
 }
 
 /// What a tool takes that does not say.
@@ -41,6 +42,7 @@ impl ToolSchema {
         Self {
             name: name.into(),
             definition: definition.to_string().into(),
+            is_stale: false,
         }
     }
 
@@ -50,7 +52,11 @@ impl ToolSchema {
     pub fn from_definition(definition: &Value) -> Option<Self> {
         let name = definition.get("name")?.as_str()?.into();
         let definition = definition.to_string().into();
-        Some(Self { name, definition })
+        Some(Self {
+            name,
+            definition,
+            is_stale: false,
+        })
     }
 
     /// Returns what the catalog has of a tool, under its name among those of all servers.
@@ -60,6 +66,7 @@ impl ToolSchema {
         Self {
             name: Arc::clone(&item.visible),
             definition: definition.into(),
+            is_stale: item.age == Age::LastKnown,
         }
     }
 
@@ -68,6 +75,7 @@ impl ToolSchema {
         Self {
             name: Arc::clone(&item.route.name),
             definition: item.definition.clone(),
+            is_stale: item.age == Age::LastKnown,
         }
     }
 
@@ -76,6 +84,7 @@ impl ToolSchema {
         Self {
             name: Arc::clone(&item.name),
             definition: item.definition.clone(),
+            is_stale: false,
         }
     }
 
@@ -83,6 +92,13 @@ impl ToolSchema {
     #[must_use]
     pub const fn name(&self) -> &Arc<str> {
         &self.name
+    }
+
+    /// Whether it is known from before: its server is down or still being started, and may offer
+    /// something else by then.
+    #[must_use]
+    pub const fn is_stale(&self) -> bool {
+        self.is_stale
     }
 
     /// Returns what it says of itself; empty where it says nothing.
