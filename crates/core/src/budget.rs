@@ -94,6 +94,57 @@ pub struct Receipt {
     period: Option<Now>,
 }
 
+/// What one account holds, for those who keep it longer than the process lives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Balance {
+    /// What was spent of a budget.
+    pub period: Option<PeriodBalance>,
+    /// What is owed to a rate.
+    pub bucket: Option<BucketBalance>,
+}
+
+/// What was spent in one period of a budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeriodBalance {
+    /// When the period began.
+    pub began: Now,
+    /// How long it is.
+    pub per: Duration,
+    /// Calls made in it.
+    pub spent: u64,
+}
+
+/// The calls that a rate has not made good yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BucketBalance {
+    /// The rate.
+    pub rule: RateRule,
+    /// Calls, each worth as many parts as `rule.per` has milliseconds, so that `rule.calls` parts
+    /// are made good in each of them and nothing is lost to rounding.
+    pub owed: u64,
+    /// When `owed` was right.
+    pub at: Now,
+}
+
+/// An account that changed, and what it holds now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Changed {
+    /// Whose it is.
+    pub principal: Arc<str>,
+    /// In which role.
+    pub role: Arc<str>,
+    /// What it holds.
+    pub balance: Balance,
+}
+
+impl Balance {
+    /// Returns the moment from which on nothing is owed, so that it can be forgotten.
+    #[must_use]
+    pub fn free_at(&self) -> Now {
+        Account::from_balance(*self, Now(u64::MAX)).free_at()
+    }
+}
+
 /// What principals have spent. One account for each principal in each of its roles, since two
 /// roles are two rules and neither may count by the other's clock.
 #[derive(Debug, Default)]
@@ -103,6 +154,8 @@ pub struct Accounts {
     count: usize,
     /// Before this moment it is no use to look for accounts to forget.
     none_before: Now,
+    /// Accounts that changed since they were last taken, each once.
+    changed: Vec<(Arc<str>, Arc<str>)>,
 }
 
 /// The accounts of one principal, by its roles: few.
@@ -122,15 +175,62 @@ impl Accounts {
     ) -> Result<Receipt, Refused> {
         let account = self.account(principal, role, now)?;
         let period = account.charge(allowance, cost, now)?;
+        if !std::mem::replace(&mut account.is_changed, true) {
+            let name = (Arc::clone(principal), Arc::clone(role));
+            self.changed.push(name);
+        }
         Ok(Receipt { period })
+    }
+
+    /// Whether an account changed since they were last taken.
+    #[must_use]
+    pub const fn has_changed(&self) -> bool {
+        !self.changed.is_empty()
+    }
+
+    /// Returns the accounts that changed since this was last asked.
+    pub fn take_changed(&mut self) -> Vec<Changed> {
+        let mut all = Vec::with_capacity(self.changed.len());
+        for (principal, role) in std::mem::take(&mut self.changed) {
+            let own = self.by_principal.get_mut(&principal);
+            let account = own.and_then(|own| own.iter_mut().find(|(name, _)| *name == role));
+            // Otherwise it was forgotten, since nothing was owed on it.
+            if let Some((_, account)) = account {
+                account.is_changed = false;
+                let balance = account.balance();
+                all.push(Changed {
+                    principal,
+                    role,
+                    balance,
+                });
+            }
+        }
+        all
+    }
+
+    /// Takes over an account of an earlier life, unless nothing is owed on it or this life knows
+    /// better.
+    pub fn restore(&mut self, (principal, role): (&str, &str), balance: Balance, now: Now) {
+        let account = Account::from_balance(balance, now);
+        let own = self.by_principal.get(principal);
+        let is_known = own.is_some_and(|own| own.iter().any(|(name, _)| **name == *role));
+        if is_known || account.free_at() <= now || self.count >= ACCOUNTS_MAX {
+            return;
+        }
+        let own = self.by_principal.entry(principal.into()).or_default();
+        own.push((role.into(), account));
+        self.count += 1;
     }
 
     /// Gives back what was charged, for a call that was refused by something else.
     pub fn refund(&mut self, (principal, role): (&str, &str), receipt: Receipt) {
         let accounts = self.by_principal.get_mut(principal);
         let account = accounts.and_then(|own| own.iter_mut().find(|(name, _)| **name == *role));
-        if let Some((_, account)) = account {
+        if let Some((name, account)) = account {
             account.refund(receipt.period);
+            if !std::mem::replace(&mut account.is_changed, true) {
+                self.changed.push((principal.into(), Arc::clone(name)));
+            }
         }
     }
 

@@ -132,6 +132,7 @@ impl CallPath {
         // principal, given back on drop.
         if charge == Charge::Due {
             let ceiling = self.decider.ceiling(&call.principal);
+            self.purse.open(&ceiling).await;
             self.purse.charge(call, &ceiling, started.now())?;
         }
         let seat = self.seats.take(&call.principal)?;

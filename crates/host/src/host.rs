@@ -183,13 +183,14 @@ impl Host {
             .map(|spec| start_supervisor(spec, &stamps, &around))
             .collect();
         events.follow(catalog.changes(), &tasks);
+        let purse = Purse::new(Arc::clone(&journal), Arc::clone(&clock), tasks.clone());
         let outbox = Outbox::new(journal, &audit, &around, &hall);
         let standing = Standing::new(Arc::clone(&memory), Arc::clone(&clock), tasks);
         let path = Arc::new(CallPath {
             catalog,
             memory,
             decider,
-            purse: Purse::default(),
+            purse,
             answers,
             outbox,
             checker: Checker::default(),
@@ -459,5 +460,7 @@ impl Host {
         {
             tracing::warn!("some servers did not stop in time");
         }
+        // Last: calls that were let in before may have been charged until here.
+        self.path.purse.close().await;
     }
 }

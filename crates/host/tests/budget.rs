@@ -16,7 +16,8 @@ use bowline_core::error::{CallError, Class, Execution};
 use bowline_core::policy::{Otherwise, Pattern, Policy, RoleRules};
 use bowline_core::run::Run;
 use bowline_host::spec::ServerSpec;
-use bowline_host::{Host, HostLimits};
+use bowline_host::{Host, HostLimits, Ports};
+use bowline_journal::{Journal, Memory};
 use bowline_sim::{Act, Gate, Generation, Script, World, ask, call, reaches, spec};
 use tokio::task::JoinSet;
 
@@ -320,4 +321,73 @@ async fn the_owner_pays_nothing() {
     for _ in 0..10 {
         host.call(call("s__do", "{}")).await.unwrap();
     }
+}
+
+/// A host of the next life, with the journal of the one before.
+async fn next_life(world: &World, journal: &Arc<dyn Journal>) -> Host {
+    let ports = Ports {
+        journal: Arc::clone(journal),
+        ..world.ports()
+    };
+    let host = Host::start(vec![spec("s")], HostLimits::default(), ports);
+    host.set_policy(allowing(budget(2)));
+    assert!(reaches(&host, "s", "ready").await);
+    host
+}
+
+fn is_spent(outcome: &Result<(), CallError>) -> bool {
+    matches!(outcome, Err(CallError::BudgetSpent { spent: 2, .. }))
+}
+
+#[tokio::test(start_paused = true)]
+async fn shutdown_keeps_spent_budget_for_next_start() {
+    let world = World::new([("s", well())]);
+    let journal: Arc<dyn Journal> = Arc::new(Memory::default());
+    let host = next_life(&world, &journal).await;
+    for _ in 0..2 {
+        assert_eq!(do_it(&host, "ann").await, Ok(()));
+    }
+    host.shutdown().await;
+
+    let host = next_life(&world, &journal).await;
+    let mut calls = JoinSet::new();
+    for _ in 0..5 {
+        let host = host.clone();
+        calls.spawn(async move { do_it(&host, "ann").await });
+    }
+    let outcomes = calls.join_all().await;
+    assert!(outcomes.iter().all(is_spent), "{outcomes:?}");
+    assert_eq!(do_it(&host, "bob").await, Ok(()), "each has its own");
+}
+
+#[tokio::test(start_paused = true)]
+async fn kill_keeps_budget_spent_a_second_ago() {
+    let world = World::new([("s", well())]);
+    let journal: Arc<dyn Journal> = Arc::new(Memory::default());
+    let host = next_life(&world, &journal).await;
+    let mut written = journal.watch("budget/");
+    for _ in 0..2 {
+        assert_eq!(do_it(&host, "ann").await, Ok(()));
+    }
+    let changed = tokio::time::timeout(Duration::from_millis(1_100), written.changed());
+    changed.await.unwrap().unwrap();
+    drop(host);
+
+    let host = next_life(&world, &journal).await;
+    let again = do_it(&host, "ann").await;
+    assert!(is_spent(&again), "{again:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn unlimited_calls_write_no_accounts() {
+    let world = World::new([("s", well())]);
+    let journal: Arc<dyn Journal> = Arc::new(Memory::default());
+    let host = next_life(&world, &journal).await;
+    host.call(call("s__do", "{}")).await.unwrap();
+    host.set_policy(allowing(Allowance::default()));
+    assert_eq!(do_it(&host, "ann").await, Ok(()));
+    host.shutdown().await;
+    let kept = journal.list("", usize::MAX).await.unwrap();
+    let kept = kept.iter().filter(|(key, _)| key.starts_with("budget"));
+    assert_eq!(kept.count(), 0);
 }

@@ -77,3 +77,38 @@ fn a_reload_keeps_what_was_spent_and_the_owner_spends_nothing() {
     // Looking costs nothing.
     assert!(!session.tools().is_empty());
 }
+
+/// Whether the journal on the disk holds these bytes.
+fn is_on_disk(gateway: &Gateway, bytes: &[u8]) -> bool {
+    let files = std::fs::read_dir(gateway.state()).unwrap();
+    let names = files.map(|entry| entry.unwrap());
+    let journal = names.filter(|entry| entry.file_name().to_string_lossy().starts_with("state.db"));
+    let mut texts = journal.filter_map(|entry| std::fs::read(entry.path()).ok());
+    texts.any(|text| text.windows(bytes.len()).any(|window| window == bytes))
+}
+
+#[test]
+fn restart_does_not_give_budget_back() {
+    let mut gateway = Gateway::up(&config(3));
+    gateway.wait_for("one", "ready");
+    let (_, token) = gateway.token_of(&json!({"principal": "ann", "role": "r"}));
+    let mut session = gateway.session_as(&token, "/mcp");
+    assert_eq!(echo(&mut session).status, 200);
+    assert!(gateway.stop(), "it ends in order");
+
+    gateway.restart();
+    gateway.wait_for("one", "ready");
+    let mut session = gateway.session_as(&token, "/mcp");
+    for _ in 0..2 {
+        assert_eq!(echo(&mut session).status, 200);
+    }
+    is_spent(&echo(&mut session), 3);
+    eventually("all that was spent is written", || {
+        is_on_disk(&gateway, b"\"spent\":3")
+    });
+
+    gateway.restart_after_kill();
+    gateway.wait_for("one", "ready");
+    let mut session = gateway.session_as(&token, "/mcp");
+    is_spent(&echo(&mut session), 3);
+}

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{Allowance, BudgetRule, Cost, RateRule, Refused};
+use super::{Allowance, Balance, BucketBalance, BudgetRule, Cost, PeriodBalance, RateRule, Refused};
 use crate::time::{Now, millis};
 
 /// What was spent, and by which rules it is forgotten.
@@ -11,29 +11,44 @@ use crate::time::{Now, millis};
 pub(super) struct Account {
     period: Option<Period>,
     bucket: Option<Bucket>,
+    /// Whether it is among the accounts that changed since they were last taken.
+    pub(super) is_changed: bool,
 }
 
-/// A period of a budget, from its first call on.
-#[derive(Clone, Copy, Debug)]
-struct Period {
-    began: Now,
-    /// How long it was when it was last looked at.
-    per: Duration,
-    spent: u64,
-}
+/// A period of a budget, from its first call on: its length is the one it had when it was last
+/// looked at.
+type Period = PeriodBalance;
 
 /// The calls that were made and not yet made good by time.
-#[derive(Clone, Copy, Debug)]
-struct Bucket {
-    rule: RateRule,
-    /// Calls, each worth as many parts as `rule.per` has milliseconds, so that `rule.calls` parts
-    /// are made good in each of them and nothing is lost to rounding.
-    owed: u64,
-    /// When `owed` was right.
-    at: Now,
-}
+type Bucket = BucketBalance;
 
 impl Account {
+    pub(super) const fn balance(&self) -> Balance {
+        Balance {
+            period: self.period,
+            bucket: self.bucket,
+        }
+    }
+
+    /// Returns the account of an earlier life. The clock may have been set back since: nothing in
+    /// it lies ahead of `now`.
+    pub(super) fn from_balance(balance: Balance, now: Now) -> Self {
+        let period = balance.period.map(|period| Period {
+            began: period.began.min(now),
+            ..period
+        });
+        let bucket = balance.bucket.map(|bucket| Bucket {
+            owed: bucket.owed.min(room(bucket.rule)),
+            at: bucket.at.min(now),
+            ..bucket
+        });
+        Self {
+            period,
+            bucket,
+            is_changed: false,
+        }
+    }
+
     /// Charges all of `cost` or nothing, and returns the period that was charged, if one was.
     pub(super) fn charge(
         &mut self,

@@ -245,3 +245,49 @@ fn time_that_goes_back_is_no_time() {
     assert_eq!(purse.call(both, 11_000), Ok(()));
     assert_eq!(purse.call(both, 12_000), spent(3, 3, 58_000));
 }
+
+#[test]
+fn restored_account_keeps_period_and_rate() {
+    let both = Allowance {
+        rate: rate(1, 10_000, 2).rate,
+        ..budget(3, 60)
+    };
+    let mut before = Purse::new();
+    assert_eq!(before.call(both, 100_000), Ok(()));
+    assert_eq!(before.call(both, 101_000), Ok(()));
+    let changed = before.accounts.take_changed();
+    assert_eq!(changed.len(), 1, "one account, however often it was charged");
+    assert!(!before.accounts.has_changed());
+    let balance = changed[0].balance;
+    assert_eq!(balance.free_at(), Now(160_000));
+
+    // Ten seconds later, in another process.
+    let mut after = Purse::new();
+    let who = (&*changed[0].principal, &*changed[0].role);
+    after.accounts.restore(who, balance, Now(111_000));
+    assert_eq!(after.call(both, 111_000), Ok(()));
+    assert_eq!(after.call(both, 111_000), too_fast(9_000));
+    assert_eq!(after.call(both, 130_000), spent(3, 3, 30_000));
+    assert_eq!(after.call(both, 160_000), Ok(()), "a new period");
+
+    // Nothing is owed any more, and what this life knows counts.
+    let mut late = Purse::new();
+    late.accounts.restore(who, balance, Now(160_000));
+    assert!(late.accounts.is_empty());
+    after.accounts.restore(who, balance, Now(111_000));
+    assert_eq!(after.accounts.len(), 1);
+}
+
+#[test]
+fn restored_period_never_lies_ahead() {
+    let mut before = Purse::new();
+    assert_eq!(before.call(budget(1, 60), 900_000), Ok(()));
+    let changed = before.accounts.take_changed();
+    // The clock was set back in between.
+    let mut after = Purse::new();
+    after
+        .accounts
+        .restore(("ann", "r"), changed[0].balance, Now(1_000));
+    assert_eq!(after.call(budget(1, 60), 1_000), spent(1, 1, 60_000));
+    assert_eq!(after.call(budget(1, 60), 61_000), Ok(()));
+}

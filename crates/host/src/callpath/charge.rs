@@ -1,5 +1,7 @@
 //! What a call costs its principal: one unit, before anything else is done for it.
 
+mod store;
+
 use std::sync::{Arc, Mutex};
 
 use bowline_core::budget::{Accounts, Allowance, Cost, Receipt, Refused};
@@ -8,10 +10,18 @@ use bowline_core::error::CallError;
 use bowline_core::run::Overspent;
 use bowline_core::sync::lock;
 use bowline_core::time::Now;
+use bowline_journal::Journal;
 
-/// What principals have spent.
-#[derive(Debug, Default)]
-pub(crate) struct Purse(Mutex<Accounts>);
+use self::store::Store;
+use crate::ports::Clock;
+use crate::tasks::Tasks;
+
+/// What principals have spent, in this life of the process and in those before.
+#[derive(Debug)]
+pub(crate) struct Purse {
+    accounts: Arc<Mutex<Accounts>>,
+    store: Arc<Store>,
+}
 
 /// What the policy lets a principal spend, and in which role.
 #[derive(Clone, Debug, Default)]
@@ -22,6 +32,27 @@ pub(crate) struct Ceiling {
 }
 
 impl Purse {
+    pub(crate) fn new(journal: Arc<dyn Journal>, clock: Arc<dyn Clock>, tasks: Tasks) -> Self {
+        let accounts = Arc::<Mutex<Accounts>>::default();
+        Self {
+            store: Arc::new(Store::new(Arc::clone(&accounts), journal, clock, tasks)),
+            accounts,
+        }
+    }
+
+    /// Waits until the accounts of before are known, where anything is limited.
+    pub(crate) async fn open(&self, ceiling: &Ceiling) {
+        // What is rare is boxed, so that a call carries no room for it.
+        if ceiling.role.is_some() && !self.store.is_loaded() {
+            Box::pin(self.store.load()).await;
+        }
+    }
+
+    /// Writes down what was spent; called once, when the host goes down.
+    pub(crate) async fn close(&self) {
+        self.store.close().await;
+    }
+
     /// Charges a call to its principal and to its run: to both, or to neither. Where nothing is
     /// limited, nothing is counted and no lock is taken.
     ///
@@ -46,7 +77,7 @@ impl Purse {
         };
         run.charge().map_err(|over| {
             if let Some((role, receipt)) = receipt {
-                lock(&self.0).refund((principal, role), receipt);
+                lock(&self.accounts).refund((principal, role), receipt);
             }
             run_spent(principal, over)
         })
@@ -60,7 +91,15 @@ impl Purse {
         cost: Cost,
         now: Now,
     ) -> Result<Receipt, CallError> {
-        let charged = lock(&self.0).charge((principal, role), ceiling.allowance, cost, now);
+        let now = self.store.wall_time(now);
+        let (charged, has_changed) = {
+            let mut accounts = lock(&self.accounts);
+            let charged = accounts.charge((principal, role), ceiling.allowance, cost, now);
+            (charged, accounts.has_changed())
+        };
+        if has_changed {
+            self.store.schedule_write();
+        }
         charged.map_err(|refused| match refused {
             Refused::TooFast { after } => CallError::TooFast {
                 principal: Arc::clone(principal),
@@ -121,8 +160,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn questions_about_a_task_are_free_of_budget_and_run_and_held_to_the_rate() {
+    #[tokio::test]
+    async fn questions_about_a_task_are_free_of_budget_and_run_and_held_to_the_rate() {
         let per = Duration::from_secs(1);
         let (calls, burst) = (1, 4);
         let ceiling = Ceiling {
@@ -132,7 +171,12 @@ mod tests {
                 rate: Some(RateRule { calls, per, burst }),
             },
         };
-        let (purse, run) = (Purse::default(), Arc::new(Run::new("run", 1)));
+        let purse = Purse::new(
+            Arc::new(bowline_journal::Memory::default()),
+            Arc::new(crate::ports::SystemClock::start()),
+            Tasks::default(),
+        );
+        let run = Arc::new(Run::new("run", 1));
         let charge = |subject| purse.charge(&call(subject, &run), &ceiling, Now(0));
         let get = || Subject::Task {
             id: "t".into(),
