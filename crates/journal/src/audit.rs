@@ -129,6 +129,9 @@ pub enum AuditError {
         /// What SQLite said.
         source: rusqlite::Error,
     },
+    /// A path no longer names the file that is open, so that nobody would find what is written.
+    #[error("`{0}` was deleted, moved or replaced while it was open")]
+    Replaced(PathBuf),
     /// The head beside the files is gone or cannot be read.
     #[error("`{0}` does not hold the head of the trail")]
     NoAnchor(PathBuf),

@@ -8,6 +8,7 @@
 pub mod audit;
 pub mod contract;
 pub mod engine;
+mod file_identity;
 mod limits;
 pub mod memory;
 pub mod sqlite;

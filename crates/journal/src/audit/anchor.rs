@@ -5,7 +5,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::Read as _;
-use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use bowline_core::hex::hex;
@@ -73,6 +73,18 @@ impl Anchor {
         slot.map_err(|source| failed("write", &self.path, source))?;
         self.second = !self.second;
         Ok(())
+    }
+
+    /// Whether its path still names the file that is written to.
+    pub(super) fn is_in_place(&self) -> bool {
+        let (open, found) = (self.file.metadata(), self.path.symlink_metadata());
+        let pair = |about: std::fs::Metadata| (about.dev(), about.ino());
+        open.ok().map(pair) == found.ok().map(pair)
+    }
+
+    /// Returns its path.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Has it outlast a power cut, too.

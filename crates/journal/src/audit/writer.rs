@@ -18,18 +18,38 @@ use super::queue::Queue;
 use super::row::{Kind, Row};
 use super::trail::Entry;
 use super::{AuditError, Health, Limits, Render, Wall};
+use crate::file_identity::{FileIdentity, beside};
 
 /// What others see of the writer.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     health: Mutex<Health>,
+    /// The files that are written to, as they were opened; none while nothing is written.
+    files: Mutex<Vec<FileIdentity>>,
     /// The number of the last row on disk.
     pub(super) heads: watch::Sender<u64>,
 }
 
 impl Shared {
+    /// Returns how the trail does. Looks whether its files are still in place: what is written
+    /// next would be lost.
     pub(super) fn health(&self) -> Health {
-        lock(&self.health).clone()
+        let mut health = lock(&self.health).clone();
+        if health.trouble.is_none()
+            && let Err(error) = self.check_files()
+        {
+            health.trouble = Some(error.to_string().into());
+        }
+        health
+    }
+
+    /// Fails where a path no longer names the file that is open there.
+    fn check_files(&self) -> Result<(), AuditError> {
+        let files = lock(&self.files);
+        match files.iter().find(|file| !file.is_in_place()) {
+            Some(file) => Err(AuditError::Replaced(file.path().to_owned())),
+            None => Ok(()),
+        }
     }
 
     pub(super) fn lose(&self, rows: u64) {
@@ -161,6 +181,7 @@ impl Writer {
         if rows.peek().is_none() {
             return Ok(());
         }
+        self.shared.check_files()?;
         let immediate = TransactionBehavior::Immediate;
         let batch = open
             .connection
@@ -183,7 +204,26 @@ impl Writer {
             }
         }
         batch.commit().map_err(failed)?;
+        self.note_files()?;
+        // A file that went meanwhile took the rows with it.
+        self.shared.check_files()?;
         self.advance(head)
+    }
+
+    /// Notes which files are written to, once they are all there.
+    fn note_files(&self) -> Result<(), AuditError> {
+        let mut files = lock(&self.shared.files);
+        let Some(open) = self.file.as_ref().filter(|_| files.is_empty()) else {
+            return Ok(());
+        };
+        let log = beside(&open.name.path, "-wal");
+        let paths = [&open.name.path, &log, self.anchor.path()];
+        let found = paths.map(|path| {
+            let identity = FileIdentity::read(path.to_owned());
+            identity.map_err(|_| AuditError::Replaced(path.to_owned()))
+        });
+        *files = found.into_iter().collect::<Result<_, _>>()?;
+        Ok(())
     }
 
     /// Says how far it is.
@@ -210,6 +250,7 @@ impl Writer {
         self.shared
             .tell(|health| health.trouble = Some(Arc::clone(&why)));
         self.why = Some(why);
+        lock(&self.shared.files).clear();
         if let Some(open) = self.file.take() {
             self.resume = Some(if is_passing(error) {
                 Resume::Same(open.name)
@@ -233,6 +274,9 @@ impl Writer {
                 self.file = Some(Open::resume(name, connection));
             }
         }
+        if !self.anchor.is_in_place() {
+            (self.anchor, _) = Anchor::open(&self.directory)?;
+        }
         if self.file.is_none() {
             self.begin()?;
         }
@@ -243,6 +287,7 @@ impl Writer {
         let told = self.append(std::iter::once(gap));
         if told.is_err() {
             self.file = None;
+            lock(&self.shared.files).clear();
             return told;
         }
         tracing::warn!(lost = self.owed, "audit rows are written again");
@@ -267,6 +312,7 @@ impl Writer {
 
     /// Goes on in a new file.
     fn rotate(&mut self) {
+        lock(&self.shared.files).clear();
         if let Some(open) = self.file.take() {
             // Failing, the file stays as it is: its log belongs to it and is read with it.
             let fold = "PRAGMA wal_checkpoint(TRUNCATE)";

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, OFlags};
 
 use super::OpenError;
+pub(super) use crate::file_identity::beside;
 
 /// Held as long as this is the one journal on its file.
 #[derive(Debug)]
@@ -79,13 +80,6 @@ pub(super) fn settle(path: &Path) -> Result<(), OpenError> {
         path: directory.to_owned(),
         source,
     })
-}
-
-/// The path of a file that belongs to another.
-pub(super) fn beside(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(suffix);
-    path.with_file_name(name)
 }
 
 /// Opens a file that only we may read, made where it is missing.

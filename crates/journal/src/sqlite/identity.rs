@@ -1,11 +1,10 @@
 //! Detects that the files of an open journal were deleted, moved or replaced. SQLite goes on
 //! writing to a file that its path no longer names, and the next start would not find that file.
 
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use super::OpenError;
-use super::files::beside;
+use crate::file_identity::{FileIdentity, beside};
 
 /// The database file and its log, as they were opened. The log holds every commit until the next
 /// checkpoint, so losing it loses as much.
@@ -15,21 +14,20 @@ pub(super) struct OpenFiles {
     log: FileIdentity,
 }
 
-/// Device and inode of a file that is open. An open file keeps its inode, so no other file can
-/// have the same pair.
-#[derive(Debug)]
-struct FileIdentity {
-    path: PathBuf,
-    device: u64,
-    inode: u64,
-}
-
 impl OpenFiles {
     /// Reads the identity of the files of the open journal at `path`.
     pub(super) fn read(path: &Path) -> Result<Self, OpenError> {
+        let read = |path: PathBuf| {
+            let identity = FileIdentity::read(path.clone());
+            identity.map_err(|source| OpenError::Io {
+                action: "look at",
+                path,
+                source,
+            })
+        };
         Ok(Self {
-            database: FileIdentity::read(path.to_owned())?,
-            log: FileIdentity::read(beside(path, "-wal"))?,
+            database: read(path.to_owned())?,
+            log: read(beside(path, "-wal"))?,
         })
     }
 
@@ -37,29 +35,6 @@ impl OpenFiles {
     pub(super) fn find_replaced(&self) -> Option<&Path> {
         let files = [&self.database, &self.log];
         let replaced = files.into_iter().find(|file| !file.is_in_place());
-        replaced.map(|file| file.path.as_path())
-    }
-}
-
-impl FileIdentity {
-    fn read(path: PathBuf) -> Result<Self, OpenError> {
-        match path.symlink_metadata() {
-            Ok(found) => Ok(Self {
-                device: found.dev(),
-                inode: found.ino(),
-                path,
-            }),
-            Err(source) => Err(OpenError::Io {
-                action: "look at",
-                path,
-                source,
-            }),
-        }
-    }
-
-    /// A path that cannot be read names nothing that the next start could open.
-    fn is_in_place(&self) -> bool {
-        let found = self.path.symlink_metadata();
-        found.is_ok_and(|found| (found.dev(), found.ino()) == (self.device, self.inode))
+        replaced.map(FileIdentity::path)
     }
 }

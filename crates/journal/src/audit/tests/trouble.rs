@@ -230,3 +230,65 @@ async fn a_full_disk_loses_rows_that_are_counted_and_the_chain_goes_on_when_ther
     let kept = names(&directory).len() as u64;
     assert_eq!(kept + verdict.lost, noted, "each is there or counted");
 }
+
+#[tokio::test]
+async fn deleted_directory_loses_rows_aloud() {
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path().join("audit");
+    std::fs::create_dir(&directory).unwrap();
+    let limits = Limits {
+        retry_wait: Duration::from_millis(1),
+        ..Limits::default()
+    };
+    let trail = open(&directory, limits);
+    note(&trail, 0..3);
+    trail.flush().await;
+    assert_eq!(trail.health().trouble, None);
+    std::fs::remove_dir_all(&directory).unwrap();
+    // Whoever asks learns of it before a row is lost.
+    let health = trail.health();
+    assert!(
+        health
+            .trouble
+            .unwrap()
+            .contains("was deleted, moved or replaced")
+    );
+    assert_eq!(health.lost, 0);
+    note(&trail, 3..8);
+    trail.flush().await;
+    let health = trail.health();
+    assert_eq!(health.lost, 5, "{health:?}");
+    assert!(health.trouble.is_some(), "{health:?}");
+    assert!(!directory.exists(), "nothing is made in secret");
+    // A directory in its place is written to; the hole stays visible.
+    std::fs::create_dir(&directory).unwrap();
+    note(&trail, 8..9);
+    trail.close().await;
+    let rows = rows(&directory);
+    let gap = rows.iter().find(|row| row.kind == Kind::Gap).unwrap();
+    assert!(gap.lost >= Some(5), "{gap:?}");
+    assert!(gap.reason.is_some(), "{gap:?}");
+    let seen = verify(&directory, None).unwrap();
+    assert!(
+        seen.broken.is_some(),
+        "the rows that are gone are missed: {seen:?}"
+    );
+}
+
+#[tokio::test]
+async fn replaced_file_is_not_written_to() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let trail = open(directory, Limits::default());
+    note(&trail, 0..3);
+    trail.flush().await;
+    let file = files::list(directory).unwrap().remove(0).path;
+    let copy = directory.join("copy");
+    std::fs::copy(&file, &copy).unwrap();
+    std::fs::rename(&copy, &file).unwrap();
+    note(&trail, 3..5);
+    trail.flush().await;
+    let health = trail.health();
+    assert_eq!(health.lost, 2, "{health:?}");
+    assert!(health.trouble.unwrap().contains("replaced"));
+}

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use bowline_core::sync::lock;
 use rusqlite::OptionalExtension as _;
 
 use super::super::anchor::{Anchor, Anchored};
@@ -80,6 +81,7 @@ impl Writer {
         });
         if let Err(error) = self.append(std::iter::once(first)) {
             self.file = None;
+            lock(&self.shared.files).clear();
             return Err(error);
         }
         // What is let go must be known to be, or it looks like a theft.
