@@ -51,7 +51,9 @@ pub const SHOWN_BYTES_MAX: u64 = 32 * 1024 * 1024;
 ///
 /// Leases and delays go by the monotonic one and are void when the journal is opened anew: then
 /// everything that waits is due. What must hold over a restart, like the time until which a
-/// message is worth sending, goes by the wall clock.
+/// message is worth sending, goes by elapsed time: the monotonic clock while the journal is open,
+/// and the wall clock, within limits, over the time that it was closed. A wall clock that jumps
+/// expires nothing by itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct At {
     /// On the clock of this process.
@@ -258,6 +260,16 @@ pub struct LaneView {
     pub oldest_unix_ms: Option<u64>,
 }
 
+/// A lane of which nothing is handed out, since a message of it is damaged on the disk. It goes
+/// on when that message is removed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoppedLane {
+    /// Its name.
+    pub lane: Lane,
+    /// What is damaged, in words.
+    pub reason: Arc<str>,
+}
+
 /// What a value must be for it to be replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expect {
@@ -424,8 +436,14 @@ pub trait Journal: fmt::Debug + Send + Sync {
     /// Returns what sees every change of a value whose key begins so.
     fn watch(&self, prefix: &str) -> Watch;
 
-    /// Returns what it can do at the moment.
+    /// Returns what it can do at the moment. Looks whether the files are still in place.
     fn health(&self) -> Health;
+
+    /// Returns the lanes that are known to be stopped by damage, sorted; an engine that cannot
+    /// lose what it holds has none.
+    fn stopped_lanes(&self) -> Vec<StoppedLane> {
+        Vec::new()
+    }
 
     /// Writes what is still to be written and takes no more; later operations are `Closed`.
     fn close(&self) -> BoxFuture<'_, ()>;

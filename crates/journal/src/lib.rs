@@ -7,6 +7,7 @@
 
 pub mod audit;
 pub mod contract;
+pub mod elapsed;
 pub mod engine;
 mod file_identity;
 mod limits;
@@ -16,7 +17,8 @@ mod watches;
 
 pub use engine::{
     At, BoxFuture, Delivery, Done, Draft, Entry, Expect, Filter, Health, Journal, JournalError,
-    Known, Lane, LaneView, MessageId, Order, Pending, Published, Receipt, Standing, Value, Watch,
+    Known, Lane, LaneView, MessageId, Order, Pending, Published, Receipt, Standing, StoppedLane,
+    Value, Watch,
 };
 pub use memory::Memory;
 pub use sqlite::Sqlite;

@@ -10,6 +10,7 @@ use bowline_core::sync::lock;
 use bytes::Bytes;
 
 use self::table::Table;
+use crate::elapsed::ElapsedTime;
 use crate::engine::{
     At, BoxFuture, Delivery, Done, Draft, Entry, Expect, Filter, Health, Journal, JournalError,
     Lane, LaneView, MessageId, Order, Pending, Published, Receipt, Value, Watch,
@@ -19,6 +20,8 @@ use crate::engine::{
 #[derive(Debug, Default)]
 pub struct Memory {
     table: Mutex<Table>,
+    /// By which messages expire.
+    time: Mutex<ElapsedTime>,
 }
 
 impl Memory {
@@ -34,10 +37,17 @@ impl Memory {
         };
         Box::pin(std::future::ready(outcome))
     }
+
+    /// Returns the moment by which messages expire.
+    fn moment(&self, at: At) -> At {
+        let unix_ms = lock(&self.time).advance(at);
+        At { unix_ms, ..at }
+    }
 }
 
 impl Journal for Memory {
     fn publish(&self, draft: Draft, at: At) -> Pending<'_, Published> {
+        let at = self.moment(at);
         self.with(|table| table.publish(draft, at))
     }
 
@@ -49,10 +59,12 @@ impl Journal for Memory {
         hold: Duration,
         at: At,
     ) -> Pending<'a, Vec<Delivery>> {
+        let at = self.moment(at);
         self.with(|table| Ok(table.lease(lane, order, max, hold, at)))
     }
 
     fn ack(&self, receipt: Receipt, result: Option<Bytes>, at: At) -> Pending<'_, ()> {
+        let at = self.moment(at);
         self.with(|table| table.ack(receipt, result, at))
     }
 
@@ -65,6 +77,7 @@ impl Journal for Memory {
     }
 
     fn revive(&self, id: MessageId, ttl: Option<Duration>, at: At) -> Pending<'_, ()> {
+        let at = self.moment(at);
         self.with(|table| table.revive(id, ttl, at))
     }
 
@@ -77,6 +90,7 @@ impl Journal for Memory {
     }
 
     fn expire<'a>(&'a self, lanes: &'a str, at: At) -> Pending<'a, Vec<Entry>> {
+        let at = self.moment(at);
         self.with(|table| Ok(table.expire(lanes, at)))
     }
 

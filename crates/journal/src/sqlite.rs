@@ -17,7 +17,10 @@
 //!   reads go on. A full disk refuses what is new; what is there can be ended, in the room of a
 //!   ballast file that is given up for it and made again when there is room.
 //! - Files that were deleted, moved or replaced are noticed before the next acknowledgement, and
-//!   from then on nothing is written. One `stat` of each file per batch and per commit does it.
+//!   whenever the health is asked for; from then on nothing is written. One `stat` of each file
+//!   per batch, per commit and per look does it.
+//! - Memory does not grow with what waits: a lane keeps a compact index (about twelve bytes for a
+//!   message), and the rows of those segments are in memory that were used last.
 //!
 //! # What cannot be seen
 //! A file that was replaced as a whole by an older one of itself, while it was not open or by
@@ -65,7 +68,7 @@ use self::sum::of_bytes;
 use self::writer::{Job, Kind, Shared, Task, Writer};
 use crate::engine::{
     At, BoxFuture, Delivery, Done, Draft, Entry, Expect, Filter, Health, Journal, JournalError,
-    Lane, LaneView, MessageId, Order, Pending, Published, Receipt, Value, Watch,
+    Lane, LaneView, MessageId, Order, Pending, Published, Receipt, StoppedLane, Value, Watch,
 };
 use crate::limits::{fits, names};
 use crate::watches::Watches;
@@ -197,6 +200,8 @@ impl Sqlite {
         let shared = Arc::new(Shared {
             health: Mutex::new(health),
             watches: Mutex::new(watches),
+            files,
+            stopped: Mutex::default(),
         });
         let check = match found {
             Found::Unchecked => {
@@ -213,7 +218,6 @@ impl Sqlite {
         let writer = Writer {
             inbox,
             book,
-            files,
             shared: Arc::clone(&shared),
             ballast,
             check,
@@ -446,7 +450,11 @@ impl Journal for Sqlite {
     }
 
     fn health(&self) -> Health {
-        lock(&self.shared.health).clone()
+        self.shared.check_health()
+    }
+
+    fn stopped_lanes(&self) -> Vec<StoppedLane> {
+        lock(&self.shared.stopped).clone()
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {

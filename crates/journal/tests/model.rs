@@ -137,9 +137,9 @@ impl Pair {
     }
 
     async fn step(&mut self, rng: &mut Rng) {
-        self.at.now = self.at.now.plus(Duration::from_millis(rng.u64(..40)));
-        // The wall clock may go back.
-        self.at.unix_ms = self.at.unix_ms + rng.u64(..80) - 20;
+        let elapsed = rng.u64(..40);
+        self.at.now = Now(self.at.now.0 + elapsed);
+        self.at.unix_ms += elapsed;
         let at = self.at;
         match rng.u8(..100) {
             0..35 => {
@@ -249,6 +249,7 @@ impl Pair {
         self.engine = None;
         self.engine = Some(open(path));
         self.at.now = Now(self.at.now.0 + 100_000);
+        self.at.unix_ms += 100_000;
         // A receipt from before means nothing to the engine; to the model it would.
         self.receipts.clear();
     }

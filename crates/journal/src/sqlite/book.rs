@@ -1,5 +1,7 @@
-//! What the writer knows: everything about messages but their bodies, read lane by lane when it
-//! is first needed and checked then, so that no decision rests on a page that may have changed.
+//! What the writer knows of messages: a compact index of each lane, and the rows that were used
+//! last. A lane is read and checked as a whole when it is first needed; a row that is read again
+//! later is checked by itself and by the totals of its segment, so that no decision rests on a
+//! page that may have changed.
 //!
 //! A change is made here and in an open transaction at once. When the transaction fails, what it
 //! touched is forgotten here and read again from the disk.
@@ -11,20 +13,26 @@ mod faults;
 mod lease;
 mod load;
 mod publish;
+mod segments;
 mod show;
 mod values;
+mod windows;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap};
+use std::hash::RandomState;
 use std::sync::Arc;
 
 use bowline_core::time::Now;
 use rusqlite::Connection;
 
 use self::done::Dones;
+use self::segments::{Head, Loaded};
 use self::values::Values;
+use self::windows::Windows;
 use super::fault::{Fault, damaged};
 use super::rows::{LaneRow, Ledger, Slot};
-use crate::engine::{At, JournalError, Lane};
+use crate::elapsed::ElapsedTime;
+use crate::engine::{At, Lane, StoppedLane};
 
 /// Messages whose attempts are not written yet at most; then they are, by themselves.
 const GIVEN_MAX: usize = 4096;
@@ -42,8 +50,14 @@ pub(super) struct Book {
     lanes_suspect: bool,
     /// Those whose messages were read.
     loaded: HashMap<Lane, Loaded>,
-    /// The messages of lanes that were read.
-    messages: BTreeMap<u64, Slot>,
+    /// The messages that are in memory.
+    windows: Windows,
+    /// What fingerprints of dedupe ids are made with.
+    prints: RandomState,
+    /// By which messages expire.
+    time: ElapsedTime,
+    /// Lanes that may be stopped for damage; which of them are is looked at when they are shown.
+    suspects: BTreeSet<Lane>,
     /// Who holds what and what is not due yet; void when the file is opened anew.
     holds: HashMap<u64, Hold>,
     lease: u64,
@@ -75,55 +89,16 @@ struct Change {
     given: HashMap<u64, u32>,
 }
 
-/// The order of the messages of a lane.
-#[derive(Debug, Default)]
-struct Loaded {
-    /// Place and number of those that wait or are held, in order.
-    waiting: VecDeque<(u64, u64)>,
-    dead: BTreeSet<u64>,
-    by_dedupe: HashMap<Arc<str>, u64>,
-    /// No message of the lane is past its time before this.
-    soonest: u64,
-    /// Rows that cannot be read, by their number.
-    damaged: BTreeSet<u64>,
-    /// How many rows are gone without a trace.
-    missing: u64,
-}
-
-impl Loaded {
-    /// Says what is wrong with the lane, where something is.
-    fn check(&self, lane: &Lane) -> Result<(), JournalError> {
-        match (self.damaged.first(), self.missing) {
-            (Some(id), _) => Err(damaged(format!("message {id} of lane `{lane}`"))),
-            (None, 0) => Ok(()),
-            (None, 1) => Err(damaged(format!("lane `{lane}`: a message is gone, which"))),
-            (None, gone) => Err(damaged(format!(
-                "lane `{lane}`: {gone} messages are gone, which"
-            ))),
-        }
-    }
-
-    fn index(&self, place: u64) -> Result<usize, usize> {
-        self.waiting
-            .binary_search_by_key(&place, |(place, _)| *place)
-    }
-
-    /// How many are before it, itself counted; 0 where nobody knows, since one is damaged.
-    fn position(&self, place: u64) -> u64 {
-        match self.damaged.is_empty() && self.missing == 0 {
-            true => self.index(place).map_or(0, |at| at as u64 + 1),
-            false => 0,
-        }
-    }
-}
-
 /// Who holds a message, and when it is due.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug)]
 struct Hold {
     /// The newest lease and until when it holds.
     lease: Option<(u64, Now)>,
     /// Not handed out before.
     due: Now,
+    /// Where the message is.
+    lane: Lane,
+    place: u64,
 }
 
 impl Book {
@@ -134,11 +109,44 @@ impl Book {
 
     /// Changes who holds a message; nobody where `hold` is absent.
     fn hold(&mut self, id: u64, hold: Option<Hold>) {
+        let was = self.set_hold(id, hold);
+        self.change.holds.push((id, was));
+    }
+
+    fn set_hold(&mut self, id: u64, hold: Option<Hold>) -> Option<Hold> {
+        let place = hold.as_ref().map(|hold| (hold.lane.clone(), hold.place));
         let was = match hold {
             Some(hold) => self.holds.insert(id, hold),
             None => self.holds.remove(&id),
         };
-        self.change.holds.push((id, was));
+        let before = was.as_ref().map(|hold| (hold.lane.clone(), hold.place));
+        for (lane, place) in place.into_iter().chain(before) {
+            let loaded = self.loaded.get_mut(&lane);
+            if let Some(segment) = loaded.and_then(|loaded| loaded.segment_mut(place)) {
+                segment.quiet_until = Now(0);
+            }
+        }
+        was
+    }
+
+    /// Returns the moment by which messages expire, and notes how far time went.
+    fn moment(&mut self, at: At) -> At {
+        let unix_ms = self.time.advance(at);
+        At { unix_ms, ..at }
+    }
+
+    /// Returns the lanes of which nothing is handed out since something of them is damaged.
+    pub(super) fn stopped_lanes(&mut self) -> Vec<StoppedLane> {
+        let loaded = &self.loaded;
+        let reason = |lane: &Lane| Some(loaded.get(lane)?.check_stopped(lane).err()?.to_string());
+        self.suspects.retain(|lane| reason(lane).is_some());
+        let stopped = self.suspects.iter().filter_map(|lane| {
+            Some(StoppedLane {
+                lane: lane.clone(),
+                reason: reason(lane)?.into(),
+            })
+        });
+        stopped.collect()
     }
 
     fn begin(&mut self) -> Result<(), rusqlite::Error> {
@@ -182,6 +190,7 @@ impl Book {
         self.write_attempts()?;
         self.write_lanes()?;
         self.ledger.clean = false;
+        self.ledger.time = self.time.last();
         if self.ledger != self.written {
             self.ledger.write(&self.conn)?;
         }
@@ -194,47 +203,52 @@ impl Book {
     }
 
     fn write_attempts(&mut self) -> Result<(), rusqlite::Error> {
-        // Those of a lane that was put aside wait until it is read again.
-        let messages = &self.messages;
-        let given = self.given.extract_if(|id, _| messages.contains_key(id));
-        let given: Vec<_> = given.collect();
-        self.change.given = given.iter().copied().collect();
+        let given = std::mem::take(&mut self.given);
+        self.change.given.clone_from(&given);
         for (id, more) in given {
-            let Some(slot) = self.messages.get_mut(&id) else {
+            // One that cannot be read is not handed out again; how often it was is not missed.
+            let slot = match self.read_slot(id) {
+                Ok(slot) => slot.filter(|slot| self.lanes.contains_key(&slot.lane)),
+                Err(Fault::Disk(error)) => return Err(error),
+                Err(Fault::Refused(_)) => None,
+            };
+            let Some(slot) = slot else {
                 continue;
             };
-            let was = u128::from_le_bytes(slot.sum());
-            slot.attempts = slot.attempts.saturating_add(more);
-            let is = u128::from_le_bytes(slot.sum());
-            slot.update_attempts(&self.conn)?;
-            let lane = slot.lane.clone();
-            let row = self.touch(&lane)?;
-            row.total = row.total.wrapping_sub(was).wrapping_add(is);
+            let is = Slot {
+                attempts: slot.attempts.saturating_add(more),
+                ..slot.clone()
+            };
+            is.update_attempts(&self.conn)?;
+            self.replace(&slot, &is)?;
         }
         Ok(())
     }
 
     fn write_lanes(&mut self) -> Result<(), rusqlite::Error> {
-        for (lane, was) in &self.change.lanes {
-            let oldest = self.loaded.get(lane).and_then(|loaded| {
-                let (_, first) = loaded.waiting.front()?;
-                Some(self.messages.get(first)?.stored_unix_ms)
-            });
-            let Some(is) = self.lanes.get_mut(lane) else {
+        let lanes: Vec<_> = self.change.lanes.keys().cloned().collect();
+        for lane in lanes {
+            let head = match self.head(&lane) {
+                Ok(head) => head.map(|head: Head| head.stored_unix_ms),
+                Err(Fault::Disk(error)) => return Err(error),
+                // A row was damaged meanwhile: the first that waits is as it was known before.
+                Err(Fault::Refused(_)) => self.lanes.get(&lane).and_then(|row| row.oldest),
+            };
+            let Some(is) = self.lanes.get_mut(&lane) else {
                 continue;
             };
-            is.oldest = oldest;
-            if let Some(was) = was {
-                self.ledger.lanes.take(was.sum(lane));
+            is.oldest = head;
+            if let Some(Some(was)) = self.change.lanes.get(&lane) {
+                self.ledger.lanes.take(was.sum(&lane));
             }
             if is.count() == 0 {
-                LaneRow::delete(&self.conn, lane)?;
-                self.lanes.remove(lane);
+                LaneRow::delete(&self.conn, &lane)?;
+                self.lanes.remove(&lane);
                 // What is known of an empty lane is that it is empty.
-                self.loaded.remove(lane);
+                self.unload(&lane);
             } else {
-                is.write(&self.conn, lane)?;
-                self.ledger.lanes.add(is.sum(lane));
+                is.write(&self.conn, &lane)?;
+                self.ledger.lanes.add(is.sum(&lane));
             }
         }
         Ok(())
@@ -250,10 +264,7 @@ impl Book {
             *given = given.saturating_add(more);
         }
         for (id, was) in change.holds.into_iter().rev() {
-            match was {
-                Some(hold) => self.holds.insert(id, hold),
-                None => self.holds.remove(&id),
-            };
+            self.set_hold(id, was);
         }
         for (lane, was) in change.lanes {
             match was {
@@ -269,11 +280,6 @@ impl Book {
             true => Ok(()),
             false => self.conn.execute_batch("ROLLBACK"),
         }
-    }
-
-    fn unload(&mut self, lane: &Lane) {
-        self.loaded.remove(lane);
-        self.messages.retain(|_, slot| slot.lane != *lane);
     }
 
     /// Reads a body and sees that it is the one that was stored.
@@ -329,6 +335,7 @@ impl Book {
             self.write_and_commit()?;
         }
         self.ledger.clean = is_checked;
+        self.ledger.time = self.time.last();
         self.ledger.write(&self.conn)?;
         self.checkpoint("TRUNCATE")?;
         self.conn.close().map_err(|(_, error)| error)

@@ -68,6 +68,9 @@ pub(super) struct Ledger {
     pub(super) lanes: Tally,
     pub(super) done: Tally,
     pub(super) values: Tally,
+    /// How far the time went by which messages expire, in milliseconds since 1970; 0 where it was
+    /// never written.
+    pub(super) time: u64,
 }
 
 impl Ledger {
@@ -82,13 +85,17 @@ impl Ledger {
         for tally in [self.lanes, self.done, self.values] {
             summer = summer.int(tally.count).bytes(&tally.total_bytes());
         }
+        // A row of the first version has no such column, and its checksum knows of none.
+        if self.time != 0 {
+            summer = summer.int(self.time);
+        }
         summer.finish()
     }
 
     /// Returns the row; none where it is damaged.
     pub(super) fn read(conn: &Connection) -> rusqlite::Result<Option<Self>> {
         let sql = "SELECT clean, epoch, id, place, revision, seq, dead, lanes, lanes_total, \
-                   done, done_total, vals, vals_total, sum FROM ledger WHERE one = 1";
+                   done, done_total, vals, vals_total, sum, time FROM ledger WHERE one = 1";
         let row = conn.query_row(sql, [], |row| Ok(Self::of(row).ok()));
         row.optional().map(Option::flatten)
     }
@@ -110,14 +117,15 @@ impl Ledger {
             lanes: tally(7)?,
             done: tally(9)?,
             values: tally(11)?,
+            time: int(row, 14)?,
         };
         whole(fixed(row, 13)?, ledger.sum(), ledger)
     }
 
     pub(super) fn write(&self, conn: &Connection) -> rusqlite::Result<()> {
         let sql = "INSERT OR REPLACE INTO ledger (one, clean, epoch, id, place, revision, seq, \
-                   dead, lanes, lanes_total, done, done_total, vals, vals_total, sum) \
-                   VALUES (1, ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)";
+                   dead, lanes, lanes_total, done, done_total, vals, vals_total, sum, time) \
+                   VALUES (1, ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)";
         conn.prepare_cached(sql)?.execute(params![
             self.clean,
             Int(self.epoch),
@@ -133,6 +141,7 @@ impl Ledger {
             Int(self.values.count),
             self.values.total_bytes(),
             self.sum(),
+            Int(self.time),
         ])?;
         Ok(())
     }

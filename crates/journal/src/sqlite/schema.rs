@@ -22,11 +22,12 @@ const PRAGMAS: &str = "
     PRAGMA wal_autocheckpoint = 0;
     PRAGMA journal_size_limit = 67108864;
     PRAGMA temp_store = MEMORY;
-    PRAGMA cache_size = -16384;
+    PRAGMA cache_size = -8192;
 ";
 
 /// Each step brings a file of its place in the list to the next version; a new file takes all.
-pub(super) const STEPS: &[&str] = &["
+pub(super) const STEPS: &[&str] = &[
+    "
     CREATE TABLE ledger (
         one INTEGER PRIMARY KEY CHECK (one = 1),
         clean INTEGER NOT NULL,
@@ -92,7 +93,11 @@ pub(super) const STEPS: &[&str] = &["
         sum BLOB NOT NULL,
         bytes BLOB NOT NULL
     ) STRICT;
-"];
+",
+    "
+    ALTER TABLE ledger ADD COLUMN time INTEGER NOT NULL DEFAULT 0;
+",
+];
 
 /// Refuses a SQLite that is too old to be trusted.
 pub(super) fn library() -> Result<(), OpenError> {

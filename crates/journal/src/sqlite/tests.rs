@@ -4,6 +4,7 @@ mod damage;
 mod failing;
 mod files;
 mod replaced;
+mod segments;
 
 use std::path::Path;
 use std::sync::Arc;

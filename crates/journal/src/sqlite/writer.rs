@@ -12,7 +12,7 @@ use super::fault::{Fault, Meaning, meaning, replaced, told};
 use super::files::Lock;
 use super::identity::OpenFiles;
 use super::room::{BALLAST_BYTES, Ballast};
-use crate::engine::{Health, JournalError};
+use crate::engine::{Health, JournalError, StoppedLane};
 use crate::watches::Watches;
 
 /// Operations of one transaction at most.
@@ -103,13 +103,34 @@ where
 pub(super) struct Shared {
     pub(super) health: Mutex<Health>,
     pub(super) watches: Mutex<Watches>,
+    /// The files as they were opened.
+    pub(super) files: OpenFiles,
+    /// Lanes that are stopped by damage.
+    pub(super) stopped: Mutex<Vec<StoppedLane>>,
+}
+
+impl Shared {
+    /// Looks whether the files are where they were opened, and returns what can be done. That they
+    /// are not is final, also where they come back: another gateway may have written to them
+    /// meanwhile. It takes precedence over any other failure: what was acknowledged before is in
+    /// doubt as well.
+    pub(super) fn check_health(&self) -> Health {
+        let mut health = lock(&self.health);
+        if *health != Health::Replaced
+            && let Some(path) = self.files.find_replaced()
+        {
+            let path = path.display();
+            tracing::error!(%path, "journal file was deleted, moved or replaced; writes are refused");
+            *health = Health::Replaced;
+        }
+        health.clone()
+    }
 }
 
 /// The thread's own.
 pub(super) struct Writer {
     pub(super) inbox: mpsc::Receiver<Box<dyn Job>>,
     pub(super) book: Book,
-    pub(super) files: OpenFiles,
     pub(super) shared: Arc<Shared>,
     pub(super) ballast: Ballast,
     /// Where a check of the file is going on.
@@ -161,10 +182,11 @@ impl Writer {
             match (self.refusal(job.kind()), job.kind()) {
                 (Some(refusal), _) => job.settle(Some(refusal)),
                 // What they may see is durable already: they need not wait for the others.
-                (None, Kind::Read) => match job.run(&mut self.book) {
-                    Ok(()) => job.settle(None),
-                    Err(error) => job.settle(Some(self.told(&error))),
-                },
+                (None, Kind::Read) => {
+                    let failure = job.run(&mut self.book).err();
+                    self.show_stopped();
+                    job.settle(failure.map(|error| self.told(&error)));
+                }
                 (None, Kind::New | Kind::Work) => todo.push(job),
             }
         }
@@ -224,18 +246,16 @@ impl Writer {
         let done = ran.find_map(Result::err).map_or(Ok(()), Err);
         let done = done.and_then(|()| self.book.commit());
         let done = done.and_then(|()| self.check_files());
-        match done {
-            Ok(()) => {
-                self.tell();
-                Ok(())
-            }
-            Err(error) => {
+        match &done {
+            Ok(()) => self.tell(),
+            Err(_) => {
                 if let Err(error) = self.book.rollback() {
                     self.poison(&error);
                 }
-                Err(error)
             }
         }
+        self.show_stopped();
+        done
     }
 
     fn tell(&mut self) {
@@ -246,6 +266,19 @@ impl Writer {
         for (key, revision) in self.book.news.drain(..) {
             watches.tell(&key, revision);
         }
+    }
+
+    /// Shows which lanes are stopped by damage, before whoever met the damage is answered.
+    fn show_stopped(&mut self) {
+        let is = self.book.stopped_lanes();
+        let mut shown = lock(&self.shared.stopped);
+        if *shown == is {
+            return;
+        }
+        for one in is.iter().filter(|one| !shown.contains(one)) {
+            tracing::error!(lane = %one.lane, reason = %one.reason, "lane is stopped by damage");
+        }
+        *shown = is;
     }
 
     /// Draws the conclusion from a failure: whether anything can be written after it.
@@ -271,22 +304,14 @@ impl Writer {
         }
     }
 
-    /// Fails where a file is not where it was opened. That is final, also where the file comes
-    /// back: another gateway may have written to it meanwhile.
+    /// Fails where a file is not where it was opened.
     fn check_files(&self) -> Result<(), rusqlite::Error> {
-        if self.health() == Health::Replaced {
-            return Err(replaced());
+        match self.shared.check_health() {
+            Health::Replaced => Err(replaced()),
+            Health::Good | Health::Full | Health::Poisoned(_) => Ok(()),
         }
-        let Some(path) = self.files.find_replaced() else {
-            return Ok(());
-        };
-        let path = path.display();
-        tracing::error!(%path, "journal file was deleted, moved or replaced; writes are refused");
-        self.mark_replaced();
-        Err(replaced())
     }
 
-    /// Takes precedence over any other failure: what was acknowledged before is in doubt as well.
     fn mark_replaced(&self) {
         *lock(&self.shared.health) = Health::Replaced;
     }

@@ -1,18 +1,27 @@
 //! Ends messages, gives them back, and buries and revives them.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_core::time::millis;
 use bytes::Bytes;
 
 use super::{Book, Hold};
 use crate::engine::{
-    At, DEAD_MAX, EXPIRE_MAX, Entry, JournalError, LANE_MESSAGES_MAX, MessageId, Receipt,
+    At, DEAD_MAX, EXPIRE_MAX, Entry, JournalError, LANE_MESSAGES_MAX, Lane, MessageId, Receipt,
     SHOWN_BYTES_MAX,
 };
 use crate::limits::expiry;
 use crate::sqlite::fault::Fault;
 use crate::sqlite::rows::Slot;
+
+/// Rows that one look for messages past their time reads at most in lanes that were not read
+/// before; the rest is read by the looks that follow.
+const EXPIRE_LOAD_ROWS_MAX: u64 = 20_000;
+
+/// How often it is written how far time went, where nothing else is written.
+const TIME_WRITTEN_EVERY: Duration = Duration::from_secs(10 * 60);
 
 impl Book {
     pub(in crate::sqlite) fn ack(
@@ -21,6 +30,7 @@ impl Book {
         result: Option<&Bytes>,
         at: At,
     ) -> Result<(), Fault> {
+        let at = self.moment(at);
         let id = self.held(receipt)?;
         let slot = self.find(id)?.ok_or(JournalError::Lapsed)?;
         self.leave(&slot)?;
@@ -36,7 +46,14 @@ impl Book {
     ) -> Result<(), Fault> {
         let id = self.held(receipt)?;
         let due = at.now.plus(delay);
-        self.hold(id, Some(Hold { lease: None, due }));
+        // One that is due at once needs no note.
+        let hold = self.holds.get(&id).filter(|_| due > at.now);
+        let hold = hold.map(|hold| Hold {
+            lease: None,
+            due,
+            ..hold.clone()
+        });
+        self.hold(id, hold);
         Ok(())
     }
 
@@ -47,7 +64,7 @@ impl Book {
     ) -> Result<(), Fault> {
         let id = self.held(receipt)?;
         let slot = self.find(id)?.ok_or(JournalError::Lapsed)?;
-        self.kill(slot, reason)
+        self.kill(&slot, reason)
     }
 
     pub(in crate::sqlite) fn withdraw(&mut self, receipt: Receipt) -> Result<(), Fault> {
@@ -79,12 +96,7 @@ impl Book {
         };
         loaded.damaged.remove(&id);
         if loaded.damaged.is_empty() && loaded.missing == 0 {
-            let ids = loaded.waiting.iter().map(|(_, id)| id).chain(&loaded.dead);
-            let slots = ids.filter_map(|id| self.messages.get(id));
-            let sums = slots.map(|slot| u128::from_le_bytes(slot.sum()));
-            let total = sums.fold(0, u128::wrapping_add);
-            let waiting = loaded.waiting.len() as u64;
-            let dead = loaded.dead.len() as u64;
+            let (waiting, dead, total) = loaded.totals();
             let row = self.touch(&lane)?;
             let dead_before = row.dead;
             (row.total, row.waiting, row.dead) = (total, waiting, dead);
@@ -107,46 +119,25 @@ impl Book {
         self.given.remove(&slot.id);
         Slot::delete(&self.conn, slot.id)?;
         self.take_out(slot);
-        if let Some(loaded) = self.loaded.get_mut(&slot.lane) {
-            loaded.by_dedupe.remove(&slot.dedupe);
-        }
-        self.messages.remove(&slot.id);
         self.hold(slot.id, None);
         Ok(())
     }
 
-    /// Takes a message out of the order of its lane.
-    fn take_out(&mut self, slot: &Slot) {
-        if let Some(loaded) = self.loaded.get_mut(&slot.lane) {
-            loaded.dead.remove(&slot.id);
-            if let (None, Ok(at)) = (&slot.dead, loaded.index(slot.place)) {
-                loaded.waiting.remove(at);
-            }
-        }
-    }
-
     /// Makes a message a dead letter.
-    fn kill(&mut self, slot: Slot, reason: &Arc<str>) -> Result<(), Fault> {
-        let was = u128::from_le_bytes(slot.sum());
-        self.take_out(&slot);
+    fn kill(&mut self, slot: &Slot, reason: &Arc<str>) -> Result<(), Fault> {
         let dead = Slot {
             dead: Some(Arc::clone(reason)),
-            attempts: self.attempts(&slot),
-            ..slot
+            attempts: self.attempts(slot),
+            ..slot.clone()
         };
-        let is = u128::from_le_bytes(dead.sum());
         let row = self.touch(&dead.lane)?;
-        row.total = row.total.wrapping_sub(was).wrapping_add(is);
         row.waiting = row.waiting.saturating_sub(1);
         row.dead += 1;
         self.ledger.dead += 1;
         dead.update(&self.conn)?;
+        self.replace(slot, &dead)?;
         self.given.remove(&dead.id);
         self.hold(dead.id, None);
-        if let Some(loaded) = self.loaded.get_mut(&dead.lane) {
-            loaded.dead.insert(dead.id);
-        }
-        self.messages.insert(dead.id, dead);
         self.thin_dead()
     }
 
@@ -171,6 +162,7 @@ impl Book {
         ttl: Option<Duration>,
         at: At,
     ) -> Result<(), Fault> {
+        let at = self.moment(at);
         let slot = self.find(id.0)?.filter(|slot| slot.dead.is_some());
         let slot = slot.ok_or(JournalError::Unknown)?;
         let row = self.lanes.get(&slot.lane);
@@ -178,7 +170,6 @@ impl Book {
             let limit = LANE_MESSAGES_MAX;
             return Err(JournalError::LaneFull { limit }.into());
         }
-        let was = u128::from_le_bytes(slot.sum());
         self.begin()?;
         self.ledger.place += 1;
         self.ledger.dead = self.ledger.dead.saturating_sub(1);
@@ -186,69 +177,88 @@ impl Book {
             dead: None,
             place: self.ledger.place,
             expires_unix_ms: expiry(ttl, at),
-            ..slot
+            ..slot.clone()
         };
-        let is = u128::from_le_bytes(alive.sum());
         let row = self.touch(&alive.lane)?;
-        row.total = row.total.wrapping_sub(was).wrapping_add(is);
+        row.total = row.total.wrapping_sub(u128::from_le_bytes(slot.sum()));
         row.dead = row.dead.saturating_sub(1);
         row.waiting += 1;
         alive.update(&self.conn)?;
-        if let Some(loaded) = self.loaded.get_mut(&alive.lane) {
-            loaded.dead.remove(&alive.id);
-            loaded.waiting.push_back((alive.place, alive.id));
-            let end = alive.expires_unix_ms.unwrap_or(u64::MAX);
-            loaded.soonest = loaded.soonest.min(end);
-        }
-        self.messages.insert(alive.id, alive);
+        self.take_out(&slot);
+        self.append(alive);
         Ok(())
     }
 
     pub(in crate::sqlite) fn expire(&mut self, prefix: &str, at: At) -> Result<Vec<Entry>, Fault> {
+        let at = self.moment(at);
+        if self.time.last().saturating_sub(self.written.time) >= millis(TIME_WRITTEN_EVERY) {
+            // The commit that follows writes it.
+            self.begin()?;
+        }
         let mut entries = Vec::new();
         let mut bytes = 0;
-        for id in self.past(prefix, at)? {
-            let Some(slot) = self.messages.get(&id).cloned() else {
-                continue;
-            };
+        for slot in self.past(prefix, at)? {
             bytes += slot.body_bytes;
-            if entries.len() >= EXPIRE_MAX || (bytes > SHOWN_BYTES_MAX && !entries.is_empty()) {
+            if bytes > SHOWN_BYTES_MAX && !entries.is_empty() {
                 break;
             }
             let mut entry = self.shown(&slot, at)?;
             let reason = Arc::from("expired");
-            self.kill(slot, &reason)?;
+            self.kill(&slot, &reason)?;
             (entry.standing, entry.position) = (crate::engine::Standing::Dead(reason), 0);
             entries.push(entry);
         }
         Ok(entries)
     }
 
-    /// Returns those that are past their time and that nobody holds, oldest first. A lane that is
-    /// damaged stays as it is.
-    fn past(&mut self, prefix: &str, at: At) -> Result<Vec<u64>, Fault> {
-        let mut past = Vec::new();
-        for lane in self.load_prefix(prefix)? {
-            let Some(loaded) = self.loaded.get_mut(&lane) else {
+    /// Returns messages that are past their time and that nobody holds, the oldest so many. A lane
+    /// that is damaged stays as it is.
+    fn past(&mut self, prefix: &str, at: At) -> Result<Vec<Slot>, Fault> {
+        let mut segments = Vec::new();
+        for lane in self.load_prefix(prefix, Some(EXPIRE_LOAD_ROWS_MAX))? {
+            let loaded = self.loaded.get(&lane);
+            let Some(loaded) = loaded.filter(|loaded| loaded.check(&lane).is_ok()) else {
                 continue;
             };
-            if loaded.soonest > at.unix_ms || loaded.check(&lane).is_err() {
-                continue;
-            }
-            let mut soonest = u64::MAX;
-            for (_, id) in &loaded.waiting {
-                let Some(slot) = self.messages.get(id) else {
-                    continue;
-                };
-                soonest = soonest.min(slot.expires_unix_ms.unwrap_or(u64::MAX));
-                let hold = self.holds.get(id).and_then(|hold| hold.lease);
-                if slot.is_past(at) && hold.is_none_or(|(_, until)| at.now >= until) {
-                    past.push(*id);
-                }
-            }
-            loaded.soonest = soonest;
+            let past = loaded.segments.iter();
+            let past = past.filter(|one| one.waiting > 0 && one.soonest <= at.unix_ms);
+            segments.extend(past.map(|one| (one.id_min, lane.clone(), one.first)));
         }
-        past.sort_unstable();
+        segments.sort_unstable();
+        let mut past: BTreeMap<u64, Slot> = BTreeMap::new();
+        for (id_min, lane, first) in segments {
+            let last = past.last_key_value().map(|(id, _)| *id);
+            if past.len() >= EXPIRE_MAX && last.is_some_and(|last| last < id_min) {
+                break;
+            }
+            match self.past_of(&lane, first, at) {
+                Ok(found) => past.extend(found.into_iter().map(|slot| (slot.id, slot))),
+                Err(Fault::Refused(_)) => continue,
+                Err(error) => return Err(error),
+            }
+            while past.len() > EXPIRE_MAX {
+                past.pop_last();
+            }
+        }
+        Ok(past.into_values().collect())
+    }
+
+    /// Returns those of one segment, and notes when the next of it is past its time.
+    fn past_of(&mut self, lane: &Lane, first: u64, at: At) -> Result<Vec<Slot>, Fault> {
+        let (mut past, mut soonest) = (Vec::new(), u64::MAX);
+        for id in self.window(lane, first)? {
+            let Some(slot) = self.windows.slot(id) else {
+                continue;
+            };
+            soonest = soonest.min(slot.expires_unix_ms.unwrap_or(u64::MAX));
+            if slot.is_past(at) && !self.is_held(id, at) {
+                past.push(slot.clone());
+            }
+        }
+        let loaded = self.loaded.get_mut(lane);
+        if let Some(segment) = loaded.and_then(|loaded| loaded.segment_mut(first)) {
+            segment.soonest = soonest;
+        }
         Ok(past)
     }
 }

@@ -16,6 +16,11 @@ impl Book {
         assert_eq!(set, limit);
     }
 
+    /// Returns how many lanes something is kept in memory of.
+    pub(in crate::sqlite) fn known_lanes(&self) -> usize {
+        self.loaded.len() + self.lanes.len()
+    }
+
     /// Refuses bodies of this length.
     pub(in crate::sqlite) fn fail_bodies_of(&self, length: usize) {
         let sql = format!(

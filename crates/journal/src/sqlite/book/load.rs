@@ -1,17 +1,18 @@
 //! Reads what is on the disk, and notices what is not as it was left.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::hash::RandomState;
 
 use rusqlite::Connection;
 
-use super::{Book, Change, Loaded};
+use super::segments::{Loaded, Mark, SEGMENT_ROWS_MAX};
+use super::windows::Windows;
+use super::{Book, Change};
+use crate::elapsed::ElapsedTime;
 use crate::engine::{JournalError, Lane};
 use crate::sqlite::fault::{Fault, damaged};
 use crate::sqlite::rows::{LaneRow, Ledger, Slot};
-use crate::sqlite::sum::{Sum, Tally};
-
-/// From so many messages on lanes are read together.
-const AT_ONCE_MIN: u64 = 2_000;
+use crate::sqlite::sum::Tally;
 
 impl Book {
     /// Opens the book of a file that is up to date. Reads the lanes, but none of their messages.
@@ -32,7 +33,10 @@ impl Book {
             lanes_suspect: tally != ledger.lanes,
             lanes,
             loaded: HashMap::new(),
-            messages: std::collections::BTreeMap::new(),
+            windows: Windows::default(),
+            prints: RandomState::new(),
+            time: ElapsedTime::resume(ledger.time),
+            suspects: BTreeSet::new(),
             holds: HashMap::new(),
             lease: 0,
             given: HashMap::new(),
@@ -61,92 +65,106 @@ impl Book {
         self.ledger.revision
     }
 
-    /// Reads the messages of a lane, where that was not done before.
+    /// Reads the messages of a lane, where that was not done before. A lane that is empty costs
+    /// nothing.
     pub(super) fn load(&mut self, lane: &Lane) -> Result<(), Fault> {
         if self.loaded.contains_key(lane) {
             return Ok(());
         }
         let Some(row) = self.lanes.get(lane).copied() else {
-            if self.lanes_suspect {
-                return Err(damaged(format!("the row of lane `{lane}` or of another")).into());
-            }
-            self.loaded.insert(lane.clone(), Loaded::default());
-            return Ok(());
+            return match self.lanes_suspect {
+                true => Err(damaged(format!("the row of lane `{lane}` or of another")).into()),
+                false => Ok(()),
+            };
         };
-        let (slots, found) = match self.by_index(lane, row) {
-            Some(slots) => (slots, Loaded::default()),
+        let loaded = match self.by_index(lane, row) {
+            Some((loaded, slots)) => {
+                if let Some(first) = loaded.segments.front() {
+                    self.windows.insert(lane, first.first, slots);
+                }
+                loaded
+            }
             None => self.by_scan(lane, row)?,
         };
-        self.take_up(lane, slots, found);
+        if loaded.check(lane).is_err() {
+            self.suspects.insert(lane.clone());
+        }
+        self.loaded.insert(lane.clone(), loaded);
         Ok(())
     }
 
-    /// Returns the messages of a lane where all of them are there and whole.
-    fn by_index(&self, lane: &Lane, row: LaneRow) -> Option<Vec<Slot>> {
-        let slots = Slot::of_lane(&self.conn, lane).ok()?;
-        let slots: Vec<_> = slots.into_iter().collect::<Result<_, _>>().ok()?;
-        all_of(slots, row)
+    /// Returns the index of a lane and the rows of its first segment, where all of its messages
+    /// are there and whole.
+    fn by_index(&self, lane: &Lane, row: LaneRow) -> Option<(Loaded, Vec<Slot>)> {
+        let mut loaded = Loaded::default();
+        let mut slots = Vec::new();
+        let mut is_whole = true;
+        let mut last = None;
+        let read = Slot::each_of_lane(&self.conn, lane, |read| {
+            let Ok((slot, sum)) = read else {
+                is_whole = false;
+                return false;
+            };
+            is_whole = slot.lane == *lane && last < Some(slot.place);
+            last = Some(slot.place);
+            loaded.push(&Mark::new(&slot, sum, self.print(&slot.dedupe)));
+            if slots.len() < SEGMENT_ROWS_MAX as usize {
+                slots.push(Slot {
+                    lane: lane.clone(),
+                    ..slot
+                });
+            }
+            is_whole
+        });
+        let is_all = read.is_ok() && is_whole && is_all(&loaded, row);
+        is_all.then_some((loaded, slots))
     }
 
     /// Looks through all messages for those of a lane, since the index did not lead to all.
-    fn by_scan(&mut self, lane: &Lane, row: LaneRow) -> Result<(Vec<Slot>, Loaded), Fault> {
-        let mut found = Loaded::default();
-        let mut slots = Vec::new();
+    fn by_scan(&mut self, lane: &Lane, row: LaneRow) -> Result<Loaded, Fault> {
+        let mut damaged = BTreeSet::new();
         // A page in the middle that cannot be read ends the scan: then some are missing.
-        let all = Slot::all(&self.conn).unwrap_or_default();
-        let by_index = Slot::of_lane(&self.conn, lane).unwrap_or_default();
-        let claims = by_index.into_iter().filter_map(Result::err);
-        found.damaged.extend(claims);
-        for one in all {
-            match one {
+        let _cut_short = Slot::each_of_lane(&self.conn, lane, |read| {
+            damaged.extend(read.err());
+            true
+        });
+        let (mut marks, mut failed) = (Vec::new(), None);
+        let _cut_short = Slot::each(&self.conn, 0, |read| {
+            match read {
                 Ok((slot, sum)) => {
                     // The index may have led to a message of another lane, which is whole.
-                    found.damaged.remove(&slot.id);
+                    damaged.remove(&slot.id);
                     if slot.lane == *lane {
-                        slots.push((slot, sum));
+                        marks.push(Mark::new(&slot, sum, self.print(&slot.dedupe)));
                     }
                 }
-                Err(id) => {
-                    if Slot::lane_of(&self.conn, id)?.is_some_and(|of| of == *lane) {
-                        found.damaged.insert(id);
+                Err(id) => match Slot::lane_of(&self.conn, id) {
+                    Ok(Some(of)) if of == *lane => {
+                        damaged.insert(id);
                     }
-                }
+                    Ok(_) => {}
+                    Err(error) => failed = Some(error),
+                },
             }
+            failed.is_none()
+        });
+        failed.map_or(Ok(()), Err)?;
+        marks.sort_unstable_by_key(|mark| mark.place);
+        let mut loaded = Loaded::default();
+        for mark in &marks {
+            loaded.push(mark);
         }
-        let known = slots.len() as u64 + found.damaged.len() as u64;
-        found.missing = row.count().saturating_sub(known);
-        let is_all = found.damaged.is_empty() && is_all(&slots, row);
-        if is_all {
+        let known = marks.len() as u64 + damaged.len() as u64;
+        loaded.missing = row.count().saturating_sub(known);
+        loaded.damaged = damaged;
+        if loaded.damaged.is_empty() && is_all(&loaded, row) {
             // All are there, so it is the index that is wrong; it is made anew before anything is
             // written.
             self.index_is_wrong = true;
-        } else if found.damaged.is_empty() && found.missing == 0 {
-            found.missing = 1;
+        } else if loaded.damaged.is_empty() && loaded.missing == 0 {
+            loaded.missing = 1;
         }
-        let slots = slots.into_iter().map(|(slot, _)| slot).collect();
-        Ok((slots, found))
-    }
-
-    fn take_up(&mut self, lane: &Lane, slots: Vec<Slot>, mut loaded: Loaded) {
-        let mut waiting = Vec::with_capacity(slots.len());
-        loaded.soonest = u64::MAX;
-        for slot in slots {
-            loaded.by_dedupe.insert(slot.dedupe.clone(), slot.id);
-            match slot.dead {
-                Some(_) => {
-                    loaded.dead.insert(slot.id);
-                }
-                None => {
-                    waiting.push((slot.place, slot.id));
-                    let end = slot.expires_unix_ms.unwrap_or(u64::MAX);
-                    loaded.soonest = loaded.soonest.min(end);
-                }
-            }
-            self.messages.insert(slot.id, slot);
-        }
-        waiting.sort_unstable();
-        loaded.waiting = waiting.into();
-        self.loaded.insert(lane.clone(), loaded);
+        Ok(loaded)
     }
 
     /// Reads a lane, and refuses where something of it is damaged.
@@ -157,67 +175,51 @@ impl Book {
         Ok(())
     }
 
-    /// Reads all lanes whose names begin so, and returns them in order.
-    pub(super) fn load_prefix(&mut self, prefix: &str) -> Result<Vec<Lane>, Fault> {
-        let lanes = self.lanes.keys();
-        let mut lanes: Vec<Lane> = lanes
-            .filter(|lane| lane.as_str().starts_with(prefix))
-            .cloned()
+    /// Reads lanes whose names begin so, and returns those that were read, in order: all, or where
+    /// there is a limit one lane and others until they have so many rows together.
+    pub(super) fn load_prefix(
+        &mut self,
+        prefix: &str,
+        rows_max: Option<u64>,
+    ) -> Result<Vec<Lane>, Fault> {
+        let lanes = self.lanes.iter();
+        let lanes = lanes.filter(|(lane, _)| lane.as_str().starts_with(prefix));
+        let mut lanes: Vec<_> = lanes
+            .map(|(lane, row)| (lane.clone(), row.count()))
             .collect();
         lanes.sort_unstable();
-        self.load_many(&lanes);
-        for lane in &lanes {
-            self.load(lane)?;
+        let mut rows: u64 = 0;
+        let mut read = Vec::with_capacity(lanes.len());
+        for (lane, count) in lanes {
+            if !self.loaded.contains_key(&lane) {
+                if rows > 0 && rows_max.is_some_and(|most| rows.saturating_add(count) > most) {
+                    continue;
+                }
+                rows = rows.saturating_add(count);
+                self.load(&lane)?;
+            }
+            read.push(lane);
         }
-        Ok(lanes)
+        Ok(read)
     }
 
-    /// Reads lanes in one go where they are many messages together; what is not right is left to
-    /// be read lane by lane.
-    fn load_many(&mut self, lanes: &[Lane]) {
-        let fresh = lanes.iter().filter(|lane| !self.loaded.contains_key(*lane));
-        let mut fresh: HashMap<&Lane, Vec<(Slot, Sum)>> =
-            fresh.map(|lane| (lane, Vec::new())).collect();
-        let rows = fresh.keys().filter_map(|lane| self.lanes.get(*lane));
-        if fresh.len() < 2 || rows.map(LaneRow::count).sum::<u64>() < AT_ONCE_MIN {
-            return;
-        }
-        let Ok(all) = Slot::all(&self.conn) else {
-            return;
-        };
-        for (slot, sum) in all.into_iter().flatten() {
-            if let Some(slots) = fresh.get_mut(&slot.lane) {
-                slots.push((slot, sum));
-            }
-        }
-        for (lane, slots) in fresh {
-            let row = self.lanes.get(lane).copied().unwrap_or_default();
-            if let Some(slots) = all_of(slots, row) {
-                self.take_up(lane, slots, Loaded::default());
-            }
-        }
-    }
-
-    /// Reads the lane of a message. Where no message of this number is to be found, all lanes are
-    /// read, so that one that is gone from the disk shows.
+    /// Finds a message, and reads its lane. Where no message of this number is to be found, all
+    /// lanes are read, so that one that is gone from the disk shows.
     pub(super) fn find(&mut self, id: u64) -> Result<Option<Slot>, Fault> {
-        if let Some(slot) = self.messages.get(&id) {
+        if let Some(slot) = self.windows.slot(id) {
             return Ok(Some(slot.clone()));
         }
         if id == 0 || id > self.ledger.id {
             return Ok(None);
         }
-        if let Ok(Some(lane)) = Slot::lane_of(&self.conn, id)
-            && self.lanes.contains_key(&lane)
+        if let Some(slot) = self.read_slot(id)?
+            && self.lanes.contains_key(&slot.lane)
         {
-            self.load(&lane)?;
+            self.load(&slot.lane)?;
+            return Ok(Some(slot));
         }
-        if let Some(slot) = self.messages.get(&id) {
-            return Ok(Some(slot.clone()));
-        }
-        self.load_prefix("")?;
-        if let Some(slot) = self.messages.get(&id) {
-            return Ok(Some(slot.clone()));
+        if self.loaded.len() < self.lanes.len() {
+            self.load_prefix("", None)?;
         }
         self.check_absent(id)?;
         Ok(None)
@@ -229,7 +231,7 @@ impl Book {
             return Err(damaged("the row of a lane"));
         }
         for (lane, loaded) in &self.loaded {
-            if loaded.damaged.contains(&id) {
+            if loaded.damaged.contains(&id) || loaded.dedupes.has_id(id) {
                 return Err(damaged(format!("message {id} of lane `{lane}`")));
             }
             if loaded.missing > 0 {
@@ -240,18 +242,7 @@ impl Book {
     }
 }
 
-/// Returns the messages where they are all of the lane, and as they were left.
-fn all_of(slots: Vec<(Slot, Sum)>, row: LaneRow) -> Option<Vec<Slot>> {
-    let is_all = is_all(&slots, row);
-    is_all.then(|| slots.into_iter().map(|(slot, _)| slot).collect())
-}
-
-fn is_all(slots: &[(Slot, Sum)], row: LaneRow) -> bool {
-    let mut tally = Tally::default();
-    let mut dead = 0;
-    for (slot, sum) in slots {
-        tally.add(*sum);
-        dead += u64::from(slot.dead.is_some());
-    }
-    tally.count == row.count() && tally.total == row.total && dead == row.dead
+/// Whether the messages that were read are all of the lane, and as they were left.
+fn is_all(loaded: &Loaded, row: LaneRow) -> bool {
+    loaded.totals() == (row.waiting, row.dead, row.total)
 }

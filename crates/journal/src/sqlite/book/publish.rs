@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use super::{Book, Hold};
 use crate::engine::{
-    At, Draft, JournalError, Known, LANE_MESSAGES_MAX, MessageId, Published, Receipt,
+    At, Draft, JournalError, Known, LANE_MESSAGES_MAX, Lane, MessageId, Published, Receipt,
 };
 use crate::limits::expiry;
-use crate::sqlite::fault::Fault;
+use crate::sqlite::fault::{Fault, damaged};
 use crate::sqlite::rows::Slot;
 use crate::sqlite::sum::Sum;
 
@@ -18,6 +18,7 @@ impl Book {
         body_sum: Sum,
         at: At,
     ) -> Result<Published, Fault> {
+        let at = self.moment(at);
         self.forget_done(at)?;
         if let Some(done) = self.done_before(draft)? {
             return Ok(Published::Known(Known::Done(done)));
@@ -31,7 +32,10 @@ impl Book {
             let limit = LANE_MESSAGES_MAX;
             return Err(JournalError::LaneFull { limit }.into());
         }
-        let hold = draft.hold.filter(|_| self.is_free(draft, at));
+        let hold = match draft.hold {
+            Some(hold) => self.is_free(&draft.lane, at)?.then_some(hold),
+            None => None,
+        };
         let position = waiting + 1;
         let row = self.touch(&draft.lane)?;
         row.waiting += 1;
@@ -54,27 +58,18 @@ impl Book {
         let id = MessageId(slot.id);
         let held = hold.map(|hold| {
             self.lease += 1;
-            let lease = Some((self.lease, at.now.plus(hold)));
-            self.hold(id.0, Some(Hold { lease, due: at.now }));
+            let held = Hold {
+                lease: Some((self.lease, at.now.plus(hold))),
+                due: at.now,
+                lane: slot.lane.clone(),
+                place: slot.place,
+            };
+            self.hold(id.0, Some(held));
             let lease = self.lease;
             Receipt { id, lease }
         });
         self.append(slot);
         Ok(Published::Stored { id, position, held })
-    }
-
-    /// Takes up a message at the end of its lane.
-    fn append(&mut self, slot: Slot) {
-        let sum = u128::from_le_bytes(slot.sum());
-        if let Some(row) = self.lanes.get_mut(&slot.lane) {
-            row.total = row.total.wrapping_add(sum);
-        }
-        let loaded = self.loaded.entry(slot.lane.clone()).or_default();
-        loaded.waiting.push_back((slot.place, slot.id));
-        loaded.by_dedupe.insert(slot.dedupe.clone(), slot.id);
-        let end = slot.expires_unix_ms.unwrap_or(u64::MAX);
-        loaded.soonest = loaded.soonest.min(end);
-        self.messages.insert(slot.id, slot);
     }
 
     fn waiting(&self, draft: &Draft) -> u64 {
@@ -83,32 +78,60 @@ impl Book {
     }
 
     /// Whether nothing waits in the lane: whatever is there is held.
-    fn is_free(&self, draft: &Draft, at: At) -> bool {
-        let loaded = self.loaded.get(&draft.lane);
-        let mut ahead = loaded.into_iter().flat_map(|loaded| &loaded.waiting);
-        ahead.all(|(_, id)| self.is_held(*id, at))
+    fn is_free(&mut self, lane: &Lane, at: At) -> Result<bool, Fault> {
+        let waiting = self.loaded.get(lane).map_or(0, |loaded| loaded.waiting);
+        if waiting > self.holds.len() as u64 {
+            return Ok(false);
+        }
+        match self.head(lane)? {
+            None => return Ok(true),
+            Some(head) if !self.is_held(head.id, at) => return Ok(false),
+            Some(_) => {}
+        }
+        let mut after = None;
+        while let Some(segment) = self.next_segment(lane, after) {
+            let ids = self.window(lane, segment.first)?;
+            if ids.iter().any(|id| !self.is_held(*id, at)) {
+                return Ok(false);
+            }
+            after = Some(segment.first);
+        }
+        Ok(true)
     }
 
     /// Returns how a message of the same id stands.
-    fn known(&self, draft: &Draft, at: At) -> Result<Option<Known>, JournalError> {
+    fn known(&mut self, draft: &Draft, at: At) -> Result<Option<Known>, Fault> {
+        let print = self.print(&draft.dedupe);
         let Some(loaded) = self.loaded.get(&draft.lane) else {
             return Ok(None);
         };
-        let slot = loaded.by_dedupe.get(&draft.dedupe);
-        let Some(slot) = slot.and_then(|id| self.messages.get(id)) else {
-            return Ok(None);
-        };
+        let ids: Vec<_> = loaded.dedupes.candidates(print).collect();
+        for id in ids {
+            let Some(slot) = self.read_slot(id)? else {
+                // It was there when the lane was read.
+                self.unload(&draft.lane);
+                self.load_whole(&draft.lane)?;
+                return Err(damaged(format!("message {id} of lane `{}`", draft.lane)).into());
+            };
+            if slot.dedupe == draft.dedupe {
+                return self.standing(&slot, draft, at).map(Some);
+            }
+        }
+        Ok(None)
+    }
+
+    fn standing(&mut self, slot: &Slot, draft: &Draft, at: At) -> Result<Known, Fault> {
         if slot.digest != draft.digest {
-            return Err(JournalError::Conflict);
+            return Err(JournalError::Conflict.into());
         }
         let id = MessageId(slot.id);
-        Ok(Some(match slot.dead {
+        Ok(match slot.dead {
             Some(_) => Known::Dead(id),
             None => Known::Waiting {
                 id,
-                position: loaded.position(slot.place),
+                position: self.position(slot)?,
                 held: self.is_held(slot.id, at),
             },
-        }))
+        })
     }
 }

@@ -1,11 +1,17 @@
 //! Shows lanes and messages.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 
 use super::Book;
 use crate::engine::{At, Entry, Filter, Lane, LaneView, MessageId, SHOWN_BYTES_MAX, Standing};
 use crate::sqlite::fault::{Fault, damaged};
-use crate::sqlite::rows::Slot;
+use crate::sqlite::rows::{LaneRow, Slot};
+
+/// Lanes with up to so many rows together are shown from their checked index; more are read in
+/// the order of their numbers, where a row that went since its lane was read is not missed.
+const BY_LANE_ROWS_MAX: u64 = 2_000;
 
 impl Book {
     pub(in crate::sqlite) fn lane_bytes(&self, prefix: &str) -> Result<Vec<(Lane, u64)>, Fault> {
@@ -49,28 +55,26 @@ impl Book {
         if self.lanes_suspect {
             return Err(damaged("the row of a lane").into());
         }
-        let damage = self.damage(filter, at)?;
-        let after = filter.after.map_or(0, |id| id.0.saturating_add(1));
+        let lanes = self.load_prefix(&filter.lanes, None)?;
+        let damage = self.damage(&lanes, filter, at)?;
+        let rows = lanes.iter().filter_map(|lane| self.lanes.get(lane));
+        let slots = match rows.map(LaneRow::count).sum::<u64>() {
+            0..=BY_LANE_ROWS_MAX => self.select_by_lane(&lanes, filter)?,
+            _ => self.select_by_number(filter)?,
+        };
         let mut entries: Vec<Entry> = Vec::new();
-        let mut bytes = 0;
-        for slot in self.messages.range(after..).map(|(_, slot)| slot) {
-            let is_asked = slot.lane.as_str().starts_with(&filter.lanes)
-                && filter.dead.is_none_or(|dead| dead == slot.dead.is_some());
-            if !is_asked {
-                continue;
-            }
-            bytes += slot.body_bytes;
-            let is_much = bytes > SHOWN_BYTES_MAX && !entries.is_empty();
-            if entries.len() >= filter.limit || is_much {
-                break;
-            }
-            entries.push(match self.shown(slot, at) {
-                Err(Fault::Refused(_)) => Entry {
-                    standing: Standing::Damaged,
-                    ..self.outline(slot, at)
+        for slot in slots {
+            let shown = match slot {
+                Ok(slot) => match self.shown(&slot, at) {
+                    Err(Fault::Refused(_)) => Entry {
+                        standing: Standing::Damaged,
+                        ..self.outline(&slot, at)?
+                    },
+                    shown => shown?,
                 },
-                shown => shown?,
-            });
+                Err((lane, id)) => unreadable(lane, id, at),
+            };
+            entries.push(shown);
         }
         entries.extend(damage);
         entries.sort_unstable_by_key(|entry| entry.id);
@@ -78,46 +82,76 @@ impl Book {
         Ok(entries)
     }
 
-    /// Reads the lanes that were asked for, and returns an entry for each row of theirs that
-    /// cannot be read. Refuses where one is gone without a trace.
-    fn damage(&mut self, filter: &Filter, at: At) -> Result<Vec<Entry>, Fault> {
+    /// Picks the messages to be shown out of lanes that are read whole.
+    fn select_by_lane(&mut self, lanes: &[Lane], filter: &Filter) -> Result<Vec<Selected>, Fault> {
+        let mut slots = BTreeMap::new();
+        for lane in lanes {
+            let segments = self.loaded.get(lane).map(|loaded| &loaded.segments);
+            let firsts = segments.into_iter().flatten().map(|one| one.first);
+            for first in firsts.collect::<Vec<_>>() {
+                self.window(lane, first)?;
+                let rows = self.windows.slots_of(lane, first);
+                let asked = rows.filter(|slot| is_asked(slot, filter));
+                slots.extend(asked.map(|slot| (slot.id, slot.clone())));
+            }
+        }
+        let mut room = Room::new(filter);
+        let slots = slots.into_values().take_while(|slot| room.take(slot));
+        Ok(slots.map(Ok).collect())
+    }
+
+    /// Picks them out of all messages, in the order of their numbers.
+    fn select_by_number(&self, filter: &Filter) -> Result<Vec<Selected>, Fault> {
+        let (mut selected, mut room) = (Vec::new(), Room::new(filter));
+        let after = filter.after.map_or(0, |id| id.0);
+        let is_known = |id| self.loaded.values().any(|one| one.damaged.contains(&id));
+        Slot::each(&self.conn, after, |read| match read {
+            Ok((slot, _)) if !is_asked(&slot, filter) => true,
+            Ok((slot, _)) => {
+                let fits = room.take(&slot);
+                selected.extend(fits.then_some(Ok(slot)));
+                fits
+            }
+            Err(id) => {
+                // One that was damaged before is shown in any case.
+                let lane = Slot::lane_of(&self.conn, id).ok().flatten();
+                let lane = lane.filter(|lane| lane.as_str().starts_with(&filter.lanes));
+                let new = lane.filter(|_| !is_known(id));
+                selected.extend(new.map(|lane| Err((lane, id))));
+                true
+            }
+        })?;
+        Ok(selected)
+    }
+
+    /// Returns an entry for each row of the lanes that were asked for that cannot be read. Refuses where one is gone without a trace.
+    fn damage(&self, lanes: &[Lane], filter: &Filter, at: At) -> Result<Vec<Entry>, Fault> {
         let mut damage = Vec::new();
-        for lane in self.load_prefix(&filter.lanes)? {
-            let Some(loaded) = self.loaded.get(&lane) else {
+        for lane in lanes {
+            let Some(loaded) = self.loaded.get(lane) else {
                 continue;
             };
             if loaded.missing > 0 {
-                loaded.check(&lane)?;
+                loaded.check(lane)?;
             }
             let after = filter.after.map_or(0, |id| id.0.saturating_add(1));
             let damaged = loaded.damaged.range(after..);
-            damage.extend(damaged.map(|id| Entry {
-                id: MessageId(*id),
-                lane: lane.clone(),
-                dedupe: "".into(),
-                standing: Standing::Damaged,
-                position: 0,
-                body: Bytes::new(),
-                attempts: 0,
-                stored_unix_ms: at.unix_ms,
-                expires_unix_ms: None,
-            }));
+            damage.extend(damaged.map(|id| unreadable(lane.clone(), *id, at)));
         }
         Ok(damage)
     }
 
     /// Returns a message as it is shown.
-    pub(super) fn shown(&self, slot: &Slot, at: At) -> Result<Entry, Fault> {
+    pub(super) fn shown(&mut self, slot: &Slot, at: At) -> Result<Entry, Fault> {
         let body = self.body(slot)?;
         Ok(Entry {
             body,
-            ..self.outline(slot, at)
+            ..self.outline(slot, at)?
         })
     }
 
     /// The same without its body.
-    fn outline(&self, slot: &Slot, at: At) -> Entry {
-        let loaded = self.loaded.get(&slot.lane);
+    fn outline(&mut self, slot: &Slot, at: At) -> Result<Entry, Fault> {
         let (standing, position) = match &slot.dead {
             Some(reason) => (Standing::Dead(reason.clone()), 0),
             None => {
@@ -125,10 +159,10 @@ impl Book {
                     true => Standing::Held,
                     false => Standing::Waiting,
                 };
-                (standing, loaded.map_or(0, |one| one.position(slot.place)))
+                (standing, self.position(slot)?)
             }
         };
-        Entry {
+        Ok(Entry {
             id: MessageId(slot.id),
             lane: slot.lane.clone(),
             dedupe: slot.dedupe.clone(),
@@ -138,6 +172,53 @@ impl Book {
             attempts: self.attempts(slot),
             stored_unix_ms: slot.stored_unix_ms,
             expires_unix_ms: slot.expires_unix_ms,
+        })
+    }
+}
+
+/// A message to be shown, or the lane and number of one that cannot be read.
+type Selected = Result<Slot, (Lane, u64)>;
+
+/// How much more can be shown.
+struct Room {
+    left: usize,
+    bytes: u64,
+}
+
+impl Room {
+    const fn new(filter: &Filter) -> Self {
+        Self {
+            left: filter.limit,
+            bytes: 0,
         }
+    }
+
+    /// Counts a message, and returns whether there is room for it.
+    fn take(&mut self, slot: &Slot) -> bool {
+        let is_first = self.bytes == 0;
+        self.bytes = self.bytes.saturating_add(slot.body_bytes.max(1));
+        let fits = self.left > 0 && (is_first || self.bytes <= SHOWN_BYTES_MAX);
+        self.left = self.left.saturating_sub(1);
+        fits
+    }
+}
+
+fn is_asked(slot: &Slot, filter: &Filter) -> bool {
+    slot.lane.as_str().starts_with(&filter.lanes)
+        && filter.after.is_none_or(|after| slot.id > after.0)
+        && filter.dead.is_none_or(|dead| dead == slot.dead.is_some())
+}
+
+fn unreadable(lane: Lane, id: u64, at: At) -> Entry {
+    Entry {
+        id: MessageId(id),
+        lane,
+        dedupe: "".into(),
+        standing: Standing::Damaged,
+        position: 0,
+        body: Bytes::new(),
+        attempts: 0,
+        stored_unix_ms: at.unix_ms,
+        expires_unix_ms: None,
     }
 }

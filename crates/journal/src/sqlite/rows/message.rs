@@ -72,21 +72,76 @@ impl Slot {
         whole(fixed(row, 11)?, sum, (slot, sum))
     }
 
-    /// Reads the messages of a lane by the index; of each that is damaged its number.
-    pub(in crate::sqlite) fn of_lane(
+    /// Shows the messages of a lane by the index, in the order of their places; of each that is
+    /// damaged its number. Ends early where `show` says so.
+    pub(in crate::sqlite) fn each_of_lane(
         conn: &Connection,
         lane: &Lane,
-    ) -> rusqlite::Result<Vec<Read>> {
-        let mut statement = conn.prepare_cached(&format!("{SLOT} WHERE lane = ?1"))?;
-        let rows = statement.query_map([lane.as_str()], Self::or_number)?;
+        mut show: impl FnMut(Read) -> bool,
+    ) -> rusqlite::Result<()> {
+        let mut statement =
+            conn.prepare_cached(&format!("{SLOT} WHERE lane = ?1 ORDER BY place"))?;
+        let mut rows = statement.query([lane.as_str()])?;
+        while let Some(row) = rows.next()? {
+            if !show(Self::or_number(row)?) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Shows all messages after a number without the index, likewise.
+    pub(in crate::sqlite) fn each(
+        conn: &Connection,
+        after: u64,
+        mut show: impl FnMut(Read) -> bool,
+    ) -> rusqlite::Result<()> {
+        let sql = format!("{SLOT} NOT INDEXED WHERE id > ?1 ORDER BY id");
+        let mut statement = conn.prepare(&sql)?;
+        let mut rows = statement.query([Int(after)])?;
+        while let Some(row) = rows.next()? {
+            if !show(Self::or_number(row)?) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the messages of a lane from a place to before another, in order; of each that is
+    /// damaged its number.
+    pub(in crate::sqlite) fn between(
+        conn: &Connection,
+        lane: &Lane,
+        (from, to): (u64, u64),
+        by_index: bool,
+    ) -> rusqlite::Result<Vec<Result<Self, u64>>> {
+        let how = match by_index {
+            true => "",
+            false => "NOT INDEXED",
+        };
+        let sql =
+            format!("{SLOT} {how} WHERE lane = ?1 AND place >= ?2 AND place < ?3 ORDER BY place");
+        let mut statement = conn.prepare_cached(&sql)?;
+        let to = Int(to.min(i64::MAX.cast_unsigned()));
+        let rows = statement.query_map(params![lane.as_str(), Int(from), to], |row| {
+            let read = Self::or_number(row)?;
+            Ok(read.and_then(|(slot, _)| match slot.lane == *lane {
+                // All rows of a lane share its name.
+                true => Ok(Self {
+                    lane: lane.clone(),
+                    ..slot
+                }),
+                false => Err(slot.id),
+            }))
+        })?;
         rows.collect()
     }
 
-    /// Reads all messages without the index.
-    pub(in crate::sqlite) fn all(conn: &Connection) -> rusqlite::Result<Vec<Read>> {
-        let mut statement = conn.prepare(&format!("{SLOT} NOT INDEXED"))?;
-        let rows = statement.query_map([], Self::or_number)?;
-        rows.collect()
+    /// Reads one message; none where there is none or it is damaged.
+    pub(in crate::sqlite) fn by_id(conn: &Connection, id: u64) -> rusqlite::Result<Option<Self>> {
+        let mut statement = conn.prepare_cached(&format!("{SLOT} WHERE id = ?1"))?;
+        let read = statement.query_row([Int(id)], Self::or_number).optional()?;
+        Ok(read.and_then(|read| read.ok().map(|(slot, _)| slot)))
     }
 
     fn or_number(row: &Row<'_>) -> rusqlite::Result<Read> {
