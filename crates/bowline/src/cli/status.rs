@@ -13,6 +13,9 @@ use super::out::{Format, Out};
 use super::table::{count, duration, micros, percent, size, table};
 use super::{Context, clean};
 
+/// Lanes that are named at most of those that are stopped by damage.
+const STOPPED_SHOWN_MAX: usize = 5;
+
 /// What is to be shown.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum View<'a> {
@@ -53,6 +56,17 @@ struct Status {
 struct Journal {
     health: String,
     reason: Option<String>,
+    /// How many lanes are stopped by damage, and some of them.
+    stopped: u64,
+    stopped_lanes: Vec<StoppedLane>,
+}
+
+/// Calls that cannot be sent since one of them is damaged.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct StoppedLane {
+    lane: String,
+    reason: String,
 }
 
 /// Calls that wait.
@@ -120,7 +134,8 @@ fn screen(status: &Status) -> String {
         lacking.is_some(),
     ];
     let kept = kept.into_iter().filter(|fails| *fails).count();
-    let problems = failing.count() + status.broken.len() + refused + kept;
+    let stopped = usize::try_from(status.journal.stopped).unwrap_or(usize::MAX);
+    let problems = failing.count() + status.broken.len() + refused + kept + stopped;
     let verdict = match problems {
         0 => "all well".green().to_string(),
         number => count(number as u64, "problem").red().to_string(),
@@ -159,6 +174,7 @@ fn screen(status: &Status) -> String {
     }
     lines.extend(ending(status.tokens_ending));
     lines.extend(journal(&status.journal));
+    lines.extend(stopped_lanes(&status.journal));
     lines.extend(status.outbox.as_ref().and_then(outbox));
     lines.extend(status.broker.as_ref().and_then(broker));
     lines.extend(status.executors.as_ref().and_then(executors));
@@ -198,6 +214,24 @@ fn journal(journal: &Journal) -> Option<String> {
         _ => return None,
     };
     Some(clean::line(&text).red().to_string())
+}
+
+/// Names lanes that are stopped by damage, and how they go on.
+fn stopped_lanes(journal: &Journal) -> Vec<String> {
+    let shown = journal.stopped_lanes.iter().take(STOPPED_SHOWN_MAX);
+    let mut lines: Vec<_> = shown
+        .map(|StoppedLane { lane, reason }| {
+            format!("{lane} is stopped: {reason} · see: bowline outbox ls, bowline outbox drop")
+        })
+        .collect();
+    let more = journal.stopped.saturating_sub(lines.len() as u64);
+    if more > 0 {
+        lines.push(format!("{} more stopped likewise", count(more, "lane")));
+    }
+    let lines = lines.iter();
+    lines
+        .map(|line| clean::line(line).red().to_string())
+        .collect()
 }
 
 /// Says what waits, where anything does.

@@ -44,8 +44,10 @@ pub fn answer(edge: &Edge, detail: Detail) -> Answer {
         (Arc::clone(&server.name), rests.unwrap_or(server.state))
     });
     let servers: BTreeMap<_, _> = broken.chain(failing).collect();
-    let journal = match edge.host.outbox().health() {
-        Health::Good => None,
+    let outbox = edge.host.outbox();
+    let is_stopped = !outbox.journal().stopped_lanes().is_empty();
+    let journal = match outbox.health() {
+        Health::Good => is_stopped.then_some("lane_stopped"),
         Health::Full => Some("full"),
         Health::Poisoned(_) => Some("poisoned"),
         Health::Replaced => Some("replaced"),

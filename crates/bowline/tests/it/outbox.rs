@@ -1,6 +1,7 @@
 //! Writes that outlive an outage, end to end: queued, delivered in order, never lost in silence.
 
 mod commands;
+mod damaged;
 mod deleted;
 mod ends;
 mod replay;

@@ -310,8 +310,25 @@ impl OutboxHandle {
 
 impl Shared {
     async fn entry(&self, id: MessageId) -> Result<Option<Entry>, OutboxError> {
-        let entry = self.journal.entry(id, self.at()).await?;
+        let entry = match self.journal.entry(id, self.at()).await {
+            Err(error @ JournalError::Damaged { .. }) => {
+                Some(self.damaged_entry(id).await?.ok_or(error)?)
+            }
+            entry => entry?,
+        };
         Ok(entry.filter(|entry| entry.lane.as_str().starts_with(LANES)))
+    }
+
+    /// Returns what is left of a write whose row is damaged, so that it can be shown and dropped.
+    async fn damaged_entry(&self, id: MessageId) -> Result<Option<Entry>, JournalError> {
+        let filter = Filter {
+            lanes: LANES.to_owned(),
+            after: Some(MessageId(id.0.saturating_sub(1))),
+            limit: 1,
+            ..Filter::default()
+        };
+        let entries = self.journal.inspect(filter, self.at()).await?;
+        Ok(entries.into_iter().find(|entry| entry.id == id))
     }
 
     fn letter(&self, entry: &Entry) -> Letter {

@@ -89,15 +89,26 @@ pub(super) async fn list(
     }))
 }
 
+/// Lanes that status names at most of those that are stopped by damage.
+const STOPPED_SHOWN_MAX: usize = 16;
+
 /// What status says of the journal.
 pub(super) fn journal(edge: &Edge) -> Value {
-    let (health, reason) = match edge.host.outbox().health() {
+    let outbox = edge.host.outbox();
+    let stopped = outbox.journal().stopped_lanes();
+    let lanes = stopped.iter().take(STOPPED_SHOWN_MAX);
+    let lanes = lanes.map(|one| json!({"lane": one.lane.as_str(), "reason": one.reason}));
+    let lanes: Vec<_> = lanes.collect();
+    let (health, reason) = match outbox.health() {
         Health::Good => ("good", None),
         Health::Full => ("full", None),
         Health::Poisoned(reason) => ("poisoned", Some(reason)),
         Health::Replaced => ("replaced", Some(JournalError::Replaced.to_string().into())),
     };
-    json!({"engine": edge.about.journal, "health": health, "reason": reason})
+    json!({
+        "engine": edge.about.journal, "health": health, "reason": reason,
+        "stopped": stopped.len(), "stopped_lanes": lanes,
+    })
 }
 
 /// What status says of the calls that wait; nothing where the journal cannot be read.

@@ -23,7 +23,6 @@ const ORDER_WAIT: Duration = Duration::from_secs(10);
 pub(super) async fn status(State(edge): Shared) -> Result<Json<Value>, Failure> {
     let edge = alive(&edge)?;
     let (sessions, streams) = edge.sessions.count();
-    // Before the health of the journal, which this read brings up to date.
     let queued = outbox::counts(&edge).await;
     Ok(Json(json!({
         "v": 1,

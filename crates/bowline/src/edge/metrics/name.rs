@@ -27,6 +27,7 @@ pub(super) const CACHE_HITS: &str = "bowline_cache_hits";
 pub(super) const CACHE_MISSES: &str = "bowline_cache_misses";
 pub(super) const CACHE_EVICTIONS: &str = "bowline_cache_evictions";
 pub(super) const JOURNAL_UP: &str = "bowline_journal_up";
+pub(super) const LANES_STOPPED: &str = "bowline_journal_lanes_stopped";
 pub(super) const OUTBOX_QUEUED: &str = "bowline_outbox_queued";
 pub(super) const OUTBOX_DEAD: &str = "bowline_outbox_dead";
 pub(super) const OUTBOX_OLDEST: &str = "bowline_outbox_oldest_seconds";

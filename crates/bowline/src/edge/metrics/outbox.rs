@@ -17,6 +17,8 @@ use crate::edge::Edge;
 pub(super) struct Waiting {
     /// Whether the journal takes new calls.
     takes: bool,
+    /// Lanes that are stopped by damage on the disk.
+    stopped: u64,
     by_server: BTreeMap<Arc<str>, ServerLetters>,
 }
 
@@ -27,6 +29,7 @@ impl Waiting {
         let by_server = outbox.stats().await;
         Self {
             takes: outbox.health() == Health::Good && by_server.is_ok(),
+            stopped: outbox.journal().stopped_lanes().len() as u64,
             by_server: by_server.unwrap_or_default(),
         }
     }
@@ -54,6 +57,8 @@ impl Waiting {
     pub(super) fn write(&self, out: &mut Out<'_>, servers: &[Seen]) -> fmt::Result {
         let help = "Whether the journal takes new calls";
         out.gauge(name::JOURNAL_UP, help, &u64::from(self.takes))?;
+        let help = "Lanes of the journal that are stopped by damage on the disk";
+        out.gauge(name::LANES_STOPPED, help, &self.stopped)?;
         let what = (name::OUTBOX_QUEUED, "Calls that are kept for the server");
         self.each(out, what, servers, |letters| letters.queued)?;
         let what = (name::OUTBOX_DEAD, "Kept calls that could not be delivered");

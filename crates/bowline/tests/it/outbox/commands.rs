@@ -120,7 +120,10 @@ fn status_and_metrics_tell_what_waits() {
     let status = world.gateway.api("/api/v1/status");
     assert_eq!(
         status["journal"],
-        json!({"engine": "sqlite", "health": "good", "reason": null})
+        json!({
+            "engine": "sqlite", "health": "good", "reason": null,
+            "stopped": 0, "stopped_lanes": [],
+        })
     );
     assert_eq!(
         (&status["outbox"]["queued"], &status["outbox"]["dead"]),
@@ -137,6 +140,7 @@ fn status_and_metrics_tell_what_waits() {
     let page = page.text();
     for line in [
         "bowline_journal_up 1",
+        "bowline_journal_lanes_stopped 0",
         "bowline_outbox_queued{server=\"web\"} 2",
         "bowline_outbox_queued{server=\"pipe\"} 0",
         "bowline_outbox_dead{server=\"web\"} 0",

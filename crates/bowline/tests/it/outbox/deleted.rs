@@ -37,3 +37,23 @@ fn write_after_state_was_deleted_is_refused() {
     assert_eq!(status["journal"]["health"], "replaced", "{status}");
     assert_ne!(status["journal"]["reason"], json!(null), "{status}");
 }
+
+#[test]
+fn readyz_notices_deleted_state_before_any_write() {
+    let world = World::new("meta");
+    let token = format!("Bearer {}", world.gateway.token);
+    let headers = [("Authorization", &token[..])];
+    let ready = || {
+        let ready = Http::connect(world.gateway.address).get("/readyz", &headers);
+        ready.json()
+    };
+    let before = ready();
+    assert_eq!(before["status"], "ok", "{before}");
+    std::fs::remove_dir_all(world.gateway.state()).unwrap();
+    let after = ready();
+    assert_eq!(
+        (&after["status"], &after["journal"], &after["audit"]),
+        (&json!("degraded"), &json!("replaced"), &json!("degraded")),
+        "{after}"
+    );
+}
