@@ -140,7 +140,7 @@ impl Reloader {
                 names: config.names.clone(),
                 telemetry: config.telemetry.clone(),
                 journal: config.journal,
-                broker: config.broker,
+                broker: config.broker.clone(),
                 audit: config.audit,
                 audit_export: config.audit_export.clone(),
                 starts_max: config.limits.starts_max,

@@ -37,8 +37,9 @@ pub use client::{Client, ClientOptions, ConnectError, DeliverError, Line, Reconn
 pub use failures::{BAD_REQUEST, EXPIRED, OUTCOME_UNKNOWN, TOOL_FAILED, expired, outcome_unknown};
 pub use federation::{Federation, Following, Takes, WORKER_KEEP};
 pub use hub::{
-    Admitted, BROKE_PROTOCOL, CREDENTIAL_OVER, FENCED, GOING_DOWN, Hub, HubCounts, HubError,
-    HubLimits, LetterView, MailboxView, NOT_ADMITTED, Offers, PeerView, Porter, Rights, Untaken,
+    Admitted, BROKE_PROTOCOL, CREDENTIAL_OVER, FENCED, GOING_DOWN, Hub, HubAliases, HubCounts,
+    HubError, HubLimits, HubOptions, LetterView, MailboxView, NOT_ADMITTED, Offers, PeerView,
+    Porter, Rights, Untaken,
 };
 pub use ledger::Ledger;
 pub(crate) use link::{Acquainted, PeerLink, away};

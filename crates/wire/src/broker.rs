@@ -198,10 +198,12 @@ pub enum Frame {
         /// What.
         event: SessionEvent,
     },
-    /// A kind that is not known here; skipped.
+    /// A kind that is not known here.
     Other {
         /// Which.
         kind: Arc<str>,
+        /// Names the response that its sender waits for, where it says so.
+        request_id: Option<Arc<str>>,
     },
 }
 
@@ -277,7 +279,7 @@ pub struct Refusal {
     /// The message it is about.
     pub id: Option<Arc<str>>,
     /// One word for machines: `auth`, `expired`, `fenced`, `not_allowed`, `bad_frame`,
-    /// `bad_name`, `mailbox_full`, `storage_full`, `too_large`, `conflict`,
+    /// `unknown_frame`, `bad_name`, `mailbox_full`, `storage_full`, `too_large`, `conflict`,
     /// `not_stored`, `throttled`,
     /// `shutting_down`.
     pub code: Option<Arc<str>>,

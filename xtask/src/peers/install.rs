@@ -61,6 +61,19 @@ pub(super) fn ensure(peers: &Path, peer: &Peer) -> Result<Installed> {
             npm(&folder, &peer.stamp(), lock.as_deref())?;
         }
         Source::Python { pins } => pip(&folder, pins, lock.as_deref())?,
+        Source::Cargo {
+            program,
+            manifest,
+            lock,
+            source,
+        } => {
+            let files = [
+                ("Cargo.toml", *manifest),
+                ("Cargo.lock", *lock),
+                ("src/main.rs", *source),
+            ];
+            cargo(&folder, program, &files)?;
+        }
         Source::Go { source } => go(&folder, source)?,
     }
     let places = places(&folder, peer)?;
@@ -89,7 +102,7 @@ fn locate(folder: &Path, peer: &Peer, place: &Place) -> Result<PathBuf> {
             Ok(folder.join("node_modules").join(package))
         }
         Source::Python { .. } => Err(anyhow!("an environment is no package")),
-        Source::Go { .. } => Err(anyhow!("a program is no package")),
+        Source::Cargo { .. } | Source::Go { .. } => Err(anyhow!("a program is no package")),
     };
     let path = match place.what {
         What::Folder => package()?,
@@ -159,6 +172,26 @@ fn pip(folder: &Path, pins: &[&str], lock: Option<&str>) -> Result<()> {
         }
     }
     process::quiet(&mut pip).map(drop)
+}
+
+/// Builds a program with exactly what its lock says.
+fn cargo(folder: &Path, program: &str, files: &[(&str, &str)]) -> Result<()> {
+    let package = folder.join("package");
+    let target = folder.join("target");
+    fs::create_dir_all(package.join("src"))?;
+    for (name, text) in files {
+        fs::write(package.join(name), text)?;
+    }
+    let mut build = Command::new("cargo");
+    build
+        .args(["build", "--quiet", "--locked"])
+        .env("CARGO_TARGET_DIR", &target)
+        .current_dir(&package);
+    process::quiet(&mut build)?;
+    fs::rename(target.join("debug").join(program), folder.join(program))
+        .with_context(|| format!("move {program} out of its build"))?;
+    // Only the program is of use later.
+    fs::remove_dir_all(&target).context("remove what the build left")
 }
 
 /// Builds a program of one file, without the network.

@@ -34,7 +34,7 @@ pub(super) fn path(peer: &Peer) -> Option<PathBuf> {
         }
         Source::Python { .. } => Some(folder.join(format!("{name}.requirements.txt"))),
         // Built from a file of ours with the standard library alone.
-        Source::Go { .. } => None,
+        Source::Cargo { .. } | Source::Go { .. } => None,
     }
 }
 
@@ -109,7 +109,11 @@ fn make(folder: &Path, peer: &Peer, target: &Path) -> Result<()> {
                 .current_dir(&own);
             process::quiet(&mut compile)?
         }
-        Source::Node { .. } | Source::Npm { .. } | Source::Native { .. } | Source::Go { .. } => {
+        Source::Node { .. }
+        | Source::Npm { .. }
+        | Source::Native { .. }
+        | Source::Cargo { .. }
+        | Source::Go { .. } => {
             fs::write(own.join("package.json"), package_json(&peer.stamp()))?;
             let mut npm = Command::new("npm");
             npm.args(["install", "--package-lock-only", "--ignore-scripts"])

@@ -65,6 +65,7 @@ impl Party {
             Source::Npm { .. }
             | Source::Node { .. }
             | Source::Native { .. }
+            | Source::Cargo { .. }
             | Source::Go { .. } => None,
         };
         let pin = pin.with_context(|| format!("`{}` pins no {}", self.peer, self.package))?;

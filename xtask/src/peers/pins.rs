@@ -29,6 +29,17 @@ pub(super) enum Source {
         package: &'static str,
         version: &'static str,
     },
+    /// A program of our own in Rust around crates of the registry, outside the workspace.
+    Cargo {
+        /// Its name.
+        program: &'static str,
+        /// Its `Cargo.toml`.
+        manifest: &'static str,
+        /// Its `Cargo.lock`.
+        lock: &'static str,
+        /// Its `src/main.rs`.
+        source: &'static str,
+    },
     /// A program of our own in Go, of the standard library alone. The compiler is the system's,
     /// from the package `golang-go` where it can be installed.
     Go {
@@ -80,6 +91,16 @@ const fn place(key: &'static [&'static str], what: What) -> Place {
 
 /// The slowest to fetch stand first, so that nothing waits for them at the end.
 pub(super) const PEERS: &[Peer] = &[
+    Peer {
+        name: "bamboo",
+        source: Source::Cargo {
+            program: "bamboo-peer",
+            manifest: include_str!("../../../crates/bowline/tests/peers/bamboo/Cargo.toml"),
+            lock: include_str!("../../../crates/bowline/tests/peers/bamboo/Cargo.lock"),
+            source: include_str!("../../../crates/bowline/tests/peers/bamboo/src/main.rs"),
+        },
+        places: &[place(&["clients", "bamboo"], What::Path("bamboo-peer"))],
+    },
     npm(
         "inspector",
         "@modelcontextprotocol/inspector",
@@ -220,6 +241,12 @@ impl Peer {
             Source::Native { package, version } => {
                 format!("{package}-{}@{version}\n", machine())
             }
+            Source::Cargo {
+                manifest,
+                lock,
+                source,
+                ..
+            } => [*manifest, *lock, *source].concat(),
             Source::Go { source } => (*source).to_owned(),
         }
     }
@@ -231,6 +258,12 @@ impl Peer {
             | Source::Npm { version, .. }
             | Source::Native { version, .. } => (*version).to_owned(),
             Source::Python { pins } => pins.join(" "),
+            Source::Cargo { manifest, .. } => {
+                let pin = manifest.lines().find_map(|line| line.split_once("= \"="));
+                pin.map_or_else(String::new, |(_, version)| {
+                    version.trim_end_matches('"').to_owned()
+                })
+            }
             Source::Go { .. } => "of the system's compiler".to_owned(),
         }
     }
@@ -282,7 +315,7 @@ mod tests {
     fn every_peer_is_pinned_to_one_version() {
         for pin in PEERS
             .iter()
-            .filter(|peer| !matches!(peer.source, Source::Go { .. }))
+            .filter(|peer| !matches!(peer.source, Source::Go { .. } | Source::Cargo { .. }))
             .flat_map(|peer| peer.stamp().lines().map(str::to_owned).collect::<Vec<_>>())
         {
             let (_, version) = pin.rsplit_once(['@', '=']).unwrap();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bowline_core::mailbox::HUB;
 use bowline_host::Host;
 use bowline_host::broker::{
-    HostBackend, Hub, HubLimits, Ledger, ServeLimits, Serving, Takes, WORKER_KEEP,
+    HostBackend, Hub, HubLimits, HubOptions, Ledger, ServeLimits, Serving, Takes, WORKER_KEEP,
 };
 use bowline_journal::JournalError;
 
@@ -27,8 +27,12 @@ pub(crate) fn start(
     );
     // What workers offer is served here like servers of our own.
     let takes = Arc::new(Takes::new(host, WORKER_KEEP));
-    let (limits, serving) = (limits(config), Arc::new(serving));
-    Ok(Hub::taking(host, journal, limits, serving, takes))
+    let options = HubOptions {
+        limits: limits(config),
+        offers: takes,
+        aliases: config.aliases.iter().map(Arc::clone).collect(),
+    };
+    Ok(Hub::with_options(host, journal, Arc::new(serving), options))
 }
 
 fn limits(config: &BrokerConfig) -> HubLimits {

@@ -5,8 +5,11 @@ use std::time::Duration;
 
 use bowline_core::policy::Pattern;
 
+/// The name under which clients of the `bamboo-broker` crate look for the orchestrator.
+const ORCHESTRATOR: &str = "bamboo-orchestrator";
+
 /// What the broker takes on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BrokerConfig {
     /// Peers that are connected at once.
     pub peers: u32,
@@ -22,6 +25,9 @@ pub struct BrokerConfig {
     pub attempts: u32,
     /// How long a message is kept that does not say so itself.
     pub ttl: Duration,
+    /// Names under which peers reach the hub's own mailbox, beside `hub`. A peer of such a name
+    /// goes first: then it is no alias.
+    pub aliases: Vec<Arc<str>>,
 }
 
 impl Default for BrokerConfig {
@@ -34,6 +40,7 @@ impl Default for BrokerConfig {
             requests: 256,
             attempts: 20,
             ttl: Duration::from_secs(24 * 60 * 60),
+            aliases: vec![ORCHESTRATOR.into()],
         }
     }
 }

@@ -64,7 +64,7 @@ pub(super) fn resolve(
         audit_export: file.audit_export.clone(),
         telemetry: telemetry(&file),
         journal: file.engine.unwrap_or_default(),
-        broker: file.broker,
+        broker: file.broker.clone(),
         names: file.names.clone(),
         ..Config::default()
     };
@@ -94,6 +94,12 @@ pub(super) fn resolve(
         &mut problems,
     );
     config.policy = file.rules.policy;
+    // A peer that has the name of an alias takes its own messages.
+    let peers = &config.policy.peers;
+    config
+        .broker
+        .aliases
+        .retain(|name| !peers.contains_key(name));
     config.policy.server_executors = via::list_executors(&file.servers);
     servers(file.servers, origin, &mut config, &mut problems);
     if let Some(path) = &file.rules.allowlist {

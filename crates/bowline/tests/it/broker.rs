@@ -145,7 +145,7 @@ fn the_first_frame_is_hello_and_a_wrong_token_is_told_and_closed() {
 }
 
 #[test]
-fn frames_that_are_not_text_and_kinds_that_are_not_known_are_skipped() {
+fn binary_is_skipped_and_unknown_frames_are_refused() {
     use tokio_tungstenite::tungstenite::Message;
     let gateway = up("");
     let ann = token(&gateway, "ann", "writer");
@@ -158,7 +158,19 @@ fn frames_that_are_not_text_and_kinds_that_are_not_known_are_skipped() {
     peer.send(Message::binary(vec![7; 1_000]));
     peer.say(&json!({"kind": "from_the_future", "x": {"y": [1, 2]}}));
     peer.say(&json!({"kind": "subscribe"}));
-    assert!(!peer.tools("m").is_empty());
+    let refused = loop {
+        let frame = peer.frame();
+        if frame["kind"] == "error" {
+            break frame;
+        }
+    };
+    assert_eq!(refused["code"], "unknown_frame", "{refused}");
+    assert!(!peer.tools("m").is_empty(), "the connection goes on");
+    // Its sender waits for a response and reads no error in its place.
+    peer.say(&json!({"kind": "observe_host", "request_id": "r-1", "mailbox": "w", "role": "x"}));
+    let (error, closed) = peer.ended();
+    assert_eq!((&error["code"], closed), (&json!("unknown_frame"), 4004));
+    assert_eq!(error["id"], "r-1");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod afar;
 mod agents;
+mod bamboo;
 mod changes;
 mod clients;
 mod conformance;
@@ -31,6 +32,14 @@ impl Peers {
     /// Returns the peers, or says that `test` is left out because some of what it needs is not
     /// there. Where everything must be tested, that fails.
     pub(crate) fn of(test: &str, needed: &[&str]) -> Option<Self> {
+        let servers = world::NAMES.map(|name| format!("/servers/{name}"));
+        let needed = needed.iter().copied().chain(["/node"]);
+        let needed: Vec<_> = needed.chain(servers.iter().map(String::as_str)).collect();
+        Self::only(test, &needed)
+    }
+
+    /// The same for a test that needs none of the usual servers.
+    pub(crate) fn only(test: &str, needed: &[&str]) -> Option<Self> {
         let file = std::env::var_os("BOWLINE_PEERS")
             .map_or_else(|| root().join("target/peers/peers.json"), PathBuf::from);
         let all = match std::fs::read(&file) {
@@ -38,9 +47,7 @@ impl Peers {
             Err(_) => Value::Null,
         };
         let peers = Self { all };
-        let servers = world::NAMES.map(|name| format!("/servers/{name}"));
-        let needed = needed.iter().copied().chain(["/node"]);
-        let needed = needed.chain(servers.iter().map(String::as_str));
+        let needed = needed.iter().copied();
         let missing: Vec<_> = needed.filter(|key| peers.find(key).is_none()).collect();
         if missing.is_empty() {
             return Some(peers);

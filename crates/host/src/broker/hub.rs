@@ -3,6 +3,7 @@
 //! A mailbox is a lane of the journal, `mbx/NAME`. What goes to the hub itself waits in one lane
 //! for each sender, `mbx/hub/NAME`, so that nobody can fill it or keep it busy for others.
 
+mod address;
 mod counts;
 mod desk;
 mod greet;
@@ -49,6 +50,7 @@ use crate::host::Host;
 use crate::ports::Clock;
 use crate::tasks::Tasks;
 
+pub use address::HubAliases;
 pub use counts::HubCounts;
 pub use offer::{Offers, Untaken};
 pub use views::{HubError, LetterView, MailboxView, PeerView};
@@ -129,6 +131,27 @@ impl Default for HubLimits {
     }
 }
 
+/// How a hub behaves.
+#[derive(Clone, Debug)]
+pub struct HubOptions {
+    /// Its bounds.
+    pub limits: HubLimits,
+    /// Takes what peers offer.
+    pub offers: Arc<dyn Offers>,
+    /// Names under which peers reach its own mailbox, beside `hub`. No peer may have such a name.
+    pub aliases: HubAliases,
+}
+
+impl Default for HubOptions {
+    fn default() -> Self {
+        Self {
+            limits: HubLimits::default(),
+            offers: Arc::new(Untaken),
+            aliases: HubAliases::default(),
+        }
+    }
+}
+
 /// A peer that proved who it is.
 #[derive(Clone, Debug)]
 pub struct Admitted {
@@ -198,6 +221,8 @@ struct Shared {
     limits: HubLimits,
     serving: Arc<Serving>,
     offers: Arc<dyn Offers>,
+    /// Other names of its own mailbox.
+    aliases: HubAliases,
     /// Who is here, and who takes the messages of which mailbox.
     peers: Mutex<Peers>,
     /// How many messages each principal delivers.
@@ -251,12 +276,34 @@ impl Hub {
         serving: Arc<Serving>,
         offers: Arc<dyn Offers>,
     ) -> Self {
+        let options = HubOptions {
+            limits,
+            offers,
+            aliases: HubAliases::default(),
+        };
+        Self::with_options(host, journal, serving, options)
+    }
+
+    /// The same, with everything said.
+    #[must_use]
+    pub fn with_options(
+        host: &Host,
+        journal: Arc<dyn Journal>,
+        serving: Arc<Serving>,
+        options: HubOptions,
+    ) -> Self {
+        let HubOptions {
+            limits,
+            offers,
+            aliases,
+        } = options;
         let shared = Arc::new(Shared {
             host: host.clone(),
             journal,
             limits,
             serving,
             offers,
+            aliases,
             peers: Mutex::default(),
             pace: Mutex::default(),
             allowance: allowance(&limits),

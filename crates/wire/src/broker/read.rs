@@ -182,7 +182,11 @@ fn said(kind: &str, members: &Members<'_, MEMBERS>) -> Result<Frame, FrameError>
                 event: event.ok_or(FrameError::Member("event"))?,
             }
         }
-        other => Frame::Other { kind: other.into() },
+        other => Frame::Other {
+            kind: other.into(),
+            // What is not known may be of any form.
+            request_id: members.text_if("request_id").ok().flatten(),
+        },
     };
     Ok(frame)
 }

@@ -189,6 +189,7 @@ fn live() -> Vec<Frame> {
         },
         Frame::Other {
             kind: "observe_host".into(),
+            request_id: Some("r-1".into()),
         },
     ]
 }
@@ -262,7 +263,8 @@ fn a_peer_that_knows_only_the_first_names_is_understood() {
     assert!(letter.raw.starts_with(b"{\"id\":\"5f\"") && letter.raw.ends_with(b"\"q\"}"));
     let unknown = r#"{"kind":"publish_event_batch","to":7,"batch":[1]}"#;
     let kind = "publish_event_batch".into();
-    assert_eq!(read(unknown), Ok(Frame::Other { kind }));
+    let request_id = None;
+    assert_eq!(read(unknown), Ok(Frame::Other { kind, request_id }));
 }
 
 #[test]

@@ -77,7 +77,9 @@ pub(super) fn frame(frame: &Frame, out: &mut Vec<u8>) {
         | Frame::Lacks { .. }
         | Frame::Told { .. }
         | Frame::Session { .. } => said(frame, out),
-        Frame::Other { kind } => Object::open(kind, out).end(),
+        Frame::Other { kind, request_id } => Object::open(kind, out)
+            .text_if("request_id", request_id.as_deref())
+            .end(),
     }
 }
 

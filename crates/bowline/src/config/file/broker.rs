@@ -53,6 +53,12 @@ pub(super) fn read(reader: &mut Reader, node: &Node, place: &str) -> BrokerConfi
                 broker.ttl = ttl(reader, entry).unwrap_or(broker.ttl);
                 continue;
             }
+            "aliases" => {
+                broker.aliases = list(reader, entry, &ALIASES, |text| {
+                    tokens::is_principal(text).then(|| text.into())
+                });
+                continue;
+            }
             _ => continue,
         };
         *slot = reader.count_within(entry, bounds).unwrap_or(*slot);
@@ -96,6 +102,12 @@ const TO: Said = Said {
     what: "names no principal",
     label: "lower-case letters, digits and `.`, `_`, `-`, at most 64",
     help: "write names of principals such as \"builder\", or \"*\" for all",
+};
+
+const ALIASES: Said = Said {
+    what: "names no mailbox",
+    label: "lower-case letters, digits and `.`, `_`, `-`, at most 64",
+    help: "write names that peers send to, such as \"bamboo-orchestrator\"",
 };
 
 const KINDS: Said = Said {

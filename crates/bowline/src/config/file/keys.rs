@@ -88,6 +88,7 @@ pub(super) const BROKER: Keys = Keys {
         "requests",
         "attempts",
         "ttl",
+        "aliases",
     ],
     planned: &[],
 };

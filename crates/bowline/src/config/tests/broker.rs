@@ -15,6 +15,7 @@ deliver_burst = 6
 requests = 7
 attempts = 3
 ttl = "2h"
+aliases = ["desk", "other"]
 [roles.r]
 [principals.builder]
 role = "r"
@@ -26,7 +27,7 @@ to = ["builder"]
 "#;
     let same = r#"{"x-bowline": {
       "broker": {"mailboxes": 4, "peers": 10, "deliver_rate": 5, "deliver_burst": 6, "requests": 7,
-        "attempts": 3, "ttl": "2h"},
+        "attempts": 3, "ttl": "2h", "aliases": ["desk", "other"]},
       "roles": {"r": {}},
       "principals": {"builder": {"role": "r", "to": ["other", "*"],
         "kinds": ["mcp_request", "note"], "offers": ["build-*"]}, "other": {"to": ["builder"]}}
@@ -40,6 +41,8 @@ to = ["builder"]
         requests: 7,
         attempts: 3,
         ttl: Duration::from_secs(7_200),
+        // `other` is a peer of its own.
+        aliases: vec!["desk".into()],
     };
     let builder = PeerConfig {
         to: vec!["other".into(), "*".into()],

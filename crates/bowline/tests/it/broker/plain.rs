@@ -265,7 +265,7 @@ impl Plain {
             .as_array()
             .unwrap_or_else(|| panic!("{body}"));
         let names = items.iter().map(|item| {
-            assert_eq!(item["kind"], "function");
+            assert_eq!(item["type"], "function");
             assert!(item["function"]["parameters"].is_object(), "{item}");
             item["function"]["name"].as_str().unwrap().to_owned()
         });

@@ -95,6 +95,10 @@ async fn greet(
     if !admitted.owns_up(&hello) {
         return Err(Some(not_allowed(None)));
     }
+    if shared.aliases.has(admitted.mailbox.principal()) {
+        let reason = "the hub itself answers to this name: take it out of [broker] aliases";
+        return Err(Some(refusal("bad_name", reason, None)));
+    }
     // What it sends to the hub has the longest of all names.
     match mailbox::lane(&Mailbox::hub(), admitted.mailbox.as_str()) {
         Ok(_) => {}

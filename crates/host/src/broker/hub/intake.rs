@@ -15,6 +15,7 @@ use bowline_link::websocket::Incoming;
 use bowline_wire::broker::{Frame, FrameError, Letter, REQUEST, Refusal};
 use tokio::task::{AbortHandle, JoinSet};
 
+use super::address::Address;
 use super::counts::one;
 use super::peers::Peer;
 use super::pump::{self, Outcome, Return};
@@ -28,6 +29,9 @@ const WORK_MAX: usize = 64;
 
 /// A frame of more bytes counts in the rate of its principal, whatever it says.
 const LARGE_FRAME_BYTES_MIN: usize = 64 * 1024;
+
+/// Characters of a kind that is repeated to a peer that sent it.
+const KIND_CHARS_MAX: usize = 64;
 
 /// Dead letters that one frame lists.
 const DEAD_MAX: usize = 100;
@@ -92,6 +96,13 @@ impl<'a> Intake<'a> {
             };
             let size = bytes.len();
             drop(bytes);
+            if let Frame::Other { kind, request_id } = frame {
+                self.keep_rate(None, size).await;
+                if let Some(end) = self.unknown(&kind, request_id).await {
+                    return end;
+                }
+                continue;
+            }
             // No more is read of a peer whose deliveries have their share of the memory.
             self.keep_rate(Some(&frame), size).await;
             let principal = &self.peer.admitted.principal;
@@ -194,7 +205,7 @@ impl<'a> Intake<'a> {
                 session.as_ref(),
                 notification,
             ),
-            // What only a hub says, a second hello, and what is not known here.
+            // What only a hub says, and a second hello; unknown kinds are refused before.
             Frame::Hello(_)
             | Frame::Welcome(_)
             | Frame::BrokerIdentity { .. }
@@ -209,6 +220,26 @@ impl<'a> Intake<'a> {
             | Frame::Session { .. }
             | Frame::Other { .. } => {}
         }
+    }
+
+    /// Refuses a frame of a kind that is not known here. A peer that waits for the response of
+    /// such a frame reads no error in its place, so its connection ends, and the wait with it.
+    async fn unknown(&self, kind: &str, request_id: Option<Arc<str>>) -> Option<End> {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let is_named = kind.len() <= KIND_CHARS_MAX && kind.chars().all(is_plain);
+        let reason = match is_named {
+            true => format!("frames of kind `{kind}` are not known here"),
+            false => "a frame of a kind that is not known here".to_owned(),
+        };
+        // A name that is none is not repeated.
+        let id = request_id.filter(|id| check_id(id).is_ok());
+        let refused = refusal("unknown_frame", &reason, id.as_ref());
+        if id.is_some() {
+            one(&self.shared.counts.refused);
+            return Some(End::Broke(refused));
+        }
+        self.refuse(refused).await;
+        None
     }
 
     /// Tells the peer no, and the porter that it was told.
@@ -236,7 +267,7 @@ impl<'a> Intake<'a> {
             Ok(vetted) => vetted,
             Err(refusal) => return self.refuse(refusal).await,
         };
-        if let Err(refusal) = self.check_room(&to, &letter).await {
+        if let Err(refusal) = self.check_room(&to.mailbox, &letter).await {
             return self.refuse(refusal).await;
         }
         let (shared, peer) = (Arc::clone(self.shared), Arc::clone(self.peer));
@@ -268,7 +299,7 @@ impl<'a> Intake<'a> {
     }
 
     /// Checks all that a message says, and stamps it.
-    fn vetted(&self, to: &str, letter: &Letter) -> Result<(Mailbox, Letter), Refusal> {
+    fn vetted(&self, to: &str, letter: &Letter) -> Result<(Address, Letter), Refusal> {
         let bad =
             |name: bowline_core::mailbox::BadName, id| refusal("bad_name", &name.to_string(), id);
         // A name that is none is not repeated.
@@ -277,9 +308,10 @@ impl<'a> Intake<'a> {
         if let Some(correlation) = &letter.correlation_id {
             check_id(correlation).map_err(|name| bad(name, id))?;
         }
-        let to = Mailbox::parse(to).map_err(|name| bad(name, id))?;
+        let to = self.shared.aliases.resolve(to);
+        let to = to.map_err(|name| bad(name, id))?;
         let admitted = &self.peer.admitted;
-        match admitted.is(letter.from.as_ref()) && admitted.sends(&to, &letter.kind) {
+        match admitted.is(letter.from.as_ref()) && admitted.sends(&to.mailbox, &letter.kind) {
             true => Ok((to, letter.stamped(&self.peer.stamp))),
             false => Err(not_allowed(id)),
         }
@@ -313,7 +345,7 @@ impl<'a> Intake<'a> {
             let reason = "the name of the request is none";
             return self.refuse(refusal("bad_name", reason, None)).await;
         }
-        let to = match to.filter(|to| &***to != HUB) {
+        let to = match to.filter(|to| !self.shared.aliases.is_own(to)) {
             None => {
                 match self.running.remove(id) {
                     Some(run) => run.abort(),
@@ -342,7 +374,7 @@ impl<'a> Intake<'a> {
 }
 
 /// Stores a message and says so.
-async fn deliver(shared: &Arc<Shared>, peer: &Peer, to: &Mailbox, letter: Letter) {
+async fn deliver(shared: &Arc<Shared>, peer: &Peer, to: &Address, letter: Letter) {
     let stored = shared.store(to, &peer.admitted.principal, &letter).await;
     let id = Arc::clone(&letter.id);
     let said = match &stored {
@@ -354,7 +386,8 @@ async fn deliver(shared: &Arc<Shared>, peer: &Peer, to: &Mailbox, letter: Letter
     };
     peer.send(&said).await;
     let was_done = matches!(stored, Ok(Published::Known(Known::Done(_))));
-    if was_done && to.principal() == HUB && &*letter.kind == REQUEST {
-        own::answer_again(shared, peer.mailbox(), &letter).await;
+    if was_done && to.mailbox.principal() == HUB && &*letter.kind == REQUEST {
+        let request = (&letter, to.alias.as_ref());
+        own::answer_again(shared, peer.mailbox(), request).await;
     }
 }

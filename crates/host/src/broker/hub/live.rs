@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bowline_core::caller::{Ability, CallerEnd, SessionKey};
 use bowline_core::error::{Class, Execution, Failure, Origin, Retry};
-use bowline_core::mailbox::{HUB, Mailbox, check_id};
+use bowline_core::mailbox::{Mailbox, check_id};
 use bowline_core::sync::lock;
 use bowline_core::time::{Now, millis};
 use bowline_wire::broker::{Answer, Frame, From, Request};
@@ -45,7 +45,8 @@ pub(super) async fn request(intake: &mut Intake<'_>, request: Request, in_work: 
         respond(peer, request.id, &Answer::Failed(failure)).await;
         return;
     }
-    let to = request.to.as_deref().filter(|to| *to != HUB);
+    let is_other = |to: &&str| !shared.aliases.is_own(to);
+    let to = request.to.as_deref().filter(is_other);
     let to = to.map(Mailbox::parse).transpose();
     let allowed = match &to {
         Ok(to) => {

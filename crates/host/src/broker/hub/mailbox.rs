@@ -62,21 +62,36 @@ pub(super) fn digest(letter: &Letter) -> [u8; 32] {
     sum.finalize().into()
 }
 
-/// What is stored of a message beside the letter itself, as its first line: who sent it.
+/// What is stored of a message beside the letter itself, as its first line: who sent it, and
+/// under which alias of the hub.
 #[derive(Debug, Serialize, Deserialize)]
 struct Head {
     v: u32,
     who: Who,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    alias: Option<Arc<str>>,
+}
+
+/// A message out of the journal.
+#[derive(Debug)]
+pub(super) struct StoredMessage {
+    /// Who sent it.
+    pub(super) principal: Principal,
+    /// The alias of the hub that it is addressed to: the reply names it as its sender.
+    pub(super) alias: Option<Arc<str>>,
+    /// The message.
+    pub(super) letter: Letter,
 }
 
 /// The form in which messages are written.
 const VERSION: u32 = 1;
 
 /// Returns the bytes that are stored.
-pub(super) fn write(principal: &Principal, letter: &Letter) -> Bytes {
+pub(super) fn write(principal: &Principal, letter: &Letter, alias: Option<&Arc<str>>) -> Bytes {
     let head = Head {
         v: VERSION,
         who: Who::from(principal),
+        alias: alias.cloned(),
     };
     // Text and lists of it can always be written, and never hold a bare line end.
     let mut out = serde_json::to_vec(&head).unwrap_or_default();
@@ -87,14 +102,17 @@ pub(super) fn write(principal: &Principal, letter: &Letter) -> Bytes {
 }
 
 /// Reads what [`write`] wrote; nothing where it is of another form.
-pub(super) fn read(body: &Bytes) -> Option<(Principal, Letter)> {
+pub(super) fn read(body: &Bytes) -> Option<StoredMessage> {
     let end = memchr::memchr(b'\n', body)?;
     let head: Head = serde_json::from_slice(body.get(..end)?).ok()?;
     if head.v != VERSION {
         return None;
     }
-    let letter = Letter::read(&body.slice(end + 1..)).ok()?;
-    Some((head.who.principal(), letter))
+    Some(StoredMessage {
+        principal: head.who.principal(),
+        alias: head.alias,
+        letter: Letter::read(&body.slice(end + 1..)).ok()?,
+    })
 }
 
 #[cfg(test)]
@@ -129,9 +147,11 @@ mod tests {
                 credential: "c1".into(),
                 peer: Peer::default(),
             };
-            let stored = write(&principal, &letter());
-            let (who, what) = read(&stored).unwrap();
-            assert_eq!((who, what.raw), (principal, letter().raw));
+            let alias = Some("desk".into());
+            let stored = write(&principal, &letter(), alias.as_ref());
+            let read = read(&stored).unwrap();
+            assert_eq!((read.principal, read.alias), (principal, alias));
+            assert_eq!(read.letter.raw, letter().raw);
         }
         assert!(read(&Bytes::from_static(b"{}\n{}")).is_none());
         assert!(read(&Bytes::from_static(b"none")).is_none());

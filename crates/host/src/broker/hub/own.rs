@@ -126,9 +126,14 @@ async fn take(shared: &Arc<Shared>, sender: &Arc<str>, delivery: Delivery) {
         let reason = format!("it was taken up {times} times and never ended");
         return pump::bury(shared, receipt, reason.into()).await;
     }
-    let Some((principal, letter)) = mailbox::read(&delivery.body) else {
+    let Some(stored) = mailbox::read(&delivery.body) else {
         return pump::bury(shared, receipt, UNREADABLE.into()).await;
     };
+    let mailbox::StoredMessage {
+        principal,
+        alias,
+        letter,
+    } = stored;
     let from = letter.from.clone().unwrap_or_default();
     match &*letter.kind {
         REQUEST => {
@@ -157,6 +162,7 @@ async fn take(shared: &Arc<Shared>, sender: &Arc<str>, delivery: Delivery) {
                 message: receipt.id,
                 sender: Arc::clone(sender),
                 request: Arc::clone(&letter.id),
+                alias,
                 is_first: delivery.attempts == 1,
                 ended: AtomicBool::new(false),
             };
@@ -180,7 +186,11 @@ pub(super) fn cancel(shared: &Shared, from: &Mailbox, id: &Arc<str>) {
 }
 
 /// Stores the reply again to a request that was done before, where it is remembered.
-pub(super) async fn answer_again(shared: &Shared, from: &Mailbox, request: &Letter) {
+pub(super) async fn answer_again(
+    shared: &Shared,
+    from: &Mailbox,
+    (request, alias): (&Letter, Option<&Arc<str>>),
+) {
     let known = shared
         .serving
         .ledger()
@@ -189,17 +199,17 @@ pub(super) async fn answer_again(shared: &Shared, from: &Mailbox, request: &Lett
     let Ok(Some(Some(body))) = known else {
         return;
     };
-    if let Err(error) = reply(shared, from, &request.id, &body).await {
+    if let Err(error) = reply(shared, from, (&request.id, alias), &body).await {
         tracing::warn!(%from, %error, "a reply cannot be stored again");
     }
 }
 
-/// Stores a reply of the hub. The first of several to one request counts for as long as it was not
-/// acknowledged.
+/// Stores a reply of the hub, under the name that the request was addressed to. The first of
+/// several to one request counts for as long as it was not acknowledged.
 pub(super) async fn reply(
     shared: &Shared,
     to: &Mailbox,
-    request: &str,
+    (request, alias): (&str, Option<&Arc<str>>),
     body: &Bytes,
 ) -> Result<(), StoreError> {
     let letter = |id: &str| {
@@ -211,7 +221,7 @@ pub(super) async fn reply(
             ttl_ms: None,
             created_at_ms: shared.clock().unix_ms(),
         };
-        Letter::new(&draft).stamped(&own_stamp())
+        Letter::new(&draft).stamped(&own_stamp(alias))
     };
     // What is answered is charged as what is delivered is.
     shared.charge_bytes(&to.principal().into(), body.len());
@@ -231,6 +241,8 @@ struct Hand {
     message: MessageId,
     sender: Arc<str>,
     request: Arc<str>,
+    /// The alias of the hub that it is addressed to.
+    alias: Option<Arc<str>>,
     /// Whether it was never handed out before.
     is_first: bool,
     /// Whether the journal knows what became of it.
@@ -314,7 +326,8 @@ impl Courier for Hand {
             answer.write(Said::Whole, &mut body);
             let to = Mailbox::parse(&self.sender)
                 .map_err(|bad| ReplyError::Refused(bad.to_string().into()))?;
-            let stored = reply(&self.shared, &to, &self.request, &body.into()).await;
+            let request = (&*self.request, self.alias.as_ref());
+            let stored = reply(&self.shared, &to, request, &body.into()).await;
             stored.map_err(|error| match error {
                 StoreError::Journal(JournalError::TooLarge { .. }) => ReplyError::TooLarge,
                 StoreError::Journal(JournalError::LaneFull { .. }) | StoreError::OverShare => {

@@ -194,7 +194,7 @@ fn sound(shared: &Shared, delivery: &Delivery) -> Result<Letter, Arc<str>> {
         let times = delivery.attempts.saturating_sub(1);
         return Err(format!("it was handed out {times} times and never acknowledged").into());
     }
-    let (_, letter) = mailbox::read(&delivery.body).ok_or(UNREADABLE)?;
+    let letter = mailbox::read(&delivery.body).ok_or(UNREADABLE)?.letter;
     let now = shared.clock().unix_ms();
     Ok(match delivery.expires_unix_ms {
         Some(end) => letter.lasting(end.saturating_sub(now)),

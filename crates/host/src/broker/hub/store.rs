@@ -11,6 +11,7 @@ use bowline_journal::{Draft, Expect, JournalError, Published};
 use bowline_wire::broker::{From, Letter, REPLY, REQUEST};
 use bytes::Bytes;
 
+use super::address::Address;
 use super::mailbox::{self, digest, lane};
 use super::{Shared, rights};
 use crate::broker::REQUEST_TTL;
@@ -40,7 +41,7 @@ impl Shared {
     /// Stores a message that a peer sent, and wakes whoever takes it.
     pub(super) async fn store(
         &self,
-        to: &Mailbox,
+        to: &Address,
         principal: &Principal,
         letter: &Letter,
     ) -> Result<Published, JournalError> {
@@ -54,12 +55,13 @@ impl Shared {
         if !self.make_room(&whose, bytes).await? {
             return Err(StoreError::OverShare);
         }
-        Ok(self.put(to, &hub, letter, [0; 32]).await?)
+        let to = Address::from(to.clone());
+        Ok(self.put(&to, &hub, letter, [0; 32]).await?)
     }
 
     async fn put(
         &self,
-        to: &Mailbox,
+        Address { mailbox: to, alias }: &Address,
         principal: &Principal,
         letter: &Letter,
         digest: [u8; 32],
@@ -69,7 +71,7 @@ impl Shared {
             lane: lane(to, from)?,
             dedupe: format!("{from}/{}", letter.id).into(),
             digest,
-            body: mailbox::write(principal, letter),
+            body: mailbox::write(principal, letter, alias.as_ref()),
             ttl: Some(self.ttl(letter)),
             hold: None,
         };
@@ -128,10 +130,10 @@ impl Shared {
     }
 }
 
-/// Returns what the hub stamps on its own messages.
-pub(super) fn own_stamp() -> From {
+/// Returns what the hub stamps on its own messages, under one of its names.
+pub(super) fn own_stamp(alias: Option<&Arc<str>>) -> From {
     From {
-        session_id: HUB.into(),
+        session_id: alias.map_or_else(|| HUB.into(), Arc::clone),
         role: None,
         principal: None,
     }

@@ -50,7 +50,7 @@ async fn sweep(shared: &Shared) -> usize {
 
 /// Tells whoever sent a request that it is past its time and was not carried out.
 async fn answer(shared: &Shared, entry: &Entry) {
-    let Some((_, letter)) = mailbox::read(&entry.body) else {
+    let Some(mailbox::StoredMessage { letter, alias, .. }) = mailbox::read(&entry.body) else {
         return;
     };
     let from = letter
@@ -66,7 +66,8 @@ async fn answer(shared: &Shared, entry: &Entry) {
     }
     let mut body = Vec::new();
     Answer::Failed(expired()).write(Said::Whole, &mut body);
-    if let Err(error) = own::reply(shared, &from, &letter.id, &body.into()).await {
+    if let Err(error) = own::reply(shared, &from, (&letter.id, alias.as_ref()), &body.into()).await
+    {
         tracing::warn!(%from, %error, "that a request expired cannot be told");
     }
 }

@@ -229,7 +229,7 @@ fn letter(entry: &Entry) -> Option<LetterView> {
         Standing::Damaged => "it is damaged on the disk".into(),
         Standing::Waiting | Standing::Held => return None,
     };
-    let read = mailbox::read(&entry.body).map(|(_, letter)| letter);
+    let read = mailbox::read(&entry.body).map(|stored| stored.letter);
     let from = read.as_ref().and_then(|letter| letter.from.as_ref());
     Some(LetterView {
         number: entry.id.0,

@@ -15,7 +15,7 @@ use crate::writer::Object;
 const ANY_PARAMETERS: &[u8] = br#"{"type":"object"}"#;
 
 /// One tool of a manifest:
-/// `{"kind":"function","function":{name, description, parameters},"server","tool","repeatable",
+/// `{"type":"function","function":{name, description, parameters},"server","tool","repeatable",
 /// "definition"}`; between our own peers `name` in place of `function`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
@@ -65,7 +65,7 @@ impl Item {
         let object = match said {
             Said::Brief => Object::bare(out).text("name", &self.name),
             Said::Whole => Object::bare(out)
-                .text("kind", "function")
+                .text("type", "function")
                 .nested("function", |out| self.write_function(out)),
         };
         object

@@ -275,7 +275,7 @@ fn answers_are_written_in_the_first_names_too() {
     );
     assert_eq!(
         whole[7],
-        r#"{"manifest":[{"kind":"function","function":{"name":"files__read","description":"r","parameters":{"type":"object"}},"server":"files","tool":"read","repeatable":true,"definition":{"name":"files__read","description":"r","inputSchema":{"type":"object"},"x":1}},{"kind":"function","function":{"name":"b","description":"","parameters":{"type":"object"}},"repeatable":false,"definition":{"name":"b"}}],"revision":7}"#
+        r#"{"manifest":[{"type":"function","function":{"name":"files__read","description":"r","parameters":{"type":"object"}},"server":"files","tool":"read","repeatable":true,"definition":{"name":"files__read","description":"r","inputSchema":{"type":"object"},"x":1}},{"type":"function","function":{"name":"b","description":"","parameters":{"type":"object"}},"repeatable":false,"definition":{"name":"b"}}],"revision":7}"#
     );
     let brief = answers()[1].to_bytes(Said::Brief);
     assert_eq!(
@@ -348,7 +348,7 @@ fn a_reply_in_the_first_names_alone_is_understood_and_its_two_channels_stay_apar
     assert_eq!(failure.execution, Execution::Unknown);
     assert_eq!(failure.retry, Retry::Never);
     assert_eq!(failure.origin, Origin::Broker);
-    let manifest = r#"{"manifest":[{"kind":"function","function":{"name":"t","description":"d",
+    let manifest = r#"{"manifest":[{"type":"function","function":{"name":"t","description":"d",
         "parameters":{"type":"object","x":1.0}}},{"function":{"name":"u"}}]}"#;
     let Ok(Answer::Manifest { items, revision: 0 }) = answer(manifest) else {
         panic!("no manifest");
@@ -387,7 +387,7 @@ fn a_body_that_says_nothing_is_no_answer_and_no_empty_manifest() {
         (r#"{"manifest":{}}"#, FrameError::Member("manifest")),
         (r#"{"manifest":[1]}"#, FrameError::Member("manifest")),
         (
-            r#"{"manifest":[{"kind":"function"}]}"#,
+            r#"{"manifest":[{"type":"function"}]}"#,
             FrameError::Member("name"),
         ),
         (
