@@ -55,6 +55,9 @@ pub use bowline_wire::broker::{Hello, Refusal};
 /// How long a request is worth answering where nobody says.
 pub const REQUEST_TTL: Duration = Duration::from_secs(300);
 
+/// Tools that an offer tells of, in bytes: what stands around them fits into the frame.
+pub(crate) const OFFER_BYTES_MAX: usize = 6 * 1024 * 1024;
+
 /// What a server may say of itself in an offer, in bytes.
 pub(crate) const INTRODUCTION_BYTES_MAX: usize = 64 * 1024;
 

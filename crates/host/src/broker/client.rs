@@ -14,6 +14,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use bowline_core::backoff::Backoff;
 use bowline_core::hex::hex;
+use bowline_core::mailbox::Mailbox;
 use bowline_core::sync::lock;
 use bowline_core::time::Now;
 use bowline_link::BoxFuture;
@@ -390,6 +391,15 @@ impl Client {
         live + lock(&self.shared.stored).len()
     }
 
+    /// Carries an errand out at another peer of the hub, whose mailbox this is. Dropping the
+    /// future takes it back. The hub must let this peer send there, and that one reply.
+    ///
+    /// # Errors
+    /// As for [`ask`](Remote::ask).
+    pub async fn ask_peer(&self, peer: &Mailbox, errand: Errand) -> Result<Answer, ErrandError> {
+        self.shared.ask(Some(peer.as_str()), errand).await
+    }
+
     /// Tells the time by which deadlines go.
     pub(super) fn clock(&self) -> &Arc<dyn Clock> {
         &self.shared.options.clock
@@ -403,7 +413,7 @@ impl Client {
 
 impl Remote for Client {
     fn ask(&self, errand: Errand) -> BoxFuture<'_, Result<Answer, ErrandError>> {
-        Box::pin(self.shared.ask(errand))
+        Box::pin(self.shared.ask(None, errand))
     }
 
     fn manifest(&self) -> Arc<Manifest> {

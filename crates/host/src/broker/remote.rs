@@ -1,14 +1,18 @@
-//! The tools of a hub, as an executor that an agent's loop cannot tell from a local one.
+//! The tools of a hub or of one of its peers, as an executor that an agent's loop cannot tell from
+//! a local one.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::error::{CallError, Class, Execution, Failure, Origin, Retry};
-use bowline_core::mailbox::HUB;
+use arc_swap::ArcSwap;
+use bowline_core::mailbox::{HUB, Mailbox};
 use bowline_link::BoxFuture;
 use bowline_wire::broker::{Answer, Arguments as Sent, Ask, Item};
 
-use super::{Client, ClientOptions, ConnectError, Credential, Errand, ErrandError, Remote as _};
+use super::{
+    Client, ClientOptions, ConnectError, Credential, Errand, ErrandError, Manifest, Remote as _,
+};
 use crate::output::ToolOutput;
 use crate::tools::{Arguments, ExecuteContext, ExecuteError, ToolExecutor, ToolSchema, refused};
 
@@ -16,7 +20,7 @@ use crate::tools::{Arguments, ExecuteContext, ExecuteError, ToolExecutor, ToolSc
 /// principal which serves is left alone.
 const PART: &str = "#mcp";
 
-/// Runs the tools of a hub. Cheap to clone.
+/// Runs the tools of a hub, or of a peer that serves tools over it. Cheap to clone.
 ///
 /// What may run twice without harm goes live, and once more over the next connection where the
 /// first is lost. Everything else is stored by the hub before it runs, and is answered over
@@ -53,6 +57,16 @@ const PART: &str = "#mcp";
 pub struct RemoteTools {
     client: Client,
     timeout: Duration,
+    /// The peer whose tools they are; the hub's where absent.
+    peer: Option<Arc<PeerTools>>,
+}
+
+/// The tools of one peer.
+#[derive(Debug)]
+struct PeerTools {
+    mailbox: Mailbox,
+    /// What it last said that it offers.
+    manifest: ArcSwap<Manifest>,
 }
 
 impl RemoteTools {
@@ -85,13 +99,76 @@ impl RemoteTools {
     ) -> Result<Self, ConnectError> {
         let client = Client::start(endpoint, credential, options, None)?;
         client.ready(client.clock().now().plus(timeout)).await?;
-        Ok(Self { client, timeout })
+        Ok(Self::over(client, timeout))
     }
 
     /// Runs tools over a connection that is there already.
     #[must_use]
     pub const fn over(client: Client, timeout: Duration) -> Self {
-        Self { client, timeout }
+        let peer = None;
+        Self {
+            client,
+            timeout,
+            peer,
+        }
+    }
+
+    /// Returns the tools that another peer of the hub serves in its mailbox, over the same
+    /// connection. The peer may be a [`serve_supervised`](super::serve_supervised), or a program
+    /// of another system that speaks the same frames.
+    ///
+    /// The config of the hub lets both sides reach each other: `[principals.NAME] to`. What the
+    /// peer offers is asked for now, and again by [`refresh`](Self::refresh).
+    ///
+    /// # Errors
+    /// The name cannot be one, or the peer does not say in time what it offers.
+    pub async fn for_peer(&self, peer: &str) -> Result<Self, ConnectError> {
+        let mailbox = Mailbox::parse(peer);
+        let mailbox = mailbox.map_err(|bad| ConnectError::Manifest(bad.to_string().into()))?;
+        let peer = (mailbox.principal() != HUB).then(|| PeerTools {
+            mailbox,
+            manifest: ArcSwap::default(),
+        });
+        let tools = Self {
+            peer: peer.map(Arc::new),
+            ..self.clone()
+        };
+        tools.refresh().await?;
+        Ok(tools)
+    }
+
+    /// Asks the peer again what it offers. The hub tells by itself when its own tools change.
+    ///
+    /// # Errors
+    /// The peer does not say in time.
+    pub async fn refresh(&self) -> Result<(), ConnectError> {
+        let Some(peer) = &self.peer else {
+            return Ok(());
+        };
+        let errand = Errand {
+            ask: Ask::Manifest,
+            // Peers of other systems read their mailbox and nothing else.
+            stored: true,
+            deadline: self.client.clock().now().plus(self.timeout),
+            caller: None,
+            sink: None,
+        };
+        let said = match self.client.ask_peer(&peer.mailbox, errand).await {
+            Ok(Answer::Manifest { items, revision }) => Ok(Manifest {
+                revision,
+                items,
+                servers: Vec::new(),
+            }),
+            Ok(Answer::Failed(failure)) => Err(failure.reason),
+            Ok(Answer::Output { .. } | Answer::Rpc { .. }) => {
+                Err("the peer answered something else".into())
+            }
+            Err(ErrandError::Timeout(_)) => return Err(ConnectError::Timeout),
+            Err(error) => Err(Failure::from(error).reason),
+        };
+        peer.manifest
+            .store(Arc::new(said.map_err(ConnectError::Manifest)?));
+        Ok(())
     }
 
     /// Returns the connection.
@@ -100,10 +177,32 @@ impl RemoteTools {
         &self.client
     }
 
-    /// Whether the hub offers a tool of that name, as far as is known without asking.
+    /// Whether a tool of that name is offered, as far as is known without asking.
     #[must_use]
     pub fn has(&self, name: &str) -> bool {
-        self.client.item(name).is_some()
+        self.item(name).is_some()
+    }
+
+    fn item(&self, name: &str) -> Option<Item> {
+        let Some(peer) = &self.peer else {
+            return self.client.item(name);
+        };
+        let manifest = peer.manifest.load();
+        let mut items = manifest.items.iter();
+        items.find(|item| *item.name == *name).cloned()
+    }
+
+    async fn ask(&self, errand: Errand) -> Result<Answer, ErrandError> {
+        match &self.peer {
+            None => self.client.ask(errand).await,
+            Some(peer) => self.client.ask_peer(&peer.mailbox, errand).await,
+        }
+    }
+
+    /// Returns who runs a tool, for people.
+    fn server<'a>(&'a self, item: &'a Item) -> &'a str {
+        let asked = self.peer.as_ref().map_or(HUB, |peer| peer.mailbox.as_str());
+        item.server.as_deref().unwrap_or(asked)
     }
 
     async fn run(
@@ -119,23 +218,27 @@ impl RemoteTools {
                 source,
             })?;
         let now = self.client.clock().now();
+        let raw = arguments.raw().clone();
         let errand = Errand {
             ask: Ask::Call {
                 tool: Arc::clone(&item.name),
                 server: None,
-                arguments: Sent::Object(arguments.raw().clone()),
+                arguments: match self.peer {
+                    None => Sent::Object(raw),
+                    Some(_) => Sent::Text(raw),
+                },
             },
             stored: !item.repeatable,
             deadline: now.plus(context.timeout.unwrap_or(self.timeout)),
             caller: None,
             sink: context.caller.clone(),
         };
-        let answer = match self.client.ask(errand.clone()).await {
+        let answer = match self.ask(errand.clone()).await {
             // Nobody knows whether it ran, and it does no harm to run it again; but once only.
-            Err(ErrandError::Lost(_)) if item.repeatable => self.client.ask(errand).await,
+            Err(ErrandError::Lost(_)) if item.repeatable => self.ask(errand).await,
             answer => answer,
         };
-        outcome(item, answer)
+        outcome(self.server(item), answer)
     }
 }
 
@@ -147,7 +250,7 @@ impl ToolExecutor for RemoteTools {
         context: &'a ExecuteContext,
     ) -> BoxFuture<'a, Result<ToolOutput, ExecuteError>> {
         Box::pin(async move {
-            let Some(item) = self.client.item(name) else {
+            let Some(item) = self.item(name) else {
                 return Err(ExecuteError::unknown(name));
             };
             self.run(&item, &arguments, context).await
@@ -155,14 +258,16 @@ impl ToolExecutor for RemoteTools {
     }
 
     fn tools(&self) -> Vec<ToolSchema> {
-        let manifest = self.client.manifest();
+        let manifest = match &self.peer {
+            None => self.client.manifest(),
+            Some(peer) => peer.manifest.load_full(),
+        };
         manifest.items.iter().map(ToolSchema::offered).collect()
     }
 }
 
 /// Puts what came of an errand into the terms of an executor.
-fn outcome(item: &Item, answer: Result<Answer, ErrandError>) -> Result<ToolOutput, ExecuteError> {
-    let server = item.server.as_deref().unwrap_or(HUB);
+fn outcome(server: &str, answer: Result<Answer, ErrandError>) -> Result<ToolOutput, ExecuteError> {
     let elsewhere = |failure: Failure| {
         ExecuteError::Call(CallError::Elsewhere {
             server: server.into(),

@@ -31,6 +31,10 @@ pub struct ServeOptions {
     pub limits: ServeLimits,
     /// Remembers what ran: in memory where absent, so that a restart of the program forgets it.
     pub ledger: Option<Ledger>,
+    /// Offers the tools to the hub's catalog as a server of this name, as they are when a
+    /// connection is made. The config of the hub lets the peer bring it:
+    /// `[principals.NAME] offers`.
+    pub offer_as: Option<Arc<str>>,
     /// The wait before the next connection.
     pub backoff: Backoff,
     /// A connection that lasted so long was a good one: the wait is the shortest again.
@@ -45,6 +49,7 @@ impl Default for ServeOptions {
             client: ClientOptions::default(),
             limits: ServeLimits::default(),
             ledger: None,
+            offer_as: None,
             backoff: Backoff {
                 base: Duration::from_millis(500),
                 cap: Duration::from_secs(30),
@@ -208,6 +213,7 @@ pub async fn serve_with(
     };
     let backend = ExecutorBackend::new(executor, &allowlist, Arc::clone(&clock));
     let backend = Arc::new(backend);
+    let offered = Arc::clone(&backend);
     let serving = Serving::new(backend, ledger, options.limits, Arc::clone(&clock));
     let serving = Ending(Arc::new(serving));
     let mut restarts = Restarts::new(options.backoff, options.steady);
@@ -215,6 +221,9 @@ pub async fn serve_with(
     loop {
         let began = clock.now();
         let client = connect(endpoint, &credential, &options.client, &serving.0)?;
+        if let Some(server) = &options.offer_as {
+            client.offer(offered.offer(server));
+        }
         let ended = tokio::select! {
             biased;
             () = &mut shutdown => {

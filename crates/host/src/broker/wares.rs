@@ -13,15 +13,12 @@ use bowline_wire::splice::write_string;
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 
-use super::{Guests, INTRODUCTION_BYTES_MAX};
+use super::{Guests, INTRODUCTION_BYTES_MAX, OFFER_BYTES_MAX};
 use crate::catalog::{Offer, Shelf};
 use crate::host::Host;
 use crate::spec::Reach;
 
-/// Tools that an offer tells of itself, in bytes: what stands around them fits into the frame.
-const OFFER_BYTES_MAX: usize = 6 * 1024 * 1024;
-
-/// The same with what servers say of themselves.
+/// Tools of an offer with what servers say of themselves.
 const WHOLE_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// The role that the hub stamps on what its owner asks.

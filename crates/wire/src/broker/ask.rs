@@ -44,6 +44,9 @@ pub enum Ask {
 pub enum Arguments {
     /// One JSON object: it came as such, or as a string that holds one.
     Object(Bytes),
+    /// One JSON object that is written as a string, the only form that peers of other systems
+    /// read; it reads back as [`Object`](Self::Object).
+    Text(Bytes),
     /// All parameters of `tools/call`, `_meta` included (our own peers only: member `params`).
     Params(Bytes),
     /// The same with what the caller can be asked for and the era of the parameters (member `mcp`).
@@ -100,7 +103,7 @@ impl Ask {
         }
     }
 
-    /// Writes a body. Arguments go out as an object.
+    /// Writes a body. Arguments go out as an object, unless they are to be text.
     pub fn write(&self, out: &mut Vec<u8>) {
         match self {
             Self::Manifest => Object::bare(out).text("op", "manifest").end(),
@@ -115,6 +118,9 @@ impl Ask {
                     .text_if("server", server.as_deref());
                 let object = match arguments {
                     Arguments::Object(json) => object.raw("arguments", json),
+                    Arguments::Text(json) => {
+                        object.text("arguments", &String::from_utf8_lossy(json))
+                    }
                     Arguments::Params(json) => object.raw("params", json),
                     Arguments::Told(told) => object
                         .raw("params", &told.params)

@@ -10,10 +10,12 @@ use bowline_core::policy::{Policy, RoleAllowlist, Thing};
 use bowline_core::{hex::hex, name};
 use bowline_link::BoxFuture;
 use bowline_wire::broker::{Answer, Ask, From, Item};
+use bowline_wire::splice::write_string;
+use bytes::Bytes;
 
 use super::params::Given;
 use super::{Backend, Job, manifest, says_repeatable};
-use crate::broker::{Manifest, failures};
+use crate::broker::{Manifest, OFFER_BYTES_MAX, failures};
 use crate::inprocess::contained;
 use crate::ports::Clock;
 use crate::tools::{ExecuteContext, ExecuteError, ToolExecutor, ToolSchema};
@@ -55,6 +57,27 @@ impl ExecutorBackend {
             tracing::error!("an executor panicked when it was asked for its tools");
             Vec::new()
         })
+    }
+
+    /// Returns the tools as an offer of one server; those beyond what fits into one are left out.
+    pub(in crate::broker) fn offer(&self, server: &str) -> Bytes {
+        let mut out = Vec::from(&b"[{\"name\":"[..]);
+        write_string(&mut out, server);
+        out.extend_from_slice(b",\"tools\":[");
+        let start = out.len();
+        for tool in self.tools() {
+            let definition = tool.definition();
+            if out.len() + definition.len() > OFFER_BYTES_MAX {
+                tracing::warn!(server, tool = %tool.name(), "no room in the offer");
+                continue;
+            }
+            if out.len() > start {
+                out.push(b',');
+            }
+            out.extend_from_slice(definition);
+        }
+        out.extend_from_slice(b"]}]");
+        out.into()
     }
 
     fn may(&self, from: &From, tool: &str) -> bool {

@@ -33,7 +33,7 @@ impl Given {
         match arguments {
             Arguments::Params(params) => Self::whole(tool, params),
             Arguments::Told(told) => Self::whole(tool, &told.params),
-            Arguments::Object(object) => Ok(Self::around(tool, object)),
+            Arguments::Object(object) | Arguments::Text(object) => Ok(Self::around(tool, object)),
             Arguments::None => Ok(Self::around(tool, b"{}")),
         }
     }

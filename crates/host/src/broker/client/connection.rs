@@ -136,10 +136,11 @@ impl Connection {
         lock(&self.table).live.len()
     }
 
-    /// Sends a request and waits for its answer. Dropped, it is taken back at the hub as well.
+    /// Sends a request to the hub, or over it to a peer, and waits for its answer. Dropped, it is
+    /// taken back at the hub as well.
     pub(super) async fn live(
         &self,
-        body: Bytes,
+        (to, body): (Option<Arc<str>>, Bytes),
         deadline: Deadline,
         sink: Option<Arc<dyn CallerEnd>>,
     ) -> Result<Bytes, ErrandError> {
@@ -152,6 +153,7 @@ impl Connection {
         let (waiting, answer) = self.wait(sink)?;
         let frame = Frame::Request(Request {
             id: itoa::Buffer::new().format(waiting.id).into(),
+            to,
             body,
             ttl_ms: Some(deadline.ttl_ms),
             ..Request::default()

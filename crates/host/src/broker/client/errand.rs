@@ -25,17 +25,21 @@ pub(super) enum Patience {
 }
 
 impl Shared {
-    /// Carries an errand out.
-    pub(super) async fn ask(&self, errand: Errand) -> Result<Answer, ErrandError> {
+    /// Carries an errand out: at the hub, or at the peer whose mailbox is `to`.
+    pub(super) async fn ask(
+        &self,
+        to: Option<&Arc<str>>,
+        errand: Errand,
+    ) -> Result<Answer, ErrandError> {
         match errand.stored {
-            true => self.store(errand).await,
-            false => self.live(errand).await,
+            true => self.store(to, errand).await,
+            false => self.live(to, errand).await,
         }
     }
 
     /// Sends it over one connection. What never left goes over the next; what may have left is
     /// lost with its connection, and whoever asked decides.
-    async fn live(&self, errand: Errand) -> Result<Answer, ErrandError> {
+    async fn live(&self, to: Option<&Arc<str>>, errand: Errand) -> Result<Answer, ErrandError> {
         let mut body = Vec::new();
         errand.ask.write(&mut body);
         let body = bytes::Bytes::from(body);
@@ -47,7 +51,8 @@ impl Shared {
             after = connection.generation;
             let deadline = self.deadline(errand.deadline);
             let sink = errand.sink.clone();
-            match connection.live(body.clone(), deadline, sink).await {
+            let to = to.cloned();
+            match connection.live((to, body.clone()), deadline, sink).await {
                 Ok(body) => match Answer::read(&body).map_err(|_| unreadable())? {
                     // The hub counts places a moment longer than we do.
                     Answer::Failed(failure) if self.may_wait(&failure, errand.deadline) => {

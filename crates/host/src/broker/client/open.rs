@@ -88,7 +88,7 @@ impl Shared {
     ) -> Result<Arc<Manifest>, ConnectError> {
         let mut body = Vec::new();
         Ask::Manifest.write(&mut body);
-        let answered = connection.live(body.into(), deadline, None).await;
+        let answered = connection.live((None, body.into()), deadline, None).await;
         let body = answered.map_err(|error| match connection.over() {
             Some(End {
                 reason,
