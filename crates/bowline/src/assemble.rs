@@ -221,6 +221,7 @@ impl Gateway {
         host.set_policy(config.policy.policy());
         host.narrow_credentials(tokens.narrowings());
         let hub = broker::start(&host, &config.broker, &tokens).map_err(AssembleError::Broker)?;
+        broker::restore(&hub, &config.policy).await;
         let about = about(url, &config, auditing, landlock_abi);
         let sources = config.sources.clone();
         let reloader = Reloader::new(&config, env, Box::new(translate))

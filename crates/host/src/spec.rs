@@ -359,12 +359,13 @@ impl Reach {
     }
 
     /// Whether what it offered in one life of the gateway is shown in the next before it says it
-    /// again. A peer shows what it lets us see, and that may be less by then.
+    /// again. A worker offers whole servers; a hub shows what it lets us see, and that may be less
+    /// by then.
     #[must_use]
     pub const fn is_remembered(&self) -> bool {
         match self {
             Self::Child(_) | Self::Placed(_) | Self::Remote(_) | Self::InProcess(_) => true,
-            Self::Peer(_) => false,
+            Self::Peer(peer) => matches!(peer.side, Side::Worker),
         }
     }
 

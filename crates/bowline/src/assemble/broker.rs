@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
+use bowline_core::call::{Principal, Role};
 use bowline_core::mailbox::HUB;
 use bowline_host::Host;
 use bowline_host::broker::{
-    HostBackend, Hub, HubLimits, HubOptions, Ledger, ServeLimits, Serving, Takes, WORKER_KEEP,
+    HostBackend, Hub, HubLimits, HubOptions, Ledger, Rights, ServeLimits, Serving, Takes, WORKER_KEEP,
 };
 use bowline_journal::JournalError;
 
-use crate::config::BrokerConfig;
+use crate::config::{BrokerConfig, PeerConfig, PolicyConfig};
 use crate::tokens::Tokens;
 
 /// Starts the hub of a host, in the journal of that host.
@@ -33,6 +34,18 @@ pub(crate) fn start(
         aliases: config.aliases.iter().map(Arc::clone).collect(),
     };
     Ok(Hub::with_options(host, journal, Arc::new(serving), options))
+}
+
+/// Brings back the servers of workers that were there when the gateway last went down, as far as
+/// the configuration of now lets them.
+pub(crate) async fn restore(hub: &Hub, policy: &PolicyConfig) {
+    let rights = |principal: &Principal| match principal.role {
+        Role::Owner => Some(Rights::default()),
+        _ => policy.peers.get(&principal.name).map(PeerConfig::rights),
+    };
+    if let Err(error) = hub.restore_offers(rights).await {
+        tracing::error!(%error, "what workers offered cannot be read");
+    }
 }
 
 fn limits(config: &BrokerConfig) -> HubLimits {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::policy::Pattern;
+use bowline_host::broker::Rights;
 
 /// The name under which clients of the `bamboo-broker` crate look for the orchestrator.
 const ORCHESTRATOR: &str = "bamboo-orchestrator";
@@ -54,4 +55,15 @@ pub struct PeerConfig {
     pub kinds: Vec<Arc<str>>,
     /// Names of servers that it may bring.
     pub offers: Vec<Pattern>,
+}
+
+impl PeerConfig {
+    /// Returns the same as the hub wants it.
+    pub(crate) fn rights(&self) -> Rights {
+        Rights {
+            to: self.to.clone(),
+            kinds: self.kinds.clone(),
+            offers: self.offers.clone(),
+        }
+    }
 }

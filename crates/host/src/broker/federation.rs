@@ -3,6 +3,7 @@
 mod takes;
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -83,6 +84,7 @@ impl Federation {
             remote,
             refused: watch::Sender::default(),
             lost: Mutex::default(),
+            has_adopted: AtomicBool::new(false),
         });
         ties.look();
         tasks.spawn(
@@ -101,6 +103,8 @@ struct Ties {
     refused: watch::Sender<Vec<AdoptError>>,
     /// Since when the peer is away.
     lost: Mutex<Option<Now>>,
+    /// Whether servers of the peer were taken in before.
+    has_adopted: AtomicBool,
 }
 
 async fn run(
@@ -143,12 +147,16 @@ async fn run(
 }
 
 impl Ties {
-    /// Takes in what the peer offers, where it is there; `true` where it is there again.
+    /// Takes in what the peer offers, where it is there; `true` where it is there again. Of a peer
+    /// that is not there yet, what it offered in another life of this host is taken in.
     fn look(&self) -> bool {
         let mut lost = lock(&self.lost);
-        if !self.remote.is_connected() {
+        let is_connected = self.remote.is_connected();
+        if !is_connected {
             let now = self.federation.host.clock().now();
             lost.get_or_insert(now);
+        }
+        if !is_connected && self.has_adopted.load(Ordering::Relaxed) {
             return false;
         }
         let manifest = self.remote.manifest();
@@ -161,8 +169,11 @@ impl Ties {
         };
         let servers = servers.into_iter().filter(|server| !own(server));
         let servers: Vec<Arc<str>> = servers.map(Arc::from).collect();
+        if !servers.is_empty() {
+            self.has_adopted.store(true, Ordering::Relaxed);
+        }
         self.adopt(&servers);
-        lost.take().is_some()
+        is_connected && lost.take().is_some()
     }
 
     fn adopt(&self, servers: &[Arc<str>]) {

@@ -11,6 +11,7 @@ mod intake;
 mod live;
 mod mailbox;
 mod offer;
+mod offer_store;
 mod own;
 mod peers;
 mod pump;
@@ -33,7 +34,7 @@ use bowline_core::mailbox::Mailbox;
 use bowline_core::policy::Pattern;
 use bowline_core::sync::lock;
 use bowline_core::time::Now;
-use bowline_journal::{At, Journal};
+use bowline_journal::{At, Journal, JournalError};
 use bowline_link::BoxFuture;
 use bowline_link::websocket::{Incoming, Outgoing};
 use bowline_wire::broker::{Hello, Refusal};
@@ -41,6 +42,7 @@ use tokio::sync::{Notify, OnceCell, Semaphore, watch};
 
 use self::counts::Counts;
 use self::desk::Desk;
+use self::offer_store::OfferStore;
 use self::peers::{Peer, Peers};
 use self::quota::Stored;
 use self::remote::Waiting;
@@ -221,6 +223,8 @@ struct Shared {
     limits: HubLimits,
     serving: Arc<Serving>,
     offers: Arc<dyn Offers>,
+    /// What they were, for the next life of the hub.
+    offer_store: OfferStore,
     /// Other names of its own mailbox.
     aliases: HubAliases,
     /// Who is here, and who takes the messages of which mailbox.
@@ -303,6 +307,7 @@ impl Hub {
             limits,
             serving,
             offers,
+            offer_store: OfferStore::default(),
             aliases,
             peers: Mutex::default(),
             pace: Mutex::default(),
@@ -323,11 +328,25 @@ impl Hub {
         let tasks = host.tasks();
         tasks.spawn("hub mailbox", own::run(Arc::clone(&shared)));
         tasks.spawn("hub sweep", sweep::run(Arc::clone(&shared)));
+        tasks.spawn("hub offers", offer_store::run(Arc::clone(&shared)));
         tasks.spawn("hub changes", sweep::tell_changes(Arc::clone(&shared)));
         Self {
             _end: Arc::new(End(Arc::clone(&shared))),
             shared,
         }
+    }
+
+    /// Brings back the servers of workers that were there when the hub last went down: they are
+    /// listed as last known until the worker is back, or is away for too long. `rights` says what
+    /// a principal may do now; nothing where it is no peer any more.
+    ///
+    /// # Errors
+    /// The journal cannot be read.
+    pub async fn restore_offers(
+        &self,
+        rights: impl Fn(&Principal) -> Option<Rights> + Send,
+    ) -> Result<(), JournalError> {
+        offer_store::restore(&self.shared, rights).await
     }
 
     /// Speaks with one peer until its connection ends.

@@ -164,11 +164,7 @@ impl Standing {
 
     fn rights(&self) -> Rights {
         match &self.peer {
-            Peering::Named(peer) => Rights {
-                to: peer.to.clone(),
-                kinds: peer.kinds.clone(),
-                offers: peer.offers.clone(),
-            },
+            Peering::Named(peer) => peer.rights(),
             Peering::Unnamed => Rights::default(),
             Peering::Owner => Rights {
                 to: vec![ANY.into()],

@@ -72,6 +72,39 @@ fn what_a_worker_offers_is_in_the_catalog_of_the_hub_and_nothing_else_of_it() {
 }
 
 #[test]
+fn worker_tools_are_listed_after_hub_restart() {
+    let mut hub = hub();
+    let token = hub.token_for("w1", "all");
+    let own = fixture("build-a", &[]);
+    let mut worker = Worker::join(&hub, &token, &own, &["--offer", "build-*"]);
+    eventually("the server is in the hub", || has(&hub, "build-a"));
+    hub.wait_for("build-a", "ready");
+    let tools = hub.session("/mcp").tools();
+    assert!(tools.contains(&"build-a__echo".to_owned()), "{tools:?}");
+    worker.gateway.kill();
+    hub.kill();
+    hub.restart_there();
+    // At once, while the worker is away.
+    assert!(has(&hub, "build-a"));
+    hub.wait_for("one", "ready");
+    let mut session = hub.session("/mcp");
+    assert_eq!(session.tools(), tools);
+    // A call waits for the worker.
+    session.send_call(5, "build-a__echo", &json!({"message": "hi"}));
+    worker.restart();
+    let answer = session.http.read().json();
+    assert_eq!(answer["result"]["content"][0]["text"], "hi", "{answer}");
+    hub.wait_for("build-a", "ready");
+    // What the config no longer lets the worker bring does not come back.
+    worker.gateway.kill();
+    hub.kill();
+    let config = fixture("one", &[]) + ROLES + "[principals.w1]\nbroker = true\n";
+    std::fs::write(hub.dir.path().join("bowline.toml"), config).unwrap();
+    hub.restart_there();
+    assert!(!has(&hub, "build-a"));
+}
+
+#[test]
 fn another_worker_uses_what_one_offers_by_way_of_the_hub() {
     let hub = hub();
     let token = hub.token_for("w1", "all");

@@ -69,6 +69,10 @@ impl Offers for Takes {
             .collect()
     }
 
+    fn keep(&self) -> Option<Duration> {
+        Some(self.keep)
+    }
+
     /// Nothing to do: what is followed is told that it is gone, and for how long.
     fn gone(&self, _peer: &Admitted, _remote: Arc<dyn Remote>) {}
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bowline_core::sync::lock;
 use bowline_link::Revision;
@@ -36,6 +37,12 @@ pub trait Offers: fmt::Debug + Send + Sync {
 
     /// The connection over which a peer offered something is gone; it may come back.
     fn gone(&self, peer: &Admitted, remote: Arc<dyn Remote>);
+
+    /// Returns how long the servers of a peer that is away are kept. Offers are remembered for as
+    /// long over a restart of the hub, and not at all where this is absent.
+    fn keep(&self) -> Option<Duration> {
+        None
+    }
 }
 
 /// Takes nothing.
@@ -67,6 +74,15 @@ fn servers_of(manifest: &Manifest) -> Vec<Arc<str>> {
     servers.into_iter().collect()
 }
 
+/// What became of an offer.
+#[derive(Debug)]
+pub(super) struct Brought {
+    /// Servers that are in the catalog.
+    taken: Vec<Arc<str>>,
+    /// Servers that are not, each with the reason.
+    refused: Vec<(Arc<str>, Arc<str>)>,
+}
+
 /// Takes an offer; returns what the peer is told of those servers that are not taken.
 pub(super) fn take(
     shared: &Arc<Shared>,
@@ -78,12 +94,34 @@ pub(super) fn take(
         let reason = "an offer comes after the subscription over which it is used";
         return vec![refusal("not_allowed", reason, None)];
     }
-    let Some((mut items, mut wares)) = read(servers) else {
+    let Some(Brought { taken, refused }) = bring(shared, &peer.admitted, revision, servers) else {
         return vec![refusal("bad_frame", "the offer cannot be read", None)];
     };
+    lock(&peer.books).offers = taken;
+    if shared.offers.keep().is_some() {
+        shared.offer_store.remember(&peer.admitted, servers);
+    }
+    refused
+        .into_iter()
+        .map(|(server, why)| {
+            tracing::warn!(peer = %peer.mailbox(), %server, %why, "an offered server is not taken");
+            let reason = format!("server `{server}` is not taken: {why}");
+            refusal("not_allowed", &reason, None)
+        })
+        .collect()
+}
+
+/// Takes the servers that a peer may bring into the host; nothing where the offer cannot be read.
+pub(super) fn bring(
+    shared: &Arc<Shared>,
+    peer: &Admitted,
+    revision: u64,
+    servers: &Bytes,
+) -> Option<Brought> {
+    let (mut items, mut wares) = read(servers)?;
     let mut refused: Vec<(Arc<str>, Arc<str>)> = Vec::new();
     let mut may_bring = |server: &Arc<str>| {
-        let allowed = peer.admitted.brings(server);
+        let allowed = peer.brings(server);
         if !allowed && refused.iter().all(|(name, _)| name != server) {
             let reason = "its name is not among those that this peer may bring";
             refused.push((Arc::clone(server), reason.into()));
@@ -97,11 +135,11 @@ pub(super) fn take(
         items,
         servers: wares,
     };
-    let remote = remote::of(shared, peer.mailbox());
+    let remote = remote::of(shared, &peer.mailbox);
     let kept = Arc::new(manifest.clone());
     remote.offers(manifest);
     let more = shared.offers.offered(
-        &peer.admitted,
+        peer,
         Arc::clone(&remote) as Arc<dyn Remote>,
         Arc::clone(&kept),
     );
@@ -109,16 +147,9 @@ pub(super) fn take(
     let taken = servers_of(&kept);
     let taken = taken
         .into_iter()
-        .filter(|server| refused.iter().all(|(name, _)| name != server));
-    lock(&peer.books).offers = taken.collect();
-    refused
-        .into_iter()
-        .map(|(server, why)| {
-            tracing::warn!(peer = %peer.mailbox(), %server, %why, "an offered server is not taken");
-            let reason = format!("server `{server}` is not taken: {why}");
-            refusal("not_allowed", &reason, None)
-        })
-        .collect()
+        .filter(|server| refused.iter().all(|(name, _)| name != server))
+        .collect();
+    Some(Brought { taken, refused })
 }
 
 /// Tells whoever takes offers that a peer is gone that made one.
@@ -126,6 +157,7 @@ pub(super) fn gone(shared: &Arc<Shared>, peer: &Peer) {
     let had = !lock(&peer.books).offers.is_empty();
     let is_replaced = lock(&shared.peers).subscriber(peer.mailbox()).is_some();
     if had && !is_replaced {
+        shared.offer_store.note_away(peer.mailbox(), shared.now());
         let remote = remote::of(shared, peer.mailbox());
         shared.offers.gone(&peer.admitted, remote);
     }

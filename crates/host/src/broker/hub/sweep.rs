@@ -28,6 +28,9 @@ pub(super) async fn run(shared: Arc<Shared>) {
             () = tokio::time::sleep_until(shared.clock().instant(next)) => {}
         }
         lock(&shared.peers).sweep(shared.now());
+        if let Some(keep) = shared.offers.keep() {
+            shared.offer_store.sweep(shared.now(), keep);
+        }
         // Each look makes a bounded number of dead letters.
         while sweep(&shared).await > 0 {}
     }
