@@ -45,7 +45,7 @@ use crate::reload::{self, Reloader};
 use crate::secrets::store::Store;
 use crate::secrets::{self, Sources};
 use crate::state::{self, Lock, Run, State, Token};
-use crate::telemetry::{Exporting, Secrets, Telemetry};
+use crate::telemetry::{Exporting, Secrets, Telemetry, Tracer};
 use crate::tokens::Tokens;
 
 /// Why a gateway could not be put together.
@@ -220,7 +220,8 @@ impl Gateway {
         executors.report_to(host.events().clone());
         host.set_policy(config.policy.policy());
         host.narrow_credentials(tokens.narrowings());
-        let hub = broker::start(&host, &config.broker, &tokens).map_err(AssembleError::Broker)?;
+        let hub = broker::start(&host, &config.broker, &tokens, telemetry.traced().tracer)
+            .map_err(AssembleError::Broker)?;
         broker::restore(&hub, &config.policy).await;
         let about = about(url, &config, auditing, landlock_abi);
         let sources = config.sources.clone();
@@ -252,6 +253,11 @@ impl Gateway {
             journal,
             _lock: lock,
         })
+    }
+
+    /// Returns what decides where calls stand in traces.
+    pub(crate) fn tracer(&self) -> Tracer {
+        self.edge.traces.tracer
     }
 
     /// Returns the host, for those who run a gateway inside their own program.

@@ -22,7 +22,7 @@ use crate::edge::session::{NarrowError, Sessions};
 use crate::edge::{About, Edge, announce, listen};
 use crate::reload::Reloader;
 use crate::state;
-use crate::telemetry::Telemetry;
+use crate::telemetry::{Telemetry, Tracer};
 use crate::tokens::{CreateError, Tokens, Wanted, is_principal};
 
 /// Bytes of the owner's token.
@@ -150,8 +150,8 @@ impl Gateway {
             &Env::default(),
             Box::new(|_| Vec::new()),
         );
-        let hub =
-            broker::start(&host, &BrokerConfig::default(), &tokens).map_err(BindError::Broker)?;
+        let hub = broker::start(&host, &BrokerConfig::default(), &tokens, Tracer::off())
+            .map_err(BindError::Broker)?;
         let edge = Edge::new(
             door,
             sessions,

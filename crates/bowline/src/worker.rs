@@ -127,7 +127,8 @@ fn start(
     let (clock, tasks) = (host.clock(), host.tasks());
     let visitors = Visitors::of(host);
     let backend = HostBackend::with_guests(host.clone(), Arc::new(wares.clone()));
-    let backend = backend.for_visitors(&visitors);
+    let tracer = Arc::new(gateway.tracer());
+    let backend = backend.for_visitors(&visitors).traced(tracer);
     let ledger = Ledger::new(Arc::clone(gateway.journal()), LANE);
     // A name of ours fits.
     let ledger = ledger.map_err(|_unlikely| ConnectError::Closed)?;

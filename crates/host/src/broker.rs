@@ -32,7 +32,9 @@ use bowline_wire::broker::{Answer, Ask, From, Item, SessionEvent};
 use bytes::Bytes;
 
 pub use crate::credential::Credential;
-pub use backend::{Backend, Credentials, ExecutorBackend, Guests, HostBackend, Job};
+pub use backend::{
+    Backend, Credentials, ExecutorBackend, Guests, HostBackend, Job, TracePlacer,
+};
 pub use client::{Client, ClientOptions, ConnectError, DeliverError, Line, Reconnect, Served};
 pub use failures::{BAD_REQUEST, EXPIRED, OUTCOME_UNKNOWN, TOOL_FAILED, expired, outcome_unknown};
 pub use federation::{Federation, Following, Takes, WORKER_KEEP};

@@ -327,7 +327,7 @@ impl CallPath {
                 caller: call.caller.clone(),
                 trace: call.trace.clone(),
                 key: key_header(call, way.route),
-                on_behalf: self.stamped(&call.principal, way.server).map(Box::new),
+                on_behalf: self.stamped_call(call, way.server).map(Box::new),
                 era: call.era(),
                 mirrors: way.route.mirrors.clone(),
             })
@@ -339,6 +339,17 @@ impl CallPath {
             origin: Origin::Live,
             era: answer.era,
             server: Some(Arc::clone(&way.route.server)),
+        })
+    }
+
+    /// Says who makes a call, and in which run, to a peer.
+    fn stamped_call(&self, call: &Call, server: &Supervisor) -> Option<OnBehalf> {
+        let Reach::Peer(_) = &server.spec().reach else {
+            return None;
+        };
+        Some(OnBehalf {
+            run: call.run.as_ref().map(|run| Arc::clone(&run.id)),
+            ..self.decider.stamp(&call.principal)
         })
     }
 

@@ -169,6 +169,7 @@ impl Decider {
         OnBehalf {
             principal: Arc::clone(&principal.name),
             role,
+            run: None,
         }
     }
 

@@ -66,6 +66,8 @@ pub struct OnBehalf {
     pub principal: Arc<str>,
     /// The role that counts for it here.
     pub role: Option<Arc<str>>,
+    /// The run that its call belongs to.
+    pub run: Option<Arc<str>>,
 }
 
 /// An idempotency key that travels as a header.

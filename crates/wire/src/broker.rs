@@ -19,7 +19,7 @@ use bowline_core::caller::Ability;
 use bytes::Bytes;
 
 pub use answer::{Answer, Item, Said};
-pub use ask::{Arguments, Ask, Told};
+pub use ask::{Arguments, Ask, TextArguments, Told};
 pub use context::Context;
 pub use letter::{Draft, From, Letter, REPLY, REQUEST};
 

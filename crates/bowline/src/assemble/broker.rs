@@ -6,11 +6,13 @@ use bowline_core::call::{Principal, Role};
 use bowline_core::mailbox::HUB;
 use bowline_host::Host;
 use bowline_host::broker::{
-    HostBackend, Hub, HubLimits, HubOptions, Ledger, Rights, ServeLimits, Serving, Takes, WORKER_KEEP,
+    HostBackend, Hub, HubLimits, HubOptions, Ledger, Rights, ServeLimits, Serving, Takes,
+    WORKER_KEEP,
 };
 use bowline_journal::JournalError;
 
 use crate::config::{BrokerConfig, PeerConfig, PolicyConfig};
+use crate::telemetry::Tracer;
 use crate::tokens::Tokens;
 
 /// Starts the hub of a host, in the journal of that host.
@@ -18,10 +20,14 @@ pub(crate) fn start(
     host: &Host,
     config: &BrokerConfig,
     tokens: &Arc<Tokens>,
+    tracer: Tracer,
 ) -> Result<Hub, JournalError> {
     let journal = Arc::clone(host.outbox().journal());
+    let backend = HostBackend::new(host.clone())
+        .heeding(Arc::clone(tokens) as _)
+        .traced(Arc::new(tracer));
     let serving = Serving::new(
-        Arc::new(HostBackend::new(host.clone()).heeding(Arc::clone(tokens) as _)),
+        Arc::new(backend),
         Ledger::new(Arc::clone(&journal), HUB)?,
         ServeLimits::default(),
         Arc::clone(host.clock()),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bowline_core::trace::{Context, SpanId, Trace, TraceId};
+use bowline_host::broker::TracePlacer;
 
 /// Decides where calls stand in traces.
 #[derive(Clone, Copy, Debug)]
@@ -68,6 +69,12 @@ impl Tracer {
             recorded: true,
             in_params: false,
         })
+    }
+}
+
+impl TracePlacer for Tracer {
+    fn place(&self, said: Option<Trace>) -> Option<Arc<Trace>> {
+        Self::place(*self, said)
     }
 }
 

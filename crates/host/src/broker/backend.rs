@@ -11,16 +11,17 @@ use std::sync::Arc;
 use bowline_core::call::Principal;
 use bowline_core::caller::CallerEnd;
 use bowline_core::error::Failure;
+use bowline_core::run::Run;
 use bowline_core::time::Now;
 use bowline_link::BoxFuture;
-use bowline_wire::broker::{Answer, Ask, From, Item};
+use bowline_wire::broker::{Answer, Ask, Context, From, Item};
 use bowline_wire::object;
 use sha2::{Digest as _, Sha256};
 
 use crate::broker::Manifest;
 
 pub use executor::ExecutorBackend;
-pub use host::{Credentials, Guests, HostBackend};
+pub use host::{Credentials, Guests, HostBackend, TracePlacer};
 
 /// One request to be carried out.
 #[derive(Clone, Debug)]
@@ -62,6 +63,12 @@ pub trait Backend: fmt::Debug + Send + Sync {
 
     /// Carries out a call. Dropping the future takes it back.
     fn run<'a>(&'a self, job: &'a Job) -> BoxFuture<'a, Answer>;
+}
+
+/// Returns the run that a peer says its call belongs to. Its ceiling is counted by the peer.
+fn run(context: &Context) -> Option<Arc<Run>> {
+    let id = context.run.as_deref()?;
+    Some(Arc::new(Run::new(id, u64::MAX)))
 }
 
 /// Whether the hints of a tool say that it reads only, or that once is as good as twice.

@@ -71,6 +71,16 @@ pub(crate) struct PeerLink {
     info: ServerInfo,
 }
 
+/// Says to which run and trace a request belongs, and nothing else of it.
+fn belonging(request: &Request) -> Context {
+    let whom = request.on_behalf.as_deref();
+    Context {
+        run: whom.and_then(|whom| whom.run.clone()),
+        trace: request.trace.as_deref().cloned().map(Box::new),
+        ..Context::default()
+    }
+}
+
 /// Says that a peer is away.
 pub(crate) fn away(server: &Arc<str>, peer: &PeerSpec) -> ConnectError {
     ConnectError::Refused {
@@ -155,11 +165,12 @@ impl PeerLink {
             let message = format!("Unknown tool: {tool}");
             return Ok(error(&request, code::INVALID_PARAMS, &message, None));
         };
-        let arguments = match self.is_whole {
-            true => {
-                let context = self.context(&request);
-                Arguments::Told(Box::new(Told { params, context }))
-            }
+        let context = match self.is_whole {
+            true => self.context(&request),
+            false => belonging(&request),
+        };
+        let arguments = match self.is_whole || !context.is_empty() {
+            true => Arguments::Told(Box::new(Told { params, context })),
             false => Arguments::Params(params),
         };
         let ask = Ask::Call {
@@ -217,17 +228,17 @@ impl PeerLink {
 
     /// Says who asks, as far as a server may know it.
     fn context(&self, request: &Request) -> Context {
-        let era = request.era;
+        let context = Context {
+            era: request.era,
+            ..belonging(request)
+        };
         match &request.caller {
-            None => Context {
-                era,
-                ..Context::default()
-            },
+            None => context,
             Some(caller) => Context {
                 session: self.acquainted.introduce(caller.session()),
                 abilities: caller.abilities(),
                 level: caller.level(),
-                era,
+                ..context
             },
         }
     }

@@ -4,11 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_core::error::{CallError, Class, Execution, Failure, Origin, Retry};
 use arc_swap::ArcSwap;
+use bowline_core::error::{CallError, Class, Execution, Failure, Origin, Retry};
 use bowline_core::mailbox::{HUB, Mailbox};
 use bowline_link::BoxFuture;
-use bowline_wire::broker::{Answer, Arguments as Sent, Ask, Item};
+use bowline_wire::broker::{Answer, Arguments as Sent, Ask, Context, Item, TextArguments};
 
 use super::{
     Client, ClientOptions, ConnectError, Credential, Errand, ErrandError, Manifest, Remote as _,
@@ -219,13 +219,22 @@ impl RemoteTools {
             })?;
         let now = self.client.clock().now();
         let raw = arguments.raw().clone();
+        let described = Context {
+            run: context.run.as_ref().map(|run| Arc::clone(&run.id)),
+            trace: context.trace.as_deref().cloned().map(Box::new),
+            ..Context::default()
+        };
         let errand = Errand {
             ask: Ask::Call {
                 tool: Arc::clone(&item.name),
                 server: None,
-                arguments: match self.peer {
-                    None => Sent::Object(raw),
-                    Some(_) => Sent::Text(raw),
+                arguments: match (&self.peer, described.is_empty()) {
+                    (None, true) => Sent::Object(raw),
+                    // Every peer reads this form, and skips what it does not know.
+                    _ => Sent::Text(Box::new(TextArguments {
+                        json: raw,
+                        context: described,
+                    })),
                 },
             },
             stored: !item.repeatable,

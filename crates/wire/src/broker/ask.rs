@@ -45,8 +45,9 @@ pub enum Arguments {
     /// One JSON object: it came as such, or as a string that holds one.
     Object(Bytes),
     /// One JSON object that is written as a string, the only form that peers of other systems
-    /// read; it reads back as [`Object`](Self::Object).
-    Text(Bytes),
+    /// read, and who asks. It reads back as [`Object`](Self::Object), or as
+    /// [`Told`](Self::Told) where something is said of who asks.
+    Text(Box<TextArguments>),
     /// All parameters of `tools/call`, `_meta` included (our own peers only: member `params`).
     Params(Bytes),
     /// The same with what the caller can be asked for and the era of the parameters (member `mcp`).
@@ -61,6 +62,15 @@ pub struct Told {
     /// The parameters.
     pub params: Bytes,
     /// Who asks, and in which era.
+    pub context: Context,
+}
+
+/// Arguments that are written as text, and who asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TextArguments {
+    /// The arguments, one JSON object.
+    pub json: Bytes,
+    /// Who asks.
     pub context: Context,
 }
 
@@ -85,11 +95,19 @@ impl Ask {
         let members = Members::of_text(body, &NAMES)?;
         match &*members.text("op")? {
             "manifest" => Ok(Self::Manifest),
-            "call" => Ok(Self::Call {
-                tool: members.text("tool")?,
-                server: members.text_if("server")?,
-                arguments: arguments(body, &members)?,
-            }),
+            "call" => {
+                let tool = members.text("tool")?;
+                let arguments = match (arguments(body, &members)?, context(body, &members)?) {
+                    (Arguments::Object(json), Some(context)) => told(&tool, &json, context),
+                    (Arguments::None, Some(context)) => told(&tool, b"{}", context),
+                    (arguments, _) => arguments,
+                };
+                Ok(Self::Call {
+                    tool,
+                    server: members.text_if("server")?,
+                    arguments,
+                })
+            }
             "mcp" => Ok(Self::Mcp {
                 server: members.text("server")?,
                 method: members.text("method")?,
@@ -118,8 +136,13 @@ impl Ask {
                     .text_if("server", server.as_deref());
                 let object = match arguments {
                     Arguments::Object(json) => object.raw("arguments", json),
-                    Arguments::Text(json) => {
-                        object.text("arguments", &String::from_utf8_lossy(json))
+                    Arguments::Text(text) => {
+                        let json = String::from_utf8_lossy(&text.json);
+                        let object = object.text("arguments", &json);
+                        match text.context.is_empty() {
+                            true => object,
+                            false => object.nested("mcp", |out| text.context.write(out)),
+                        }
                     }
                     Arguments::Params(json) => object.raw("params", json),
                     Arguments::Told(told) => object
@@ -157,6 +180,10 @@ impl Ask {
                 arguments: Arguments::Told(told),
                 ..
             } => Some(&told.context),
+            Self::Call {
+                arguments: Arguments::Text(text),
+                ..
+            } => Some(&text.context),
             Self::Call { .. } | Self::Manifest => None,
         }
     }
@@ -173,6 +200,17 @@ impl Ask {
 fn context(body: &Bytes, members: &Members<'_, 7>) -> Result<Option<Context>, FrameError> {
     let at = members.span("mcp");
     at.map(|at| Context::inside(body, at)).transpose()
+}
+
+/// Writes the parameters around arguments of which is said who asks.
+fn told(tool: &str, arguments: &[u8], context: Context) -> Arguments {
+    let mut params = Vec::with_capacity(tool.len() + arguments.len() + 32);
+    Object::bare(&mut params)
+        .text("name", tool)
+        .raw("arguments", arguments)
+        .end();
+    let params = params.into();
+    Arguments::Told(Box::new(Told { params, context }))
 }
 
 fn arguments(body: &Bytes, members: &Members<'_, 7>) -> Result<Arguments, FrameError> {

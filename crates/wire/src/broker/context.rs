@@ -1,11 +1,13 @@
-//! What our own peers say of a request beside its parameters: who can be asked, and in which era
-//! it is written.
+//! What our own peers say of a request beside its parameters: who can be asked, in which era it is
+//! written, and to which run and trace it belongs.
 
 use std::sync::Arc;
 
 use bowline_core::caller::{Abilities, Ability};
 use bowline_core::era::Era;
 use bowline_core::level::Level;
+use bowline_core::run::RUN_ID_BYTES_MAX;
+use bowline_core::trace::{TRACEPARENT, TRACESTATE, Trace};
 use bytes::Bytes;
 
 use super::write::array;
@@ -20,7 +22,8 @@ use crate::writer::Object;
 const SESSION_BYTES_MAX: usize = 128;
 
 /// The caller of a request, as far as its server may know it: member `mcp`,
-/// `{"session":..,"can":[..],"level":..,"era":"modern"}`. What is not said is not.
+/// `{"session":..,"can":[..],"level":..,"era":"modern","run":..,"traceparent":..,"tracestate":..}`.
+/// What is not said is not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Context {
     /// The session that asks; nobody's where absent.
@@ -31,6 +34,10 @@ pub struct Context {
     pub level: Option<Level>,
     /// The era that the parameters are written in.
     pub era: Era,
+    /// The id of the run that the call belongs to.
+    pub run: Option<Arc<str>>,
+    /// The span that the work is part of.
+    pub trace: Option<Box<Trace>>,
 }
 
 /// Returns the ability of a word, where it is one.
@@ -71,7 +78,15 @@ pub(super) fn write_era(object: Object<'_>, era: Era) -> Object<'_> {
 
 impl Context {
     pub(super) fn inside(text: &Bytes, at: Span) -> Result<Self, FrameError> {
-        const NAMES: [&str; 4] = ["session", "can", "level", "era"];
+        const NAMES: [&str; 7] = [
+            "session",
+            "can",
+            "level",
+            "era",
+            "run",
+            TRACEPARENT,
+            TRACESTATE,
+        ];
         let members = Members::inside(text, at, &NAMES, "mcp")?;
         let session = members.text_if("session")?;
         if session
@@ -80,6 +95,15 @@ impl Context {
         {
             return Err(FrameError::Member("session"));
         }
+        let run = members.text_if("run")?;
+        let is_run = |run: &Arc<str>| (1..=RUN_ID_BYTES_MAX).contains(&run.len());
+        if !run.as_ref().is_none_or(is_run) {
+            return Err(FrameError::Member("run"));
+        }
+        // A context that is not valid is none, as everywhere.
+        let parent = members.text_if(TRACEPARENT).ok().flatten();
+        let state = members.text_if(TRACESTATE).ok().flatten();
+        let trace = parent.and_then(|parent| Trace::read(&parent, state.as_deref()));
         let level = members.text_if("level")?;
         let can = members.begun("can", b'[')?.unwrap_or_default();
         let mut abilities = Abilities::default();
@@ -94,7 +118,15 @@ impl Context {
             abilities,
             level: level.and_then(|level| Level::parse(&level)),
             era: era(&members)?,
+            run,
+            trace: trace.map(Box::new),
         })
+    }
+
+    /// Whether it says nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
     }
 
     pub(super) fn write(&self, out: &mut Vec<u8>) {
@@ -111,6 +143,13 @@ impl Context {
                 array(out, &can, |one, out| write_string(out, word(*one)));
             }),
         };
-        write_era(object, self.era).end();
+        let object = write_era(object, self.era).text_if("run", self.run.as_deref());
+        let Some(trace) = &self.trace else {
+            return object.end();
+        };
+        object
+            .text(TRACEPARENT, &trace.context.to_string())
+            .text_if(TRACESTATE, trace.state.as_deref())
+            .end();
     }
 }

@@ -14,7 +14,7 @@ use bowline_wire::splice::write_string;
 use bytes::Bytes;
 
 use super::params::Given;
-use super::{Backend, Job, manifest, says_repeatable};
+use super::{Backend, Job, manifest, run, says_repeatable};
 use crate::broker::{Manifest, OFFER_BYTES_MAX, failures};
 use crate::inprocess::contained;
 use crate::ports::Clock;
@@ -112,10 +112,13 @@ impl ExecutorBackend {
             Ok(given) => given,
             Err(failure) => return Answer::Failed(failure),
         };
+        let said = job.ask.context();
+        let trace = said.and_then(|said| said.trace.as_deref().cloned());
         let context = ExecuteContext {
             timeout: Some(self.clock.now().until(job.deadline)),
             caller: job.sink.clone(),
-            ..ExecuteContext::default()
+            run: said.and_then(run),
+            trace: trace.map(Arc::new),
         };
         let call = call_id();
         tracing::debug!(call, %tool, caller = %job.from.session_id, "a call came over the broker");

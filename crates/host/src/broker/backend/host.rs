@@ -6,13 +6,14 @@ use std::sync::Arc;
 use bowline_core::call::{Body, Call, Principal, Reply, Route, Scope, Subject};
 use bowline_core::era::Era;
 use bowline_core::error::Failure;
+use bowline_core::trace::Trace;
 use bowline_link::BoxFuture;
-use bowline_wire::broker::{Answer, Ask, From, Item};
+use bowline_wire::broker::{Answer, Ask, Context, From, Item};
 use bytes::Bytes;
 
 use super::mcp::{self, Asked};
 use super::params::Given;
-use super::{Backend, Job, manifest};
+use super::{Backend, Job, manifest, run};
 use crate::broker::visitors::Stay;
 use crate::broker::{Manifest, Visitors, failures};
 use crate::catalog::{self, Found};
@@ -38,6 +39,13 @@ pub trait Credentials: fmt::Debug + Send + Sync {
     fn is_revoked(&self, credential: &str) -> bool;
 }
 
+/// Decides where requests of peers stand in traces.
+pub trait TracePlacer: fmt::Debug + Send + Sync {
+    /// Returns where a call stands of which its caller said this: within a span of our own where
+    /// it is recorded.
+    fn place(&self, said: Option<Trace>) -> Option<Arc<Trace>>;
+}
+
 /// The tools of a host.
 #[derive(Clone, Debug)]
 pub struct HostBackend {
@@ -45,6 +53,7 @@ pub struct HostBackend {
     guests: Option<Arc<dyn Guests>>,
     credentials: Option<Arc<dyn Credentials>>,
     visitors: Option<Arc<Visitors>>,
+    tracer: Option<Arc<dyn TracePlacer>>,
 }
 
 impl HostBackend {
@@ -57,6 +66,25 @@ impl HostBackend {
             guests: None,
             credentials: None,
             visitors: None,
+            tracer: None,
+        }
+    }
+
+    /// Records spans of what peers ask for, as `tracer` decides; what they say of their trace is
+    /// passed on without it.
+    #[must_use]
+    pub fn traced(self, tracer: Arc<dyn TracePlacer>) -> Self {
+        Self {
+            tracer: Some(tracer),
+            ..self
+        }
+    }
+
+    fn trace(&self, context: Option<&Context>) -> Option<Arc<Trace>> {
+        let said = context.and_then(|context| context.trace.as_deref().cloned());
+        match &self.tracer {
+            Some(tracer) => tracer.place(said),
+            None => said.map(Arc::new),
         }
     }
 
@@ -77,6 +105,7 @@ impl HostBackend {
             guests: Some(guests),
             credentials: None,
             visitors: None,
+            tracer: None,
         }
     }
 
@@ -185,8 +214,8 @@ impl HostBackend {
             id: Bytes::from_static(CALL_ID),
             deadline: Some(job.deadline),
             caller,
-            trace: None,
-            run: None,
+            trace: self.trace(context),
+            run: context.and_then(run),
         };
         match self.host.call(call).await {
             Ok(reply) => answer(&reply),

@@ -33,7 +33,8 @@ impl Given {
         match arguments {
             Arguments::Params(params) => Self::whole(tool, params),
             Arguments::Told(told) => Self::whole(tool, &told.params),
-            Arguments::Object(object) | Arguments::Text(object) => Ok(Self::around(tool, object)),
+            Arguments::Object(object) => Ok(Self::around(tool, object)),
+            Arguments::Text(text) => Ok(Self::around(tool, &text.json)),
             Arguments::None => Ok(Self::around(tool, b"{}")),
         }
     }

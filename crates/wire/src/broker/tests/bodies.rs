@@ -6,6 +6,7 @@ use bowline_core::caller::{Abilities, Ability};
 use bowline_core::era::Era;
 use bowline_core::error::{Class, Execution, Failure, Origin, Retry};
 use bowline_core::level::Level;
+use bowline_core::trace::Trace;
 
 use super::*;
 
@@ -112,6 +113,8 @@ fn mcp(params: Option<Bytes>, context: Context) -> Ask {
     }
 }
 
+const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
 fn spoken() -> Context {
     Context {
         session: Some("n-1".into()),
@@ -120,6 +123,8 @@ fn spoken() -> Context {
             .fold(Abilities::default(), Abilities::with),
         level: Some(Level::Notice),
         era: Era::Modern,
+        run: Some("run-1".into()),
+        trace: Trace::read(PARENT, Some("a=1")).map(Box::new),
     }
 }
 
@@ -139,6 +144,10 @@ fn what_is_not_known_of_who_asks_is_skipped_and_an_era_that_is_not_known_is_refu
     assert_eq!(read("[]"), Err(FrameError::Member("mcp")));
     let long = format!(r#"{{"session":"{}"}}"#, "s".repeat(200));
     assert_eq!(read(&long), Err(FrameError::Member("session")));
+    let long = format!(r#"{{"run":"{}"}}"#, "r".repeat(200));
+    assert_eq!(read(&long), Err(FrameError::Member("run")));
+    let no_trace = read(r#"{"traceparent":"00-0-0-00","tracestate":7}"#);
+    assert_eq!(no_trace, Ok(Some(Context::default())));
     let plain = ask(r#"{"op":"call","tool":"t","arguments":{}}"#).unwrap();
     assert_eq!(plain.context(), None);
 }
@@ -427,4 +436,38 @@ fn sec_60_broker_bodies_have_one_spelling() {
     assert!(read(r#"{"op":"call","tool":"a","arguments":{"A":1,"a":2},"x":1,"X":2}"#).is_ok());
     let frame = br#"{"kind":"deliver","Kind":"hello","id":"m"}"#;
     assert!(Frame::read(&Bytes::from_static(frame)).is_err());
+}
+
+#[test]
+fn text_arguments_read_back_with_their_context() {
+    let call = |context: Context| Ask::Call {
+        tool: "t".into(),
+        server: None,
+        arguments: Arguments::Text(Box::new(TextArguments {
+            json: Bytes::from_static(br#"{"a":1.0}"#),
+            context,
+        })),
+    };
+    let plain = call(Context::default()).to_bytes();
+    assert_eq!(
+        plain,
+        r#"{"op":"call","tool":"t","arguments":"{\"a\":1.0}"}"#
+    );
+    let Ok(Ask::Call { arguments, .. }) = Ask::read(&plain) else {
+        panic!("no call");
+    };
+    assert_eq!(
+        arguments,
+        Arguments::Object(Bytes::from_static(br#"{"a":1.0}"#))
+    );
+    let read = Ask::read(&call(spoken()).to_bytes()).unwrap();
+    assert_eq!(read.context(), Some(&spoken()));
+    let Ask::Call {
+        arguments: Arguments::Told(told),
+        ..
+    } = read
+    else {
+        panic!("nothing is said of who asks");
+    };
+    assert_eq!(told.params, r#"{"name":"t","arguments":{"a":1.0}}"#);
 }
