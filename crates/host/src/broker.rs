@@ -32,9 +32,7 @@ use bowline_wire::broker::{Answer, Ask, From, Item, SessionEvent};
 use bytes::Bytes;
 
 pub use crate::credential::Credential;
-pub use backend::{
-    Backend, Credentials, ExecutorBackend, Guests, HostBackend, Job, TracePlacer,
-};
+pub use backend::{Backend, Credentials, ExecutorBackend, Guests, HostBackend, Job, TracePlacer};
 pub use client::{Client, ClientOptions, ConnectError, DeliverError, Line, Reconnect, Served};
 pub use failures::{BAD_REQUEST, EXPIRED, OUTCOME_UNKNOWN, TOOL_FAILED, expired, outcome_unknown};
 pub use federation::{Federation, Following, Takes, WORKER_KEEP};
@@ -43,7 +41,7 @@ pub use hub::{
     HubError, HubLimits, HubOptions, LetterView, MailboxView, NOT_ADMITTED, Offers, PeerView,
     Porter, Rights, Untaken,
 };
-pub use ledger::Ledger;
+pub use ledger::{Ledger, LedgerError};
 pub(crate) use link::{Acquainted, PeerLink, away};
 pub use remote::RemoteTools;
 pub use serve::{Courier, Incoming, ReplyError, ServeLimits, Serving, reply_id};

@@ -4,6 +4,7 @@ mod claims;
 mod doors;
 mod durable;
 pub(crate) mod plain;
+pub(crate) mod served;
 mod shown;
 
 use std::path::Path;

@@ -1,16 +1,19 @@
 //! Remembers which requests were begun and what came of them, so that none runs twice.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bowline_core::sync::lock;
 use bowline_core::time::millis;
 use bowline_journal::engine::DONE_KEPT;
+use bowline_journal::sqlite::OpenError;
 use bowline_journal::{
-    At, Draft, Journal, JournalError, Known, Lane, Memory, Order, Published, Receipt,
+    At, Draft, Journal, JournalError, Known, Lane, Memory, Order, Published, Receipt, Sqlite,
 };
 use bytes::Bytes;
+use thiserror::Error;
 use tokio::sync::OnceCell;
 
 /// How long a request that was begun is held: as long as any process lives.
@@ -33,6 +36,17 @@ struct Book {
     /// What proves that we hold each request that was begun and is not done, here or before. As
     /// many as run at once, and those of earlier processes that nobody asked for again.
     held: Mutex<HashMap<Arc<str>, Receipt>>,
+}
+
+/// Why a ledger cannot be kept in a file.
+#[derive(Debug, Error)]
+pub enum LedgerError {
+    /// The file cannot be used.
+    #[error("the file of the ledger cannot be used")]
+    File(#[from] OpenError),
+    /// The mailbox cannot name a ledger.
+    #[error("the mailbox cannot name a ledger")]
+    Name(#[from] JournalError),
 }
 
 /// A request that is written down as begun.
@@ -67,6 +81,16 @@ impl Ledger {
             taken_over: OnceCell::new(),
             held: Mutex::default(),
         })))
+    }
+
+    /// Keeps it in a file of its own, made where it is missing: what was begun is known over a kill
+    /// of the program. One process uses the file at a time.
+    ///
+    /// # Errors
+    /// The file cannot be used, or the name is longer than that of a lane may be.
+    pub fn open(path: &Path, mailbox: &str) -> Result<Self, LedgerError> {
+        let journal = Sqlite::open(path)?;
+        Ok(Self::new(Arc::new(journal), mailbox)?)
     }
 
     /// Keeps it in memory: it forgets with the process.

@@ -2,9 +2,11 @@
 
 use std::process::{Child, Command, Stdio};
 
+use bowline_host::tools::{ExecuteContext, ToolExecutor as _};
 use serde_json::{Value, json};
 
 use super::Peers;
+use crate::broker::served::{block_on, remote_tools, text_of};
 use crate::broker::token;
 use crate::harness::{Gateway, eventually, fixture};
 
@@ -151,4 +153,41 @@ fn bamboo_server_answers_bamboo_client_over_hub() {
     let said = run(&peers, &ann, &args);
     assert_eq!(tool_names(&said), ["shout", "fail"]);
     assert_eq!(said["result"], json!({"success": true, "text": "HI"}));
+}
+
+#[test]
+fn remote_tools_call_bamboo_server_by_name() {
+    let needed = ["/clients/bamboo"];
+    let Some(peers) = Peers::only("remote_tools_call_bamboo_server_by_name", &needed) else {
+        return;
+    };
+    let gateway = up();
+    let _serving = serve(&peers, &gateway);
+    let ann = token(&gateway, "ann", "writer");
+    block_on(async {
+        let hub = remote_tools(&gateway, &ann).await;
+        let tools = hub.for_peer("tools").await.unwrap();
+        let names: Vec<_> = tools
+            .tools()
+            .iter()
+            .map(|tool| tool.name().to_string())
+            .collect();
+        assert_eq!(names, ["shout", "fail"]);
+        assert!(
+            hub.has("one__echo") && !hub.has("shout"),
+            "the hub's own are apart"
+        );
+        let context = ExecuteContext::default();
+        let arguments = json!({"text": "näh \"q\""});
+        let output = tools.execute("shout", arguments.into(), &context).await;
+        assert_eq!(text_of(output), "NÄH \"Q\"");
+        let output = tools
+            .execute("fail", json!({"text": "x"}).into(), &context)
+            .await;
+        let output = output.unwrap();
+        assert!(output.is_error(), "it ran and failed");
+        assert_eq!(output.text(), "no x");
+    });
+    let ran = std::fs::read_to_string(gateway.dir.path().join("ran")).unwrap();
+    assert_eq!(ran, "shout\nfail\n");
 }
