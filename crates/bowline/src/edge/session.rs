@@ -34,6 +34,7 @@ use streams::Streams;
 
 pub use end::{CallEnd, Home};
 pub use inflight::{Cancelled, InFlight, Withdrawal};
+pub use lost::Replay;
 pub use narrow::{NARROWED_MAX, NarrowError};
 pub use table::{AGE_MAX, IDLE, OpenError, Seat, Sessions};
 
@@ -122,15 +123,6 @@ pub struct Terms {
     pub revision: Revision,
     /// What its client can be asked for.
     pub abilities: Abilities,
-}
-
-/// Whether a stream goes on with all that its caller has not seen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Replay {
-    /// It does.
-    Whole,
-    /// Some of it may be missing: it was not kept, or the gateway was restarted.
-    Partial,
 }
 
 /// One caller's session.

@@ -16,6 +16,15 @@ use crate::edge::stream::{
 /// Bytes that a seal holds. A batch with more ids cannot be resumed once its stream is unknown.
 const SEALED_BYTES_MAX: usize = 512;
 
+/// Whether a stream goes on with all that its caller has not seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replay {
+    /// It does.
+    Whole,
+    /// Some of it may be missing: it was not kept, or the gateway was restarted.
+    Partial,
+}
+
 /// Tells one session from every other: the start of its id, which is random.
 pub(super) type SessionMark = [u8; 16];
 
