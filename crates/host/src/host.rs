@@ -115,6 +115,21 @@ pub struct Ports {
     pub keys: KeyScope,
 }
 
+/// Gives the first servers their names, and has the pins know them.
+fn know_names(specs: Vec<ServerSpec>, pins: &Pins) -> Vec<ServerSpec> {
+    let mut clashes = Vec::new();
+    let specs = settle_names(specs, &mut clashes);
+    for clash in clashes {
+        tracing::warn!(error = &clash as &dyn std::error::Error, "server left out");
+    }
+    pins.know(&specs);
+    specs
+}
+
+fn start_stamps(clock: Arc<dyn Clock>) -> Arc<Stamps> {
+    Stamps::new(move || clock.unix_ms())
+}
+
 fn start_supervisor(
     spec: ServerSpec,
     stamps: &Arc<Stamps>,
@@ -171,13 +186,8 @@ impl Host {
             events: events.clone(),
             starts: Arc::new(Semaphore::new(limits.starts_max)),
         };
-        let (specs, clashes) = settle_names(specs);
-        for clash in clashes {
-            tracing::warn!(error = &clash as &dyn std::error::Error, "server left out");
-        }
-        around.pins.know(&specs);
-        let wall = Arc::clone(&clock);
-        let stamps = Stamps::new(move || wall.unix_ms());
+        let specs = know_names(specs, &around.pins);
+        let stamps = start_stamps(Arc::clone(&clock));
         let servers: Servers = specs
             .into_iter()
             .map(|spec| start_supervisor(spec, &stamps, &around))

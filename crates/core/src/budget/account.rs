@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use super::{Allowance, Balance, BucketBalance, BudgetRule, Cost, PeriodBalance, RateRule, Refused};
+use super::{
+    Allowance, Balance, BucketBalance, BudgetRule, Cost, PeriodBalance, RateRule, Refused,
+};
 use crate::time::{Now, millis};
 
 /// What was spent, and by which rules it is forgotten.

@@ -256,7 +256,11 @@ fn restored_account_keeps_period_and_rate() {
     assert_eq!(before.call(both, 100_000), Ok(()));
     assert_eq!(before.call(both, 101_000), Ok(()));
     let changed = before.accounts.take_changed();
-    assert_eq!(changed.len(), 1, "one account, however often it was charged");
+    assert_eq!(
+        changed.len(),
+        1,
+        "one account, however often it was charged"
+    );
     assert!(!before.accounts.has_changed());
     let balance = changed[0].balance;
     assert_eq!(balance.free_at(), Now(160_000));

@@ -92,13 +92,11 @@ impl Host {
         if self.path.closing.load(Ordering::Relaxed) {
             return applied;
         }
-        let (specs, clashes) = settle_names(specs);
-        applied.clashes = clashes;
+        let specs = settle_names(specs, &mut applied.clashes);
         self.around.pins.know(&specs);
         let old = self.path.servers.load_full();
         let mut new = Servers::with_capacity_and_hasher(specs.len(), old.hasher().clone());
-        let mut fresh = Vec::new();
-        let mut retired = Vec::new();
+        let (mut fresh, mut retired) = (Vec::new(), Vec::new());
         for spec in specs {
             let name = Arc::clone(&spec.name);
             let server = match old.get(&name) {

@@ -126,7 +126,8 @@ impl Host {
         let supervisor = self.server(server)?;
         let server = &supervisor.spec().name;
         let now = self.clock().now();
-        self.list_fresh(&supervisor, now.plus(FRESH_LIST_WAIT)).await;
+        self.list_fresh(&supervisor, now.plus(FRESH_LIST_WAIT))
+            .await;
         if self.catalog().offer(server).is_none() {
             let spec = supervisor.spec();
             let wait = spec.install_timeout.unwrap_or_default();

@@ -52,11 +52,14 @@ impl ServerSpec {
 }
 
 /// Gives every spec its server name. Of two that were given different names with one slug, the
-/// later one is left out; where the given names are the same, the last counts.
-pub(crate) fn settle_names(given: Vec<ServerSpec>) -> (Vec<ServerSpec>, Vec<NameClash>) {
+/// later one is left out and noted among `clashes`; where the given names are the same, the last
+/// counts.
+pub(crate) fn settle_names(
+    given: Vec<ServerSpec>,
+    clashes: &mut Vec<NameClash>,
+) -> Vec<ServerSpec> {
     let mut places: HashMap<Arc<str>, usize> = HashMap::new();
     let mut specs: Vec<ServerSpec> = Vec::with_capacity(given.len());
-    let mut clashes = Vec::new();
     for spec in given.into_iter().map(ServerSpec::with_slug) {
         let place = places.get(&spec.name).copied();
         match place.and_then(|place| specs.get_mut(place)) {
@@ -70,5 +73,5 @@ pub(crate) fn settle_names(given: Vec<ServerSpec>) -> (Vec<ServerSpec>, Vec<Name
             },
         }
     }
-    (specs, clashes)
+    specs
 }

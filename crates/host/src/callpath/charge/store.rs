@@ -15,7 +15,8 @@ use bowline_core::budget::{ACCOUNTS_MAX, Accounts, Balance, Changed};
 use bowline_core::sync::lock;
 use bowline_core::time::Now;
 use bowline_journal::{Expect, Journal, JournalError};
-use tokio::sync::{Mutex as AsyncMutex, OnceCell, watch};
+use bytes::Bytes;
+use tokio::sync::{OnceCell, Semaphore, watch};
 use tokio::time::timeout;
 
 use crate::ports::Clock;
@@ -52,8 +53,9 @@ pub(super) struct Store {
     loaded: OnceCell<Access>,
     /// Whether a write is on its way that will see what changes now.
     is_due: AtomicBool,
-    /// What the journal holds; held by the one that writes.
-    written: AsyncMutex<Written>,
+    /// Lets one write at a time.
+    turn: Semaphore,
+    written: Mutex<Written>,
     closing: watch::Sender<bool>,
 }
 
@@ -94,7 +96,8 @@ impl Store {
             tasks,
             loaded: OnceCell::new(),
             is_due: AtomicBool::new(false),
-            written: AsyncMutex::default(),
+            turn: Semaphore::new(1),
+            written: Mutex::default(),
             closing: watch::Sender::new(false),
         }
     }
@@ -110,7 +113,6 @@ impl Store {
     }
 
     async fn read(&self) -> Access {
-        let mut written = self.written.lock().await;
         let listed = self.journal.list(KEYS, usize::from(SHARDS));
         let values = match timeout(LOAD_WAIT, listed).await {
             Ok(Ok(values)) => values,
@@ -124,6 +126,8 @@ impl Store {
             }
         };
         let now = self.wall_time(self.clock.now());
+        let mut accounts = lock(&self.accounts);
+        let mut written = lock(&self.written);
         for (key, value) in values {
             let Some(records) = record::read(&value.bytes) else {
                 tracing::error!(%key, "a value of budgets is damaged, counting from zero");
@@ -135,7 +139,7 @@ impl Store {
                 balance,
             } in records
             {
-                lock(&self.accounts).restore((&principal, &role), balance, now);
+                accounts.restore((&principal, &role), balance, now);
                 let shard = written.shards.entry(shard_of(&principal, &role));
                 shard.or_default().insert((principal, role), balance);
             }
@@ -167,17 +171,20 @@ impl Store {
     }
 
     async fn write(&self) {
-        let mut written = self.written.lock().await;
+        // The semaphore is never closed.
+        let Ok(_turn) = self.turn.acquire().await else {
+            return;
+        };
         // Before they are taken: whatever changes later has a write of its own.
         self.is_due.store(false, Ordering::Release);
         let changed = lock(&self.accounts).take_changed();
         if self.loaded.get() != Some(&Access::ReadWrite) {
             return;
         }
-        written.note(changed);
-        let now = self.wall_time(self.clock.now());
-        let outcome = written.flush(&*self.journal, now).await;
-        let failed_before = std::mem::replace(&mut written.is_failing, outcome.is_err());
+        lock(&self.written).note(changed);
+        let outcome = self.flush().await;
+        let is_failing = outcome.is_err();
+        let failed_before = std::mem::replace(&mut lock(&self.written).is_failing, is_failing);
         match outcome {
             // They are written with the next call that is charged, or at the stop.
             Err(error) if !failed_before => {
@@ -185,6 +192,19 @@ impl Store {
             }
             Ok(()) if failed_before => tracing::info!("budgets are written again"),
             Ok(()) | Err(_) => {}
+        }
+    }
+
+    async fn flush(&self) -> Result<(), JournalError> {
+        let now = self.wall_time(self.clock.now());
+        loop {
+            let next = lock(&self.written).next_value(now);
+            let Some((number, bytes)) = next else {
+                return Ok(());
+            };
+            let key = format!("{KEYS}{number:02}");
+            self.journal.put(&key, bytes, Expect::Any).await?;
+            lock(&self.written).unwritten.remove(&number);
         }
     }
 
@@ -211,18 +231,15 @@ impl Written {
         }
     }
 
-    /// Writes the shards that changed, without the accounts on which nothing is owed any more.
-    async fn flush(&mut self, journal: &dyn Journal, now: Now) -> Result<(), JournalError> {
-        while let Some(number) = self.unwritten.first().copied() {
-            let shard = self.shards.entry(number).or_default();
-            shard.retain(|_, balance| balance.free_at() > now);
-            bound(shard);
-            let bytes = (!shard.is_empty()).then(|| record::write(shard));
-            let key = format!("{KEYS}{number:02}");
-            journal.put(&key, bytes, Expect::Any).await?;
-            self.unwritten.remove(&number);
-        }
-        Ok(())
+    /// Returns the next value to be written, without the accounts on which nothing is owed any
+    /// more; one without accounts is forgotten.
+    fn next_value(&mut self, now: Now) -> Option<(u8, Option<Bytes>)> {
+        let number = self.unwritten.first().copied()?;
+        let shard = self.shards.entry(number).or_default();
+        shard.retain(|_, balance| balance.free_at() > now);
+        bound(shard);
+        let bytes = (!shard.is_empty()).then(|| record::write(shard));
+        Some((number, bytes))
     }
 }
 
@@ -274,24 +291,26 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn flush_drops_stale_accounts_and_empty_values() {
-        let journal = bowline_journal::Memory::default();
+    /// Writes every shard, and returns how many accounts and how many values there are.
+    fn flush_all(written: &mut Written, now: u64) -> (usize, usize) {
+        written.unwritten = (0..SHARDS).collect();
+        let (mut accounts, mut values) = (0, 0);
+        while let Some((number, bytes)) = written.next_value(Now(now)) {
+            written.unwritten.remove(&number);
+            let Some(bytes) = bytes else { continue };
+            accounts += record::read(&bytes).unwrap().len();
+            values += 1;
+        }
+        (accounts, values)
+    }
+
+    #[test]
+    fn flush_drops_stale_accounts_and_empty_values() {
         let mut written = Written::default();
         written.note(vec![owed("ann", 1_000), owed("bob", 2_000)]);
-        written.flush(&journal, Now(0)).await.unwrap();
-        let all = journal.list(KEYS, 99).await.unwrap();
-        let count = |all: &[(Arc<str>, bowline_journal::Value)]| -> usize {
-            let read = all.iter().map(|(_, value)| record::read(&value.bytes));
-            read.map(|records| records.unwrap().len()).sum()
-        };
-        assert_eq!(count(&all), 2);
-        written.unwritten = (0..SHARDS).collect();
-        written.flush(&journal, Now(1_000)).await.unwrap();
-        assert_eq!(count(&journal.list(KEYS, 99).await.unwrap()), 1);
-        written.unwritten = (0..SHARDS).collect();
-        written.flush(&journal, Now(2_000)).await.unwrap();
-        assert!(journal.list(KEYS, 99).await.unwrap().is_empty());
+        assert_eq!(flush_all(&mut written, 999).0, 2);
+        assert_eq!(flush_all(&mut written, 1_000), (1, 1));
+        assert_eq!(flush_all(&mut written, 2_000), (0, 0));
     }
 
     #[test]
