@@ -194,6 +194,10 @@ pub struct Delivery {
     pub stored_unix_ms: u64,
     /// Until when it is worth delivering, likewise.
     pub expires_unix_ms: Option<u64>,
+    /// How long ago it was stored, by elapsed time.
+    pub age: Duration,
+    /// How much longer it is worth delivering, by elapsed time.
+    pub left: Option<Duration>,
 }
 
 /// How a stored message stands.

@@ -26,6 +26,12 @@ pub(crate) fn names(key: &str) -> Result<(), JournalError> {
     }
 }
 
+/// How much time there is between two moments, in milliseconds since 1970; none where the second
+/// comes first.
+pub(crate) const fn span(from: u64, to: u64) -> Duration {
+    Duration::from_millis(to.saturating_sub(from))
+}
+
 /// Until when a message is worth delivering, in milliseconds since 1970.
 pub(crate) fn expiry(ttl: Option<Duration>, at: At) -> Option<u64> {
     ttl.map(|ttl| at.unix_ms.saturating_add(millis(ttl)))

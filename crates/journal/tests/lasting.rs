@@ -186,7 +186,11 @@ fn wall_jump_expires_nothing_queued_before() {
             assert_eq!(past, []);
             let minute = Duration::from_secs(60);
             let given = journal.lease(&lane, Order::Strict, 1, minute, at(2_000, jumped));
-            let receipt = given.await.unwrap()[0].receipt;
+            let given = given.await.unwrap();
+            // Whoever is given it is told how much time is left, not how late it is on the wall.
+            let (age, left) = (given[0].age, given[0].left.unwrap());
+            assert!(age < minute && left > HOUR - minute, "{age:?} {left:?}");
+            let receipt = given[0].receipt;
             let back = journal.nak(receipt, Duration::ZERO, at(3_000, jumped));
             back.await.unwrap();
             // When the hour is over it expires, also where the wall clock went back.

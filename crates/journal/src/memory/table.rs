@@ -12,7 +12,7 @@ use crate::engine::{
     Expect, Filter, JournalError, Known, LANE_MESSAGES_MAX, Lane, LaneView, MessageId, Order,
     Published, Receipt, SHOWN_BYTES_MAX, Standing, Value,
 };
-use crate::limits::{expiry, fits, names};
+use crate::limits::{expiry, fits, names, span};
 use crate::watches::Watches;
 
 /// Everything.
@@ -145,12 +145,8 @@ impl Table {
         hold: Duration,
         at: At,
     ) -> Vec<Delivery> {
-        let lane = self.lanes.get(lane);
-        let ids: Vec<_> = lane
-            .into_iter()
-            .flat_map(BTreeMap::values)
-            .copied()
-            .collect();
+        let lane = self.lanes.get(lane).into_iter();
+        let ids: Vec<_> = lane.flat_map(BTreeMap::values).copied().collect();
         let mut given = Vec::new();
         for id in ids {
             let Some(stored) = self.messages.get_mut(&id) else {
@@ -174,6 +170,8 @@ impl Table {
                     attempts: stored.attempts,
                     stored_unix_ms: stored.stored_unix_ms,
                     expires_unix_ms: stored.expires_unix_ms,
+                    age: span(stored.stored_unix_ms, at.unix_ms),
+                    left: stored.expires_unix_ms.map(|end| span(at.unix_ms, end)),
                 });
             }
             if order == Order::Strict {

@@ -120,7 +120,8 @@ impl Shared {
             && let Some(path) = self.files.find_replaced()
         {
             let path = path.display();
-            tracing::error!(%path, "journal file was deleted, moved or replaced; writes are refused");
+            let what = "journal file was deleted, moved or replaced; writes are refused";
+            tracing::error!(%path, "{what}");
             *health = Health::Replaced;
         }
         health.clone()

@@ -42,7 +42,10 @@ fn damaged_row_shows_stopped_lane_everywhere() {
     assert!(lane["lane"].as_str().unwrap().contains("/web"), "{status}");
     let reason = lane["reason"].as_str().unwrap();
     assert!(reason.contains("is damaged on the disk"), "{status}");
-    assert_eq!(status["journal"]["health"], "good", "other lanes are served");
+    assert_eq!(
+        status["journal"]["health"], "good",
+        "other lanes are served"
+    );
     let token = format!("Bearer {}", world.gateway.token);
     let headers = [("Authorization", &token[..])];
     let get = |path| Http::connect(world.gateway.address).get(path, &headers);
@@ -53,10 +56,16 @@ fn damaged_row_shows_stopped_lane_everywhere() {
         "{ready}"
     );
     let metrics = get("/metrics").text();
-    assert!(metrics.contains("bowline_journal_lanes_stopped 1"), "{metrics}");
+    assert!(
+        metrics.contains("bowline_journal_lanes_stopped 1"),
+        "{metrics}"
+    );
     let shown = world.gateway.cli(&["status"]).stdout;
     let shown = String::from_utf8_lossy(&shown);
-    assert!(shown.contains("problem") && shown.contains(reason), "{shown}");
+    assert!(
+        shown.contains("problem") && shown.contains(reason),
+        "{shown}"
+    );
     // Without the damaged one the lane goes on.
     let id = first["id"].as_str().unwrap();
     let dropped = world.gateway.cli(&["outbox", "drop", id]);

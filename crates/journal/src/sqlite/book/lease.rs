@@ -6,6 +6,7 @@ use bowline_core::time::Now;
 
 use super::{Book, Hold};
 use crate::engine::{At, Delivery, JournalError, Lane, MessageId, Order, Receipt};
+use crate::limits::span;
 use crate::sqlite::fault::{Fault, damaged};
 use crate::sqlite::rows::Slot;
 
@@ -137,6 +138,8 @@ impl Book {
             attempts: self.attempts(slot),
             stored_unix_ms: slot.stored_unix_ms,
             expires_unix_ms: slot.expires_unix_ms,
+            age: span(slot.stored_unix_ms, at.unix_ms),
+            left: slot.expires_unix_ms.map(|end| span(at.unix_ms, end)),
         })
     }
 

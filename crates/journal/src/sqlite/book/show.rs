@@ -124,7 +124,8 @@ impl Book {
         Ok(selected)
     }
 
-    /// Returns an entry for each row of the lanes that were asked for that cannot be read. Refuses where one is gone without a trace.
+    /// Returns an entry for each row of these lanes that cannot be read. Refuses where one is gone
+    /// without a trace.
     fn damage(&self, lanes: &[Lane], filter: &Filter, at: At) -> Result<Vec<Entry>, Fault> {
         let mut damage = Vec::new();
         for lane in lanes {
