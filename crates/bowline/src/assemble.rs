@@ -14,6 +14,7 @@ use bowline_core::lane::KeyScope;
 use bowline_core::redact::Redactor;
 use bowline_host::accounts::PrincipalAccounts;
 use bowline_host::audit::Audit;
+use bowline_host::broker::Hub;
 use bowline_host::dial::{Eras, RealDial};
 use bowline_host::executor::{Executors, ExecutorsOptions};
 use bowline_host::ports::{Clock, SystemClock};
@@ -159,6 +160,19 @@ fn dialled_executors(
     executors
 }
 
+/// Starts the broker, and brings back what workers offered.
+async fn start_hub(
+    host: &Host,
+    config: &Config,
+    tokens: &Arc<Tokens>,
+    telemetry: &Telemetry,
+) -> Result<Hub, AssembleError> {
+    let tracer = telemetry.traced().tracer;
+    let hub = broker::start(host, &config.broker, tokens, tracer).map_err(AssembleError::Broker)?;
+    broker::restore(&hub, &config.policy).await;
+    Ok(hub)
+}
+
 /// Sends rows of the trail elsewhere, where the configuration says so.
 fn ship_audit(
     edge: &Arc<Edge>,
@@ -220,9 +234,7 @@ impl Gateway {
         executors.report_to(host.events().clone());
         host.set_policy(config.policy.policy());
         host.narrow_credentials(tokens.narrowings());
-        let hub = broker::start(&host, &config.broker, &tokens, telemetry.traced().tracer)
-            .map_err(AssembleError::Broker)?;
-        broker::restore(&hub, &config.policy).await;
+        let hub = start_hub(&host, &config, &tokens, &telemetry).await?;
         let about = about(url, &config, auditing, landlock_abi);
         let sources = config.sources.clone();
         let reloader = Reloader::new(&config, env, Box::new(translate))

@@ -25,8 +25,8 @@ use super::warn::{
     warn, warn_of_forgetting, warn_of_sandboxes, warn_of_sharing, warn_of_strangers,
 };
 use super::{
-    Audit, Breaker, Broken, Config, Restart, ServerConfig, Telemetry, Warning, clients, defaults,
-    limits, name, policy,
+    Audit, Breaker, Broken, BrokerConfig, Config, Restart, ServerConfig, Telemetry, Warning,
+    clients, defaults, limits, name, policy,
 };
 use crate::secrets::Vault;
 
@@ -64,7 +64,7 @@ pub(super) fn resolve(
         audit_export: file.audit_export.clone(),
         telemetry: telemetry(&file),
         journal: file.engine.unwrap_or_default(),
-        broker: file.broker.clone(),
+        broker: broker(&file),
         names: file.names.clone(),
         ..Config::default()
     };
@@ -94,12 +94,6 @@ pub(super) fn resolve(
         &mut problems,
     );
     config.policy = file.rules.policy;
-    // A peer that has the name of an alias takes its own messages.
-    let peers = &config.policy.peers;
-    config
-        .broker
-        .aliases
-        .retain(|name| !peers.contains_key(name));
     config.policy.server_executors = via::list_executors(&file.servers);
     servers(file.servers, origin, &mut config, &mut problems);
     if let Some(path) = &file.rules.allowlist {
@@ -120,6 +114,14 @@ pub(super) fn resolve(
     } else {
         Err(problems)
     }
+}
+
+/// Returns what the broker takes on. A peer that has the name of an alias takes its own messages.
+fn broker(file: &File) -> BrokerConfig {
+    let peers = &file.rules.policy.peers;
+    let mut broker = file.broker.clone();
+    broker.aliases.retain(|name| !peers.contains_key(name));
+    broker
 }
 
 fn telemetry(file: &File) -> Telemetry {

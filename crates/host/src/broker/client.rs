@@ -7,7 +7,7 @@ mod open;
 mod served;
 mod stored;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -221,6 +221,8 @@ struct Shared {
     need: Notify,
     /// Who waits for the answers of stored errands, over all connections.
     stored: Mutex<HashMap<Arc<str>, Stored>>,
+    /// Peers that were asked for something.
+    asked_peers: Mutex<BTreeSet<Arc<str>>>,
     /// What we offer, with its revision.
     offer: Mutex<(u64, Option<Bytes>)>,
     stop: watch::Sender<bool>,
@@ -290,6 +292,7 @@ impl Client {
             ticks: watch::Sender::new(0),
             need: Notify::new(),
             stored: Mutex::default(),
+            asked_peers: Mutex::default(),
             offer: Mutex::default(),
             stop: watch::Sender::new(false),
             options,

@@ -77,10 +77,13 @@ pub(super) fn frame(frame: &Frame, out: &mut Vec<u8>) {
         | Frame::Lacks { .. }
         | Frame::Told { .. }
         | Frame::Session { .. } => said(frame, out),
-        Frame::Other { kind, request_id } => Object::open(kind, out)
-            .text_if("request_id", request_id.as_deref())
-            .end(),
+        Frame::Other { kind, request_id } => other(kind, request_id.as_deref(), out),
     }
+}
+
+fn other(kind: &str, request_id: Option<&str>, out: &mut Vec<u8>) {
+    let object = Object::open(kind, out);
+    object.text_if("request_id", request_id).end();
 }
 
 /// Writes what is said while a request is answered, and between requests.

@@ -21,6 +21,9 @@ use super::{Shared, State};
 /// Stored errands that may wait at once.
 const STORED_MAX: usize = 65_536;
 
+/// Peers that were asked and are remembered; late replies of others become dead letters.
+const ASKED_PEERS_MAX: usize = 1_024;
+
 /// How long a receipt may take.
 const RECEIPT_WAIT: Duration = Duration::from_secs(30);
 
@@ -124,6 +127,12 @@ impl Shared {
         getrandom::fill(&mut random)
             .map_err(|error| ErrandError::NotSent(error.to_string().into()))?;
         let id: Arc<str> = format!("{NAMESPACE}{}", hex(&random)).into();
+        {
+            let mut asked = lock(&self.asked_peers);
+            if *to != *HUB && asked.len() < ASKED_PEERS_MAX {
+                asked.insert(Arc::clone(&to));
+            }
+        }
         let (answer, answered) = oneshot::channel();
         let mut stored = lock(&self.stored);
         if stored.len() >= STORED_MAX {
@@ -189,9 +198,16 @@ impl Shared {
                 Err(_) => Err("a reply that cannot be read"),
             },
             // Ours, of a request that was given up: waiters stand here before requests leave.
-            None if id.starts_with(NAMESPACE) => Ok(()),
+            None if id.starts_with(NAMESPACE) && from.is_some_and(|from| self.was_asked(from)) => {
+                Ok(())
+            }
             None => Err("a reply to nothing that was asked"),
         }
+    }
+
+    /// Whether somebody may answer a request that was given up: the hub, or a peer that was asked.
+    fn was_asked(&self, from: &str) -> bool {
+        from == HUB || lock(&self.asked_peers).contains(from)
     }
 
     /// Returns who hears what the tool of a stored request says.
