@@ -73,7 +73,7 @@ fn started(server: &ServerConfig, ground: (&Ground, &[PathBuf]), env: &Env) -> O
         // There is no port of ours to close.
         launcher: None,
         owner: None,
-        speaks: server.speaks,
+        opening: server.speaks.into(),
         limits: StdioLimits::default(),
     })
 }

@@ -8,7 +8,9 @@ use bowline_link::http::client::HttpClient;
 use bowline_link::http::{self, HttpLimits, HttpSpec};
 use bowline_link::sandbox::Launcher;
 use bowline_link::stderr::StderrLog;
-use bowline_link::stdio::{self, ClientInfo, ConnectError, Reaper, Seat, StdioLimits, StdioSpec};
+use bowline_link::stdio::{
+    self, ClientInfo, ConnectError, Opening, Reaper, Seat, StdioLimits, StdioSpec,
+};
 use bowline_link::{BoxFuture, Spawner};
 use tokio::time::Instant;
 
@@ -57,7 +59,7 @@ impl<S: Spawner> RealDial<S> {
         &self,
         spec: &ServerSpec,
         log: &Arc<StderrLog>,
-        whose: (Option<Arc<dyn CallerEnd>>, Speaks),
+        whose: (Option<Arc<dyn CallerEnd>>, Opening),
         deadline: Instant,
     ) -> Result<Dialled, ConnectError> {
         match &spec.reach {
@@ -81,7 +83,7 @@ impl<S: Spawner> RealDial<S> {
         server: &ServerSpec,
         child: &ChildSpec,
         log: Arc<StderrLog>,
-        (owner, speaks): (Option<Arc<dyn CallerEnd>>, Speaks),
+        (owner, opening): (Option<Arc<dyn CallerEnd>>, Opening),
         deadline: Instant,
     ) -> Result<Dialled, ConnectError> {
         let reaper = child.reaper.clone();
@@ -96,7 +98,7 @@ impl<S: Spawner> RealDial<S> {
             sandbox: child.sandbox.clone(),
             launcher: self.launcher.clone(),
             owner,
-            speaks,
+            opening,
             limits: self.stdio_limits(server),
         };
         stdio::connect(&spec, log, self.client.clone(), deadline, &self.spawner).await
@@ -107,13 +109,13 @@ impl<S: Spawner> RealDial<S> {
         server: &ServerSpec,
         placed: &PlacedSpec,
         log: Arc<StderrLog>,
-        (owner, speaks): (Option<Arc<dyn CallerEnd>>, Speaks),
+        (owner, opening): (Option<Arc<dyn CallerEnd>>, Opening),
         deadline: Instant,
     ) -> Result<Dialled, ConnectError> {
         let seat = Seat {
             server: Arc::clone(&server.name),
             owner,
-            speaks,
+            opening,
             limits: self.stdio_limits(server),
         };
         let (berth, client) = (
@@ -134,13 +136,13 @@ impl<S: Spawner> RealDial<S> {
         &self,
         server: &ServerSpec,
         remote: &RemoteSpec,
-        (owner, speaks): (Option<Arc<dyn CallerEnd>>, Speaks),
+        (owner, opening): (Option<Arc<dyn CallerEnd>>, Opening),
         deadline: Instant,
     ) -> Result<Dialled, ConnectError> {
         // That it may speak the other way as well is found out as it goes.
-        let speaks = match speaks {
-            Speaks::Only(Era::Modern) => server.speaks,
-            Speaks::Auto | Speaks::Only(Era::Legacy) => speaks,
+        let speaks = match opening {
+            Opening::Remembered(Era::Legacy) => Speaks::Only(Era::Legacy),
+            _ => server.speaks,
         };
         let spec = HttpSpec {
             server: Arc::clone(&server.name),
@@ -174,16 +176,20 @@ impl<S: Spawner + std::fmt::Debug> Dial for RealDial<S> {
         deadline: Instant,
     ) -> BoxFuture<'a, Result<Dialled, ConnectError>> {
         Box::pin(async move {
-            let mut guess = self.eras.guess(spec);
+            let mut opening = self.eras.opening(spec);
             loop {
                 let owner = owner.clone();
-                let dialled = self.meet(spec, log, (owner, guess.speaks), deadline).await;
-                match self.eras.learn(spec, guess, &dialled) {
-                    Some(better) => guess = better,
+                let dialled = self.meet(spec, log, (owner, opening), deadline).await;
+                match self.eras.learn(spec, opening, &dialled) {
+                    Some(other) => opening = other,
                     None => return dialled,
                 }
             }
         })
+    }
+
+    fn recall_era(&self, spec: &ServerSpec, era: Era) {
+        self.eras.recall(spec, era);
     }
 
     fn back<'a>(&'a self, spec: &'a ServerSpec) -> BoxFuture<'a, ()> {

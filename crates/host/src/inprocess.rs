@@ -82,6 +82,10 @@ impl Dial for Beside {
         }
     }
 
+    fn recall_era(&self, spec: &ServerSpec, era: Era) {
+        self.dial.recall_era(spec, era);
+    }
+
     fn back<'a>(&'a self, spec: &'a ServerSpec) -> BoxFuture<'a, ()> {
         self.dial.back(spec)
     }

@@ -2,7 +2,9 @@
 
 use std::fmt;
 
+use bowline_core::era::Era;
 use bowline_core::hex::hex;
+use bowline_wire::object;
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 
@@ -19,6 +21,15 @@ pub struct Manifest {
 }
 
 impl Manifest {
+    /// Returns the era that the server spoke: only the modern one lists its revisions.
+    #[must_use]
+    pub fn era(&self) -> Era {
+        match object::field(&self.initialize, "supportedVersions") {
+            Some(_) => Era::Modern,
+            None => Era::Legacy,
+        }
+    }
+
     /// Takes in lists that were read since; the others stay as they were.
     pub fn learn(&mut self, initialize: &Bytes, pages: &Pages) {
         self.initialize = initialize.clone();

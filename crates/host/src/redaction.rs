@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwapOption;
 use bowline_core::caller::CallerEnd;
+use bowline_core::era::Era;
 use bowline_core::redact::{LEARNED_MAX, SecretFilter};
 use bowline_core::sync::lock;
 use bowline_link::stderr::StderrLog;
@@ -177,6 +178,10 @@ impl Dial for CleanDial {
             let (link, events) = self.0.dial(spec, log, owner, deadline).await?;
             Ok((CleanLink::wrap(link, secrets), events))
         })
+    }
+
+    fn recall_era(&self, spec: &ServerSpec, era: Era) {
+        self.0.recall_era(spec, era);
     }
 
     fn back<'a>(&'a self, spec: &'a ServerSpec) -> BoxFuture<'a, ()> {

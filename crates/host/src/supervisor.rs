@@ -23,6 +23,7 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use bowline_core::breaker::Breaker;
 use bowline_core::caller::CallerEnd;
+use bowline_core::era::Era;
 use bowline_core::error::{CallError, Class};
 use bowline_core::load::{Load, Totals};
 use bowline_core::sync::lock;
@@ -74,6 +75,11 @@ pub trait Dial: fmt::Debug + Send + Sync {
         owner: Option<Arc<dyn CallerEnd>>,
         deadline: Instant,
     ) -> BoxFuture<'a, Result<Dialled, ConnectError>>;
+
+    /// Hears which era the server of `spec` spoke in a former life of this program.
+    fn recall_era(&self, spec: &ServerSpec, era: Era) {
+        let _unused = (spec, era);
+    }
 
     /// Waits until the way to a server is there again that was away; for ever where nothing tells.
     fn back<'a>(&'a self, spec: &'a ServerSpec) -> BoxFuture<'a, ()> {

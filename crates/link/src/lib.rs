@@ -27,6 +27,6 @@ pub use modern::Filter;
 pub use processes::{Processes, Usage};
 pub use stderr::{LogLine, Stamps, StderrLimits, StderrLog};
 pub use stdio::{
-    ClientInfo, ConnectError, Process, Reaper, Seat, Spawn, StdioLimits, StdioSpec, connect,
-    connect_over,
+    ClientInfo, ConnectError, Opening, Process, Reaper, Seat, Spawn, StdioLimits, StdioSpec,
+    connect, connect_over,
 };

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::caller::{Abilities, Ability, CallerEnd};
-use bowline_core::era::{Era, Speaks};
+use bowline_core::era::Era;
 use thiserror::Error;
 use tokio::io::AsyncRead;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use crate::desk::{Desk, Events, now};
+use crate::desk::{Desk, Events};
 use crate::limits::ChildLimits;
 use crate::link::{
     Answer, BoxFuture, Exit, Link, LinkError, LinkEvent, Request, ServerInfo, Spawner,
@@ -29,15 +29,15 @@ mod child;
 mod ear;
 pub(crate) mod handshake;
 pub(crate) mod keeper;
+mod opening;
 mod process;
 mod tree;
-mod way;
 
 pub use child::Child;
 pub(crate) use child::command_not_found;
-use handshake::Unmet;
+use handshake::Meeting;
+pub use opening::Opening;
 pub use process::{Identity, Process, Spawn, Streams};
-use way::{Unstarted, Way, is_to_spare};
 
 /// How to start a server.
 #[derive(Clone, Debug)]
@@ -63,8 +63,8 @@ pub struct StdioSpec {
     pub launcher: Option<Launcher>,
     /// The one session that this link belongs to; absent where it is shared.
     pub owner: Option<Arc<dyn CallerEnd>>,
-    /// How it speaks, as far as that is known.
-    pub speaks: Speaks,
+    /// Which era its process is met in first.
+    pub opening: Opening,
     /// The bounds.
     pub limits: StdioLimits,
 }
@@ -207,8 +207,8 @@ pub struct Seat {
     pub server: Arc<str>,
     /// The one session that this link belongs to; absent where it is shared.
     pub owner: Option<Arc<dyn CallerEnd>>,
-    /// How it speaks, as far as that is known.
-    pub speaks: Speaks,
+    /// Which era its process is met in first.
+    pub opening: Opening,
     /// The bounds.
     pub limits: StdioLimits,
 }
@@ -228,7 +228,7 @@ pub async fn connect(
     let seat = Seat {
         server: spec.server.clone(),
         owner: spec.owner.clone(),
-        speaks: spec.speaks,
+        opening: spec.opening,
         limits: spec.limits,
     };
     connect_over(spec, &seat, stderr, client, deadline, spawner).await
@@ -246,27 +246,7 @@ pub async fn connect_over<S: Spawn + ?Sized>(
     deadline: Instant,
     spawner: &dyn Spawner,
 ) -> Result<(Arc<dyn Link>, mpsc::Receiver<LinkEvent>), ConnectError> {
-    let mut way = Way::from(seat.speaks);
-    loop {
-        let log = Arc::clone(&stderr);
-        match start(spawn, seat, way, log, &client, deadline, spawner).await {
-            Ok(started) => return Ok(started),
-            Err(unstarted) => way = way.next(unstarted, deadline)?,
-        }
-    }
-}
-
-async fn start<S: Spawn + ?Sized>(
-    spawn: &S,
-    seat: &Seat,
-    way: Way,
-    stderr: Arc<StderrLog>,
-    client: &ClientInfo,
-    deadline: Instant,
-    spawner: &dyn Spawner,
-) -> Result<(Arc<dyn Link>, mpsc::Receiver<LinkEvent>), Unstarted> {
     let log_before = stderr.stamps().newest();
-    let since = now();
     let mut process = spawn.spawn(deadline).await?;
     let identity = process.identity();
     let peer = Peer::new(seat.server.clone(), seat.limits, seat.owner.clone());
@@ -291,36 +271,28 @@ async fn start<S: Spawn + ?Sized>(
     let keeping = keeper::keep(process, peer.clone(), followed, seat.limits);
     spawner.spawn("link.keeper", Box::pin(keeping));
 
-    let abilities = abilities(seat.owner.as_ref());
-    let met = handshake::meet(&peer, client, way, abilities, deadline).await;
-    let met = match met {
-        Ok(met) => match met
-            .unshaken
-            .map(|said| said.saturating_duration_since(since))
-        {
-            Some(took) if !peer.is_open() || is_to_spare(took, &seat.limits, deadline) => {
-                starting.leave().await;
-                return Err(Unstarted::Modern(took));
-            }
-            Some(_) | None => met,
-        },
-        Err(unmet) => {
-            let exit = match (&unmet, way) {
-                (Unmet::Asked(_), _) | (_, Way::ShakeFirst(_)) => starting.leave().await,
-                (Unmet::Failed(_), _) => starting.stop().await,
-            };
+    let meeting = Meeting {
+        peer: &peer,
+        client: &client,
+        abilities: abilities(seat.owner.as_ref()),
+        deadline,
+    };
+    let info = match meeting.meet(seat.opening).await {
+        Ok(info) => info,
+        Err(failure) => {
+            let exit = starting.stop().await;
             let stderr_tail = stderr.tail(log_before, LAST_WORDS_LINES);
-            return Err(unmet.explain(seat.server.clone(), exit, stderr_tail));
+            return Err(failure.explain(seat.server.clone(), exit, stderr_tail));
         }
     };
     starting.0 = None;
     let link = StdioLink {
         pid: identity.pid(),
         processes: identity.processes(),
-        listener: ear::listen(&met.info, &peer, events, client, spawner),
+        listener: ear::listen(&info, &peer, events, &client, spawner),
         peer,
-        info: met.info,
-        client: client.clone(),
+        info,
+        client,
     };
     if let Some(listener) = &link.listener {
         listener.begun(deadline).await;
@@ -368,23 +340,12 @@ async fn drain_while_there(peer: Arc<Peer>, log: Arc<StderrLog>, pipe: impl Asyn
 struct Starting(Option<Arc<Peer>>);
 
 impl Starting {
-    /// Has the process end in order, since another one comes after it, and waits for its end.
-    async fn leave(mut self) -> Exit {
-        let peer = self.0.take();
-        Self::ended(peer, Stop::Orderly).await
-    }
-
-    /// Ends the process at once.
+    /// Ends the process at once, and waits for its end.
     async fn stop(mut self) -> Exit {
-        let peer = self.0.take();
-        Self::ended(peer, Stop::AtOnce).await
-    }
-
-    async fn ended(peer: Option<Arc<Peer>>, stop: Stop) -> Exit {
-        let Some(peer) = peer else {
+        let Some(peer) = self.0.take() else {
             return Exit::Gone;
         };
-        peer.end(Exit::Stopping, stop);
+        peer.end(Exit::Stopping, Stop::AtOnce);
         peer.ended().await
     }
 }

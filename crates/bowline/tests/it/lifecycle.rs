@@ -2,6 +2,8 @@
 //! not end.
 
 use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -87,6 +89,66 @@ fn an_exit_before_the_handshake_is_named_with_its_last_words_and_retried() {
     assert_eq!(code(&answer), "start_failed", "{answer}");
     let told = answer["error"]["message"].as_str().unwrap();
     assert_eq!(told.matches("`early`").count(), 1, "named once: {told}");
+}
+
+/// A server in the shell that notes each of its starts, and runs `script` after that.
+fn counted(dir: &Path, name: &str, script: &str) -> String {
+    let file = dir.join("starts");
+    let script = format!("echo start >>'{}'; {script}", file.display());
+    let open = format!("sandbox = \"off\"\ncwd = \"{}\"\n", dir.display());
+    server(name, Path::new("sh"), &["-c", &script]) + &open
+}
+
+fn starts(dir: &Path) -> usize {
+    let noted = std::fs::read_to_string(dir.join("starts")).unwrap_or_default();
+    noted.lines().count()
+}
+
+/// Shakes hands and lists no tools; quiet to whatever else it is sent.
+const QUIET: &str = r#"
+while read -r line; do
+  id="${line#*\"id\":}"; id="${id%%,*}"
+  case "$line" in
+    *'"initialize"'*) printf '%s\n' '{"jsonrpc":"2.0","id":'"$id"',"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"q","version":"1"}}}' ;;
+    *'"tools/list"'*) printf '%s\n' '{"jsonrpc":"2.0","id":'"$id"',"result":{"tools":[]}}' ;;
+    *'"tools/call"'*) exit 5 ;;
+  esac
+done"#;
+
+#[test]
+fn failing_starts_stay_within_restart_budget() {
+    let dir = tempfile::tempdir().unwrap();
+    let restart = "restart = { budget = 5, window = \"5m\", backoff = \"10ms..20ms\" }\n";
+    let gateway = Gateway::up(&(counted(dir.path(), "early", "exit 3") + restart));
+    eventually("the budget is spent", || {
+        gateway.status("early")["retry_after_ms"]
+            .as_u64()
+            .is_some_and(|ms| ms > 60_000)
+    });
+    assert_eq!(starts(dir.path()), 6, "the first start and five more");
+    let dir = tempfile::tempdir().unwrap();
+    // It serves once, and ends at each later start.
+    let script = format!("[ $(wc -l <starts) -gt 1 ] && exit 3; (sleep 1; kill $$) & {QUIET}");
+    let gateway = Gateway::up(&(counted(dir.path(), "late", &script) + restart));
+    gateway.wait_for("late", "ejected");
+    assert_eq!(starts(dir.path()), 6, "the first start and five more");
+}
+
+#[test]
+fn quiet_legacy_server_starts_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut gateway = Gateway::up(&counted(dir.path(), "quiet", QUIET));
+    for life in 1..=2 {
+        let begun = Instant::now();
+        let status = gateway.wait_for("quiet", "ready");
+        eprintln!("life {life}: ready {:?} after the gateway", begun.elapsed());
+        assert_eq!(status["era"], "legacy", "{status}");
+        assert_eq!(starts(dir.path()), life, "one process for each start");
+        // Nobody waits for a response to `server/discover`, which took three seconds.
+        assert!(begun.elapsed() < Duration::from_millis(2_500));
+        assert!(gateway.stop());
+        gateway.restart();
+    }
 }
 
 #[test]

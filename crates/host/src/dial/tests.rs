@@ -25,36 +25,38 @@ fn a_link_takes_more_requests_than_its_server_may_have_calls() {
     }
 }
 
-/// Answers to the question how it speaks, and to a handshake.
-const MODERN: &str = r#"'{"supportedVersions":["2026-07-28"],"capabilities":{}}'"#;
-const LEGACY: &str = r#"'{"protocolVersion":"2025-11-25","capabilities":{}}'"#;
+/// Responses to `server/discover`, and to `initialize`.
+const MODERN: &str = r#"{"supportedVersions":["2026-07-28"],"capabilities":{}}"#;
+const LEGACY: &str = r#"{"protocolVersion":"2025-11-25","capabilities":{}}"#;
 
-/// What a server of the modern era alone hears at first, of two processes.
-const MODERN_ONLY: [&str; 4] = ["discover", "initialize", "initialize", "discover"];
-
-/// A server that says what it is asked to stderr, and answers with `discover` and `initialize`
-/// where they are given; it refuses what they are `no` for.
+/// A server that says what it is asked to stderr, and responds with `discover` and `initialize`;
+/// it refuses what they are `no` for, is quiet at `nothing` and ends at `exit`. All are one entry,
+/// whatever they say.
 fn server(discover: &str, initialize: &str) -> ServerSpec {
-    let script = format!(
-        r#"
-        say() {{
+    let script = r#"
+        say() {
           case "$1" in
-            no) printf '%s\n' '{{"jsonrpc":"2.0","id":'"$id"',"error":{{"code":-32601,"message":"no"}}}}' ;;
+            no) printf '%s\n' '{"jsonrpc":"2.0","id":'"$id"',"error":{"code":-32601,"message":"no"}}' ;;
             nothing) ;;
-            *) printf '%s\n' '{{"jsonrpc":"2.0","id":'"$id"',"result":'"$1"'}}' ;;
+            exit) exit 3 ;;
+            *) printf '%s\n' '{"jsonrpc":"2.0","id":'"$id"',"result":'"$1"'}' ;;
           esac
-        }}
+        }
+        echo start >&2
         while read -r line; do
-          id="${{line#*\"id\":}}"; id="${{id%%,*}}"
+          id="${line#*\"id\":}"; id="${id%%,*}"
           case "$line" in
-            *'"server/discover"'*) echo discover >&2; say {discover} ;;
-            *'"initialize"'*) echo initialize >&2; say {initialize} ;;
+            *'"server/discover"'*) echo discover >&2; say "$DISCOVER" ;;
+            *'"initialize"'*) echo initialize >&2; say "$INITIALIZE" ;;
           esac
-        done"#
-    );
+        done"#;
     let mut child = ChildSpec::new("sh");
     child.args = vec!["-c".into(), script.into()];
-    child.env = vec![("PATH".into(), std::env::var_os("PATH").unwrap())];
+    child.env = vec![
+        ("PATH".into(), std::env::var_os("PATH").unwrap()),
+        ("DISCOVER".into(), discover.into()),
+        ("INITIALIZE".into(), initialize.into()),
+    ];
     ServerSpec::reached("s", Reach::Child(child))
 }
 
@@ -108,101 +110,93 @@ impl Rig {
 }
 
 #[tokio::test]
-async fn a_server_is_asked_once_how_it_speaks() {
-    for (spec, era, first, later) in [
+async fn one_process_tells_how_a_server_speaks() {
+    for (spec, era, asked) in [
         (
             server(MODERN, "no"),
             Era::Modern,
-            &MODERN_ONLY[..],
-            "discover",
+            &["start", "initialize", "discover"][..],
         ),
         (
             server("no", LEGACY),
             Era::Legacy,
-            &["discover", "initialize"][..],
-            "initialize",
+            &["start", "initialize"][..],
         ),
-        // It says nothing to what it does not know, and is waited for once.
+        // It says nothing to what it does not know, and is never asked.
         (
             server("nothing", LEGACY),
             Era::Legacy,
-            &["discover", "initialize"],
-            "initialize",
+            &["start", "initialize"],
         ),
         (
             server(MODERN, LEGACY),
             Era::Legacy,
-            &["discover", "initialize"],
-            "initialize",
+            &["start", "initialize"],
         ),
     ] {
         let rig = Rig::new();
-        let (met, asked) = rig.meet(&spec).await;
-        assert_eq!(
-            (met.unwrap(), &asked[..]),
-            (
-                era,
-                &first.iter().map(ToString::to_string).collect::<Vec<_>>()[..]
-            )
-        );
-        for _ in 0..2 {
-            let (met, asked) = rig.meet(&spec).await;
-            assert_eq!((met.unwrap(), asked), (era, vec![later.to_owned()]));
+        for _ in 0..3 {
+            let (met, heard) = rig.meet(&spec).await;
+            assert_eq!((met.unwrap(), &heard[..]), (era, &words(asked)[..]));
         }
     }
 }
 
+fn words(asked: &[&str]) -> Vec<String> {
+    asked.iter().map(ToString::to_string).collect()
+}
+
 #[tokio::test]
-async fn a_server_replaced_by_one_of_the_other_era_is_found_again() {
+async fn changed_era_is_found_on_same_process() {
     let rig = Rig::new();
     let (modern, legacy) = (server(MODERN, "no"), server("no", LEGACY));
     for (spec, era, asked) in [
-        (&legacy, Era::Legacy, &["discover", "initialize"][..]),
-        (
-            &modern,
-            Era::Modern,
-            &[
-                "initialize",
-                "discover",
-                "initialize",
-                "initialize",
-                "discover",
-            ],
-        ),
-        (&modern, Era::Modern, &["discover"]),
-        // Refused, asked anew, and met.
-        (
-            &legacy,
-            Era::Legacy,
-            &["discover", "discover", "initialize"],
-        ),
-        (&legacy, Era::Legacy, &["initialize"]),
+        (&legacy, Era::Legacy, &["start", "initialize"][..]),
+        (&modern, Era::Modern, &["start", "initialize", "discover"]),
+        (&modern, Era::Modern, &["start", "initialize", "discover"]),
+        (&legacy, Era::Legacy, &["start", "initialize", "discover"]),
+        (&legacy, Era::Legacy, &["start", "initialize"]),
     ] {
         let (met, said) = rig.meet(spec).await;
-        assert_eq!(
-            (met.unwrap(), said),
-            (era, asked.iter().map(ToString::to_string).collect())
-        );
+        let said = said.iter().map(String::as_str);
+        let said: Vec<_> = said.take(asked.len()).collect();
+        assert_eq!((met.unwrap(), &said[..]), (era, asked));
     }
 }
 
 #[tokio::test]
-async fn a_server_that_ended_is_asked_anew_the_next_time() {
+async fn ended_processes_are_discovered_in_turn() {
     let rig = Rig::new();
-    let (met, _) = rig.meet(&server("no", LEGACY)).await;
-    assert_eq!(met.unwrap(), Era::Legacy);
-    let mut broken = ChildSpec::new("false");
-    broken.env = vec![("PATH".into(), std::env::var_os("PATH").unwrap())];
-    let broken = ServerSpec::reached("s", Reach::Child(broken));
-    let (met, _) = rig.meet(&broken).await;
-    assert!(matches!(
-        met,
-        Err(ConnectError::ExitedBeforeHandshake { .. })
-    ));
-    let (met, asked) = rig.meet(&server(MODERN, "no")).await;
+    let spec = server(MODERN, "exit");
+    let met_by_initialize = &["start", "initialize"][..];
+    for (meets, asked) in [
+        (false, met_by_initialize),
+        (false, met_by_initialize),
+        (true, &["start", "discover"]),
+        (false, met_by_initialize),
+        (true, &["start", "discover"]),
+    ] {
+        let (met, said) = rig.meet(&spec).await;
+        assert_eq!((met.is_ok(), said), (meets, words(asked)));
+    }
+}
+
+#[tokio::test]
+async fn recalled_modern_server_waits_for_nothing() {
+    let (rig, spec) = (Rig::new(), server(MODERN, "nothing"));
+    rig.dial.recall_era(&spec, Era::Modern);
     assert_eq!(
-        (met.unwrap(), asked),
-        (Era::Modern, MODERN_ONLY.map(str::to_owned).to_vec())
+        rig.dial.eras.opening(&spec),
+        Opening::Remembered(Era::Modern)
+    );
+    let (met, asked) = rig.meet(&spec).await;
+    assert_eq!(met.unwrap(), Era::Modern);
+    assert_eq!(asked, ["start", "initialize", "discover"]);
+    // What was seen in this life counts for more.
+    rig.dial.recall_era(&spec, Era::Legacy);
+    assert_eq!(
+        rig.dial.eras.opening(&spec),
+        Opening::Remembered(Era::Modern)
     );
 }
 
@@ -216,12 +210,12 @@ async fn what_the_configuration_says_is_neither_asked_nor_doubted() {
     let (met, asked) = rig.meet(&pinned(Era::Legacy)).await;
     assert_eq!(
         (met.unwrap(), asked),
-        (Era::Legacy, vec!["initialize".to_owned()])
+        (Era::Legacy, words(&["start", "initialize"]))
     );
     let (met, asked) = rig.meet(&pinned(Era::Modern)).await;
     assert_eq!(
         (met.unwrap(), asked),
-        (Era::Modern, vec!["discover".to_owned()])
+        (Era::Modern, words(&["start", "discover"]))
     );
     let refusing = ServerSpec {
         speaks: Speaks::Only(Era::Modern),
@@ -229,7 +223,7 @@ async fn what_the_configuration_says_is_neither_asked_nor_doubted() {
     };
     let (met, asked) = rig.meet(&refusing).await;
     assert!(matches!(met, Err(ConnectError::BadHandshake { .. })));
-    assert_eq!(asked, ["discover"]);
+    assert_eq!(asked, ["start", "discover"]);
 }
 
 #[test]
@@ -243,10 +237,10 @@ fn a_process_that_answers_nothing_is_not_asked_the_next_time() {
     for (reach, later) in [
         (
             Reach::Child(ChildSpec::new("sh")),
-            Speaks::Only(Era::Legacy),
+            Opening::Remembered(Era::Legacy),
         ),
         // Of an address it may be an outage.
-        (remote, Speaks::Auto),
+        (remote, Opening::Unknown),
     ] {
         let (eras, spec) = (Eras::default(), ServerSpec::reached("s", reach));
         let late = || {
@@ -255,10 +249,10 @@ fn a_process_that_answers_nothing_is_not_asked_the_next_time() {
                 stderr_tail: Vec::new(),
             })
         };
-        assert_eq!(eras.learn(&spec, eras.guess(&spec), &late()), None);
-        assert_eq!(eras.guess(&spec).speaks, later);
+        assert_eq!(eras.learn(&spec, eras.opening(&spec), &late()), None);
+        assert_eq!(eras.opening(&spec), later);
         // That was not the reason either.
-        assert_eq!(eras.learn(&spec, eras.guess(&spec), &late()), None);
-        assert_eq!(eras.guess(&spec).speaks, Speaks::Auto);
+        assert_eq!(eras.learn(&spec, eras.opening(&spec), &late()), None);
+        assert_eq!(eras.opening(&spec), Opening::Unknown);
     }
 }

@@ -94,6 +94,11 @@ impl Actor {
         let spec = &self.shared.spec;
         let card = spec.card.as_ref().filter(|_| spec.lazy);
         let card = card.and_then(|card| card.manifest.as_ref());
+        if let Some(kept) = &self.manifest
+            && spec.reach.is_process()
+        {
+            self.around.dial.recall_era(spec, kept.era());
+        }
         let known = self.manifest.as_ref().or(card);
         let is_shown = known.is_some_and(|known| self.offer_kept(&known.initialize, &known.pages));
         if !is_shown && spec.lazy {

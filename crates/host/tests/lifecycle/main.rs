@@ -19,6 +19,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bowline_core::caller::CallerEnd;
+use bowline_core::era::Era;
 use bowline_core::error::CallError;
 use bowline_host::events::{Event, What};
 use bowline_host::manifest::{Manifest, Manifests};
@@ -164,6 +165,8 @@ struct OddDial {
     scripted: ScriptedDial,
     errors: Arc<Mutex<VecDeque<ConnectError>>>,
     allowed: Arc<Mutex<Vec<Duration>>>,
+    /// The eras that it was reminded of.
+    recalled: Arc<Mutex<Vec<Era>>>,
 }
 
 impl OddDial {
@@ -172,6 +175,7 @@ impl OddDial {
             scripted: ScriptedDial::new(world.clone()),
             errors: Arc::new(Mutex::new(errors.into_iter().collect())),
             allowed: Arc::default(),
+            recalled: Arc::default(),
         }
     }
 }
@@ -190,5 +194,9 @@ impl Dial for OddDial {
             Some(error) => Box::pin(async move { Err(error) }),
             None => self.scripted.dial(spec, log, owner, deadline),
         }
+    }
+
+    fn recall_era(&self, _spec: &ServerSpec, era: Era) {
+        self.recalled.lock().unwrap().push(era);
     }
 }

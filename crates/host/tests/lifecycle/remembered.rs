@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::call::Scope;
+use bowline_core::era::Era;
 use bowline_host::Host;
 use bowline_host::catalog::ListKind;
 use bowline_sim::{Act, Gate, Generation, Script, ScriptedDial, World, call, reaches, spec};
 
-use super::{Kept, host, lazy, pass, settle, well};
+use super::{Kept, OddDial, host, lazy, pass, settle, well};
 
 fn tools(host: &Host) -> String {
     let list = host.catalog().listing(&Scope::All, ListKind::Tools).result;
@@ -59,6 +60,25 @@ async fn a_server_that_is_still_starting_is_listed_from_its_last_life() {
         "it offers other things now"
     );
     assert_eq!(*kept.saves.lock().unwrap(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn kept_era_is_recalled_before_first_start() {
+    let modern = r#"{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{}}}"#;
+    for (script, era) in [
+        (well(), Era::Legacy),
+        (well().introduces(modern), Era::Modern),
+    ] {
+        let kept = Arc::new(Kept::default());
+        let world = one(Script::always(script));
+        for recalled in [&[][..], &[era]] {
+            let dial = OddDial::new(&world, []);
+            let life = host(dial.clone(), &kept, vec![spec("s")]);
+            assert_eq!(*dial.recalled.lock().unwrap(), recalled);
+            assert!(reaches(&life, "s", "ready").await);
+            life.shutdown().await;
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]

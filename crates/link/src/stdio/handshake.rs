@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use bowline_core::call::Body;
 use bowline_core::caller::{Abilities, Ability};
-use bowline_core::pending::Sent;
+use bowline_core::era::Era;
 use bowline_wire::mcp::{Revision, method};
 use bowline_wire::object::{field, text};
 use bowline_wire::splice::write_string;
 use bytes::Bytes;
 use tokio::time::{Instant, timeout_at};
 
-use super::way::{Unstarted, Way};
+use super::opening::Opening;
 use super::{ClientInfo, ConnectError};
 use crate::desk::now;
 use crate::link::{Answer, Exit, LinkError, Request, ServerInfo};
@@ -29,183 +29,155 @@ pub(crate) enum Failure {
     Bad(&'static str),
 }
 
-/// Why a process was not met.
-#[derive(Debug)]
-pub(super) enum Unmet {
-    /// It went away or took no handshake, having been asked how it speaks. Some legacy servers
-    /// take the first message for their handshake, whatever it is.
-    Asked(Failure),
-    /// Anything else.
-    Failed(Failure),
+/// How long a process may take to respond to the first message before it is sent the one of the
+/// other era as well. Some servers say nothing to a request that they do not know.
+const QUIET_WAIT: Duration = Duration::from_secs(1);
+
+/// How long a process that is known to read may take for the message of the other era.
+const SECOND_WAIT: Duration = Duration::from_secs(3);
+
+/// How long a process that said that it is modern may take to respond to the `initialize` before
+/// it. Messages are read in order, so a response comes at once or never.
+const TURN_WAIT: Duration = Duration::from_millis(300);
+
+/// One process that is met.
+pub(super) struct Meeting<'a> {
+    pub(super) peer: &'a Peer,
+    pub(super) client: &'a ClientInfo,
+    pub(super) abilities: Abilities,
+    pub(super) deadline: Instant,
 }
 
-impl From<Failure> for Unmet {
-    fn from(failure: Failure) -> Self {
-        Self::Failed(failure)
-    }
-}
-
-/// How long a server may take to say how it speaks, before it is met with a handshake as well.
-/// Some legacy servers say nothing to a request that they do not know. A server that is known to
-/// read may take as long for what comes next.
-pub(crate) const PROBE_WAIT: Duration = Duration::from_secs(3);
-
-/// A server that was met.
-#[derive(Debug)]
-pub(super) struct Met {
-    pub(super) info: ServerInfo,
-    /// When it said that it is modern, where it took no handshake after that.
-    pub(super) unshaken: Option<Instant>,
-}
-
-impl From<ServerInfo> for Met {
-    fn from(info: ServerInfo) -> Self {
-        let unshaken = None;
-        Self { info, unshaken }
-    }
-}
-
-/// Meets a process in one way.
-pub(super) async fn meet(
-    peer: &Peer,
-    client: &ClientInfo,
-    way: Way,
-    abilities: Abilities,
-    deadline: Instant,
-) -> Result<Met, Unmet> {
-    let shaken = |until: Instant| shake(peer, client, abilities, until.min(deadline));
-    match way {
-        Way::Ask => {
-            let probe = pin!(peer.request(discover::request(client, deadline)));
-            ask(probe, shaken, deadline).await
-        }
-        Way::Shake => Ok(shaken(deadline).await?.into()),
-        Way::ShakeFirst(until) => match shaken(until).await {
-            Ok(info) => Ok(info.into()),
-            Err(failure) => {
-                let soon = deadline.min(now() + PROBE_WAIT);
-                let found = question(peer, client, soon).await;
-                Ok(found.map_err(|_| failure)?.into())
+impl Meeting<'_> {
+    /// Meets a process. Both eras are tried on the same pipes: no answer costs a second process.
+    pub(super) async fn meet(&self, opening: Opening) -> Result<ServerInfo, Failure> {
+        match opening {
+            Opening::Only(Era::Legacy) => self.initialize(self.deadline).await,
+            Opening::Only(Era::Modern) => self.discover(self.deadline).await,
+            Opening::Remembered(Era::Legacy) => {
+                let initialized = self.initialize(self.deadline).await;
+                self.discover_after(initialized).await
             }
-        },
-        Way::Modern => Ok(question(peer, client, deadline).await?.into()),
+            Opening::Remembered(Era::Modern) => {
+                let initialized = pin!(self.initialize(self.deadline));
+                let discovered = pin!(self.ask(self.deadline));
+                both(initialized, discovered, Duration::ZERO).await
+            }
+            Opening::Unknown => {
+                let mut initialized = pin!(self.initialize(self.deadline));
+                match timeout_at(self.soon(QUIET_WAIT), &mut initialized).await {
+                    Ok(initialized) => self.discover_after(initialized).await,
+                    Err(_) => {
+                        let discovered = pin!(self.ask(self.deadline));
+                        both(initialized, discovered, TURN_WAIT).await
+                    }
+                }
+            }
+            Opening::DiscoverFirst => {
+                let mut discovered = pin!(self.ask(self.deadline));
+                match timeout_at(self.soon(QUIET_WAIT), &mut discovered).await {
+                    Ok(found) => match found? {
+                        Found::Modern(info) => Ok(info),
+                        Found::Refused { code, message } => Err(Failure::Refused { code, message }),
+                        Found::Legacy => self.initialize(self.deadline).await,
+                    },
+                    Err(_) => {
+                        let initialized = pin!(self.initialize(self.deadline));
+                        both(initialized, discovered, TURN_WAIT).await
+                    }
+                }
+            }
+        }
     }
-}
 
-/// Meets a server that is known to be modern.
-async fn question(
-    peer: &Peer,
-    client: &ClientInfo,
-    deadline: Instant,
-) -> Result<ServerInfo, Failure> {
-    let answer = peer.request(discover::request(client, deadline)).await;
-    match found(answer)? {
-        Found::Modern(info) => Ok(info),
-        Found::Refused { code, message } => Err(Failure::Refused { code, message }),
-        Found::Legacy => Err(Failure::Bad(NOT_MODERN)),
+    /// Sends `server/discover` to a process that refused `initialize`.
+    async fn discover_after(
+        &self,
+        initialized: Result<ServerInfo, Failure>,
+    ) -> Result<ServerInfo, Failure> {
+        let refused = match initialized {
+            Err(refused) if refused.may_be_modern() => refused,
+            decided => return decided,
+        };
+        match self.ask(self.soon(SECOND_WAIT)).await {
+            Ok(Found::Modern(info)) => Ok(info),
+            Ok(Found::Refused { code, message }) => Err(Failure::Refused { code, message }),
+            Ok(Found::Legacy) | Err(_) => Err(refused),
+        }
+    }
+
+    /// Agrees with the server on a revision, and tells it to begin.
+    async fn initialize(&self, deadline: Instant) -> Result<ServerInfo, Failure> {
+        let request = request(self.client, self.abilities, deadline);
+        let answer = self.peer.request(request).await.map_err(Failure::Link)?;
+        let info = read(&answer)?;
+        self.peer
+            .notify(method::INITIALIZED, None)
+            .map_err(Failure::Link)?;
+        Ok(info)
+    }
+
+    /// Meets a server that is to be modern.
+    async fn discover(&self, deadline: Instant) -> Result<ServerInfo, Failure> {
+        match self.ask(deadline).await? {
+            Found::Modern(info) => Ok(info),
+            Found::Refused { code, message } => Err(Failure::Refused { code, message }),
+            Found::Legacy => Err(Failure::Bad(NOT_MODERN)),
+        }
+    }
+
+    /// Asks with `server/discover`.
+    async fn ask(&self, deadline: Instant) -> Result<Found, Failure> {
+        let request = discover::request(self.client, deadline);
+        match self.peer.request(request).await {
+            Ok(answer) => Ok(discover::read(&answer)),
+            // It answered, with something that nobody can use.
+            Err(LinkError::TooLong { .. } | LinkError::BadAnswer(_)) => Ok(Found::Legacy),
+            Err(error) => Err(Failure::Link(error)),
+        }
+    }
+
+    fn soon(&self, wait: Duration) -> Instant {
+        self.deadline.min(now() + wait)
     }
 }
 
 const NOT_MODERN: &str = "it does not speak the revision 2026-07-28";
 
-/// Reads what came of the question how a server speaks.
-fn found(answer: Result<Answer, LinkError>) -> Result<Found, Failure> {
-    match answer {
-        Ok(answer) => Ok(discover::read(&answer)),
-        // It answered, with something that nobody can use.
-        Err(LinkError::TooLong { .. } | LinkError::BadAnswer(_)) => Ok(Found::Legacy),
-        Err(error) => Err(Failure::Link(error)),
-    }
-}
-
-/// Finds out how a server speaks, and has it shake hands where it does so after that.
-async fn ask<S>(
-    mut probe: Pin<&mut impl Future<Output = Result<Answer, LinkError>>>,
-    shaken: impl FnOnce(Instant) -> S,
-    deadline: Instant,
-) -> Result<Met, Unmet>
-where
-    S: Future<Output = Result<ServerInfo, Failure>>,
-{
-    match timeout_at(deadline.min(now() + PROBE_WAIT), &mut probe).await {
-        Ok(answer) => match found(answer).map_err(Unmet::Asked)? {
-            Found::Modern(info) => {
-                let said = now();
-                Ok(of_both(info, said, shaken(said + PROBE_WAIT).await))
-            }
-            Found::Refused { code, message } => {
-                Err(Unmet::Failed(Failure::Refused { code, message }))
-            }
-            // It reads. Should it say no more, there is to be time for one that is not asked.
-            Found::Legacy => {
-                let half = deadline.saturating_duration_since(now()) / 2;
-                let shaken = shaken(now() + half).await;
-                Ok(shaken.map_err(Unmet::Asked)?.into())
-            }
-        },
-        Err(_) => both(probe, pin!(shaken(deadline))).await,
-    }
-}
-
-/// Tells how a modern server was met, by what came of the handshake after it.
-fn of_both(info: ServerInfo, said: Instant, shaken: Result<ServerInfo, Failure>) -> Met {
-    match shaken {
-        Ok(info) => info.into(),
-        Err(_) => Met {
-            info,
-            unshaken: Some(said),
-        },
-    }
-}
-
-/// Waits for a server that was asked how it speaks, and said nothing: its handshake counts, unless
-/// it does not take it and answers what it was asked. When one of the two was answered, the other
-/// one is soon, or never.
+/// Waits for a process that was sent both messages. `initialize` decides where it is taken;
+/// `server/discover` decides where `initialize` is refused, or not answered for `turn` after it.
 async fn both(
-    mut probe: Pin<&mut impl Future<Output = Result<Answer, LinkError>>>,
-    mut shaken: Pin<&mut impl Future<Output = Result<ServerInfo, Failure>>>,
-) -> Result<Met, Unmet> {
-    let answer = tokio::select! {
-        biased;
-        shaken = &mut shaken => match shaken {
-            Ok(info) => return Ok(info.into()),
-            Err(refused) => return match timeout_at(now() + PROBE_WAIT, probe).await.map(found) {
-                Ok(Ok(Found::Modern(info))) => Ok(of_both(info, now(), Err(refused))),
-                Ok(_) | Err(_) => Err(Unmet::Asked(refused)),
-            },
-        },
-        answer = &mut probe => answer,
-    };
-    match found(answer) {
-        Ok(Found::Modern(info)) => {
-            let said = now();
-            let late = |_| Err(Failure::Link(LATE));
-            let shaken = timeout_at(said + PROBE_WAIT, shaken).await;
-            Ok(of_both(info, said, shaken.unwrap_or_else(late)))
-        }
-        Ok(Found::Refused { .. } | Found::Legacy) | Err(_) => {
-            Ok(shaken.await.map_err(Unmet::Asked)?.into())
-        }
-    }
-}
-
-const LATE: LinkError = LinkError::Timeout {
-    sent: Sent::Perhaps,
-};
-
-/// Agrees with the server on a revision, and tells it to begin.
-async fn shake(
-    peer: &Peer,
-    client: &ClientInfo,
-    abilities: Abilities,
-    deadline: Instant,
+    mut initialized: Pin<&mut impl Future<Output = Result<ServerInfo, Failure>>>,
+    mut discovered: Pin<&mut impl Future<Output = Result<Found, Failure>>>,
+    turn: Duration,
 ) -> Result<ServerInfo, Failure> {
-    let request = request(client, abilities, deadline);
-    let answer = peer.request(request).await.map_err(Failure::Link)?;
-    let info = read(&answer)?;
-    peer.notify(method::INITIALIZED, None)
-        .map_err(Failure::Link)?;
-    Ok(info)
+    let found = tokio::select! {
+        biased;
+        initialized = &mut initialized => return match initialized {
+            Err(refused) if refused.may_be_modern() => {
+                match timeout_at(now() + SECOND_WAIT, discovered).await {
+                    Ok(Ok(Found::Modern(info))) => Ok(info),
+                    Ok(Ok(Found::Refused { code, message })) => {
+                        Err(Failure::Refused { code, message })
+                    }
+                    Ok(Ok(Found::Legacy) | Err(_)) | Err(_) => Err(refused),
+                }
+            }
+            decided => decided,
+        },
+        found = &mut discovered => found,
+    };
+    match found {
+        Ok(Found::Modern(info)) => match timeout_at(now() + turn, initialized).await {
+            Ok(Ok(legacy)) => Ok(legacy),
+            Ok(Err(_)) | Err(_) => Ok(info),
+        },
+        Ok(Found::Refused { code, message }) => {
+            let refused = Failure::Refused { code, message };
+            initialized.await.map_err(|_| refused)
+        }
+        Ok(Found::Legacy) | Err(_) => initialized.await,
+    }
 }
 
 /// Returns `initialize`.
@@ -281,6 +253,18 @@ fn write_capabilities(out: &mut Vec<u8>, abilities: Abilities) {
 }
 
 impl Failure {
+    /// Whether a process that fails so at `initialize` lives and may speak the modern era.
+    const fn may_be_modern(&self) -> bool {
+        match self {
+            Self::Refused { .. } | Self::Bad(_) => true,
+            Self::Link(error) => {
+                matches!(error, LinkError::TooLong { .. } | LinkError::BadAnswer(_))
+            }
+            // It answers with a revision, so it is legacy.
+            Self::Revision(_) => false,
+        }
+    }
+
     /// Returns what went wrong as one clause.
     pub(crate) fn reason(&self) -> Arc<str> {
         match self {
@@ -299,6 +283,10 @@ impl Failure {
         stderr_tail: Vec<Arc<str>>,
     ) -> ConnectError {
         match self {
+            _ if exit == Exit::ProgramNotFound => ConnectError::ProgramNotFound {
+                server,
+                stderr_tail,
+            },
             Self::Link(LinkError::Closed(_) | LinkError::Lost(_)) => {
                 ConnectError::ExitedBeforeHandshake {
                     server,
@@ -326,28 +314,6 @@ impl Failure {
                 server,
                 reason: reason.into(),
             },
-        }
-    }
-}
-
-impl Unmet {
-    /// Adds what is known once the process is gone.
-    pub(super) fn explain(
-        self,
-        server: Arc<str>,
-        exit: Exit,
-        stderr_tail: Vec<Arc<str>>,
-    ) -> Unstarted {
-        match self {
-            // Another handshake would find no program either.
-            _ if exit == Exit::ProgramNotFound => {
-                Unstarted::Failed(ConnectError::ProgramNotFound {
-                    server,
-                    stderr_tail,
-                })
-            }
-            Self::Asked(failure) => Unstarted::Asked(failure.explain(server, exit, stderr_tail)),
-            Self::Failed(failure) => Unstarted::Failed(failure.explain(server, exit, stderr_tail)),
         }
     }
 }

@@ -12,11 +12,11 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_core::era::{Era, Speaks};
+use bowline_core::era::Era;
 use bowline_link::sandbox::Sandbox;
 use bowline_link::{
-    Answer, BoxFuture, ChildLimits, ClientInfo, ConnectError, Link, LinkError, LinkEvent, Reaper,
-    Request, Spawner, Stamps, StderrLimits, StderrLog, StdioLimits, StdioSpec, connect,
+    Answer, BoxFuture, ChildLimits, ClientInfo, ConnectError, Link, LinkError, LinkEvent, Opening,
+    Reaper, Request, Spawner, Stamps, StderrLimits, StderrLog, StdioLimits, StdioSpec, connect,
 };
 use bytes::Bytes;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -90,7 +90,7 @@ impl Scene {
             sandbox: Sandbox::off(),
             launcher: None,
             owner: None,
-            speaks: Speaks::Only(Era::Legacy),
+            opening: Opening::Only(Era::Legacy),
             limits: StdioLimits::default(),
         };
         let limits = StderrLimits::default();

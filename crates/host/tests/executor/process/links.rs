@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_core::era::{Era, Speaks};
-use bowline_link::stdio::{self, ClientInfo, ConnectError, Seat};
+use bowline_core::era::Era;
+use bowline_link::stdio::{self, ClientInfo, ConnectError, Opening, Seat};
 use bowline_link::{Exit, Link, LinkError, Request, Stamps, StderrLimits, StderrLog, StdioLimits};
 use bytes::Bytes;
 
@@ -37,7 +37,7 @@ async fn connect(rig: &Rig, log: &Arc<StderrLog>) -> Result<Arc<dyn Link>, Conne
     let seat = Seat {
         server: "s".into(),
         owner: None,
-        speaks: Speaks::Only(Era::Legacy),
+        opening: Opening::Only(Era::Legacy),
         limits: StdioLimits::default(),
     };
     let linked = stdio::connect_over(rig, &seat, Arc::clone(log), client, later(), &rig.tasks);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bowline_core::era::{Era, Speaks};
+use bowline_core::era::Era;
 use bowline_core::flow::FlowLimits;
 use bowline_core::sync::lock;
 use bowline_host::executor::{Offer, OfferLimits, Servant};
@@ -16,7 +16,7 @@ use bowline_link::executor::{Distant, Session, Tunnel, greet};
 use bowline_link::sandbox::Sandbox;
 use bowline_link::stdio::{ConnectError, Spawn};
 use bowline_link::websocket::{Side, join};
-use bowline_link::{BoxFuture, ChildLimits, LinkError, StdioLimits, StdioSpec};
+use bowline_link::{BoxFuture, ChildLimits, LinkError, Opening, StdioLimits, StdioSpec};
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::unix::pipe;
@@ -180,7 +180,7 @@ pub(super) fn spec(name: &str, script: &str) -> StdioSpec {
         sandbox: Sandbox::off(),
         launcher: None,
         owner: None,
-        speaks: Speaks::Only(Era::Legacy),
+        opening: Opening::Only(Era::Legacy),
         limits: StdioLimits {
             stop_stdin: Duration::from_millis(500),
             stop_term: Duration::from_millis(500),

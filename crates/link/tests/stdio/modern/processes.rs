@@ -1,4 +1,4 @@
-//! How often a server is started until it is known how it speaks, and that it never runs twice.
+//! One process is enough to find out which era a server speaks.
 
 use super::*;
 
@@ -30,102 +30,99 @@ async fn heard(scene: &Scene, count: usize) -> Vec<String> {
 const DISCOVER: &str = "server/discover";
 const SHAKE: &str = "initialize";
 
-#[tokio::test]
-async fn a_process_that_says_it_is_modern_is_ended_before_another_is_shaken_hands_with() {
-    // A process takes only the era that it was opened in, as those of the Python SDK do.
-    let latched = r#"
+/// Takes only the era that it was opened in, as servers of the Python SDK do.
+const LATCHED: &str = r#"
 *'"server/discover"'*) [ -z "$era" ] && era=m; [ "$era" = m ] && discovered '"tools":{}' || refuse -32600 ;;
 *'"initialize"'*) [ -z "$era" ] && era=l; [ "$era" = l ] && hello || refuse -32022 ;;"#;
-    let (scene, _dir) = alone(latched);
-    let link = scene.link().await;
-    assert_eq!(link.era(), Era::Legacy);
-    let starts = ["start", DISCOVER, SHAKE, "end", "start", SHAKE];
-    assert_eq!(heard(&scene, 6).await[..6], starts);
-    link.close().await;
-}
 
 #[tokio::test]
-async fn a_process_that_takes_a_handshake_after_the_question_is_started_once() {
-    // As those of the TypeScript SDK do.
-    let (scene, _dir) = alone(&format!("*'\"initialize\"'*) hello ;; {MODERN}"));
-    let link = scene.link().await;
-    assert_eq!(link.era(), Era::Legacy);
-    assert_eq!(heard(&scene, 3).await[..3], ["start", DISCOVER, SHAKE]);
-    link.close().await;
-}
-
-#[tokio::test]
-async fn a_modern_server_that_takes_no_handshake_never_runs_twice() {
-    for (refuses, starts) in [
-        (
-            "refuse -32601",
-            &["start", DISCOVER, SHAKE, "end", "start", SHAKE, DISCOVER][..],
-        ),
-        (
-            "exit 1",
-            &[
-                "start", DISCOVER, SHAKE, "end", "start", SHAKE, "end", "start", DISCOVER,
-            ],
-        ),
-    ] {
-        let (scene, _dir) = alone(&format!("*'\"initialize\"'*) {refuses} ;; {MODERN}"));
-        let link = scene.link().await;
-        assert_eq!((link.era(), link.is_open()), (Era::Modern, true));
-        assert_eq!(heard(&scene, starts.len()).await, starts);
-        link.close().await;
+async fn legacy_process_is_sent_initialize_alone() {
+    let ways = ["refuse -32601", "exit 3", ":"]
+        .map(|says| format!("*server/discover*) {says} ;; *'\"initialize\"'*) hello ;;"));
+    // Servers of the TypeScript SDK take both, one after the other.
+    let both = format!("*'\"initialize\"'*) hello ;; {MODERN}");
+    for cases in ways.into_iter().chain([LATCHED.to_owned(), both]) {
+        for opening in [Opening::Unknown, Opening::Remembered(Era::Legacy)] {
+            let (mut scene, _dir) = alone(&cases);
+            scene.spec.opening = opening;
+            let link = scene.link().await;
+            assert_eq!(link.era(), Era::Legacy, "{cases}");
+            let starts = ["start", SHAKE, "notifications/initialized"];
+            assert_eq!(heard(&scene, 3).await, starts, "{cases}");
+            link.close().await;
+        }
     }
 }
 
 #[tokio::test]
-async fn a_modern_server_is_kept_where_there_is_no_time_for_another() {
-    let (scene, _dir) = alone(MODERN);
-    let (link, _events) = scene.connect_within(Duration::from_secs(7)).await.unwrap();
-    assert_eq!((link.era(), link.is_open()), (Era::Modern, true));
-    assert_eq!(heard(&scene, 3).await, ["start", DISCOVER, SHAKE]);
-    link.close().await;
-}
-
-#[tokio::test]
-async fn a_server_that_the_question_confuses_is_started_once_more_without_it() {
-    // It takes the first message for a handshake, whatever it says.
-    for (first, second) in [
-        ("refuse -32601", "refuse -32600"),
-        ("refuse -32601", "answer '\"protocolVersion\":7'"),
-        (":", "refuse -32600"),
+async fn modern_process_is_discovered_on_same_pipes() {
+    for refuses in [
+        "refuse -32601",
+        "refuse -32022",
+        "answer '\"capabilities\":7'",
+        // It says nothing, so that both are sent.
+        ":",
     ] {
-        let cases = format!(
-            "*server/discover*) asked=1; {first} ;;
-             *'\"initialize\"'*) [ -z \"$asked\" ] && hello || {second} ;;"
-        );
+        let cases = format!("*'\"initialize\"'*) {refuses} ;; {MODERN}");
         let (scene, _dir) = alone(&cases);
         let link = scene.link().await;
-        assert_eq!(link.era(), Era::Legacy);
-        let starts = ["start", DISCOVER, SHAKE, "end", "start", SHAKE];
-        assert_eq!(heard(&scene, 6).await[..6], starts);
+        assert_eq!((link.era(), link.is_open()), (Era::Modern, true));
+        let starts = ["start", SHAKE, DISCOVER];
+        assert_eq!(heard(&scene, 3).await, starts, "{refuses}");
         link.close().await;
     }
 }
 
 #[tokio::test]
-async fn a_server_that_answers_the_question_and_then_nothing_is_started_once_more_in_time() {
-    let cases = "*server/discover*) asked=1; refuse -32601 ;;
-         *'\"initialize\"'*) [ -z \"$asked\" ] && hello ;;";
-    let (scene, _dir) = alone(cases);
-    let (link, _events) = scene.connect_within(Duration::from_secs(6)).await.unwrap();
-    assert_eq!(link.era(), Era::Legacy);
-    let starts = ["start", DISCOVER, SHAKE, "end", "start", SHAKE];
-    assert_eq!(heard(&scene, 6).await[..6], starts);
+async fn remembered_modern_process_is_sent_both_at_once() {
+    let quiet = format!("*'\"initialize\"'*) : ;; {MODERN}");
+    for (cases, era) in [(quiet.as_str(), Era::Modern), (LATCHED, Era::Legacy)] {
+        let (mut scene, _dir) = alone(cases);
+        scene.spec.opening = Opening::Remembered(Era::Modern);
+        let link = scene.link().await;
+        assert_eq!(link.era(), era);
+        assert_eq!(heard(&scene, 3).await[..3], ["start", SHAKE, DISCOVER]);
+        link.close().await;
+    }
+}
+
+#[tokio::test]
+async fn process_ended_by_initialize_is_discovered_next() {
+    let (mut scene, _dir) = alone(&format!("*'\"initialize\"'*) exit 1 ;; {MODERN}"));
+    let error = scene.connect().await.unwrap_err();
+    assert!(
+        matches!(error, ConnectError::ExitedBeforeHandshake { .. }),
+        "{error:?}"
+    );
+    scene.spec.opening = Opening::DiscoverFirst;
+    let link = scene.link().await;
+    assert_eq!(link.era(), Era::Modern);
+    let starts = ["start", SHAKE, "end", "start", DISCOVER];
+    assert_eq!(heard(&scene, 5).await, starts);
     link.close().await;
 }
 
 #[tokio::test]
-async fn a_server_that_refuses_every_handshake_says_so_and_is_started_twice() {
+async fn discovered_process_falls_back_to_initialize() {
+    for says in ["refuse -32601", ":"] {
+        let cases = format!("*server/discover*) {says} ;; *'\"initialize\"'*) hello ;;");
+        let (mut scene, _dir) = alone(&cases);
+        scene.spec.opening = Opening::DiscoverFirst;
+        let link = scene.link().await;
+        assert_eq!(link.era(), Era::Legacy);
+        assert_eq!(heard(&scene, 3).await[..3], ["start", DISCOVER, SHAKE]);
+        link.close().await;
+    }
+}
+
+#[tokio::test]
+async fn process_refusing_both_eras_is_started_once() {
     let (scene, _dir) = alone("*) refuse -32600 ;;");
     let error = scene.connect().await.unwrap_err();
     assert!(matches!(
         error,
         ConnectError::HandshakeRefused { code: -32600, .. }
     ));
-    let starts = ["start", DISCOVER, SHAKE, "end", "start", SHAKE];
-    assert_eq!(heard(&scene, 6).await[..6], starts);
+    let starts = ["start", SHAKE, DISCOVER];
+    assert_eq!(heard(&scene, 3).await[..3], starts);
 }
