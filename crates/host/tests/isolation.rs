@@ -294,3 +294,38 @@ async fn what_is_asked_of_a_task_goes_where_the_task_lives() {
     host.call(get_1).await.unwrap();
     assert_eq!(asked(&world, "tasks/get").last(), Some(&1));
 }
+
+#[tokio::test(start_paused = true)]
+async fn own_links_stay_within_restart_budget() {
+    let script = Script::always(Generation::tools([("do", Act::Dies)]));
+    let world = World::new([("s", script)]);
+    let breaker = bowline_core::breaker::BreakerPolicy {
+        failures_max: 1_000,
+        ..spec("s").breaker
+    };
+    let spec = ServerSpec {
+        isolation: Isolation::Session,
+        breaker,
+        ..spec("s")
+    };
+    let host = world.host(vec![spec], HostLimits::default());
+    assert!(reaches(&host, "s", "ready").await);
+    let mut refused = 0;
+    for _ in 0..20 {
+        match host.call(of(1)).await {
+            Err(CallError::StartFailed { next, .. }) => {
+                assert!(next > Duration::from_secs(60), "{next:?}");
+                refused += 1;
+            }
+            ended => assert!(ended.is_err(), "{ended:?}"),
+        }
+    }
+    // The shared link, the first of the session, and five in place of those that crashed.
+    assert_eq!(world.record().starts_of("s"), 7);
+    assert_eq!(refused, 14);
+    host.order("s", Order::Restart, Duration::from_secs(60))
+        .await
+        .unwrap();
+    assert!(host.call(of(1)).await.is_err());
+    assert_eq!(world.record().starts_of("s"), 9, "a person asked for more");
+}

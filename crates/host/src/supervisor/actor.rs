@@ -229,6 +229,7 @@ impl Actor {
     fn forgive(&mut self) {
         self.forget_answers();
         self.recovery.reset();
+        self.shared.own.forgive();
         self.shared.counts.restarts.store(0, Ordering::Relaxed);
         let now = self.shared.clock.now();
         self.shared.with_breaker(now, Breaker::reset);

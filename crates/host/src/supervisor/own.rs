@@ -1,5 +1,6 @@
 //! Links that belong to one session or one principal, beside the one that all share.
 
+mod restarts;
 mod which;
 
 use std::collections::HashMap;
@@ -21,9 +22,11 @@ use foldhash::fast::RandomState;
 use tokio::sync::{Notify, OnceCell, mpsc, watch};
 use tokio::time::timeout_at;
 
+use self::restarts::OwnRestarts;
 use super::cause::Cause;
 use super::starts::paced;
 use super::{Ready, Shared, Surroundings};
+use crate::spec::ServerSpec;
 use crate::standing;
 
 /// Links of their own that one server has at most; one more takes the place of one that is idle.
@@ -69,6 +72,8 @@ pub(super) struct OwnLinks {
     made: AtomicU64,
     /// Why, and when, the last try to connect failed.
     failed: Mutex<Option<(Now, Cause)>>,
+    /// How often processes were started in place of lost ones; absent where the server is none.
+    restarts: Option<OwnRestarts>,
 }
 
 /// The place of one link: connected once for all who wait for it.
@@ -147,8 +152,10 @@ impl Ready {
 }
 
 impl OwnLinks {
-    pub(super) fn new(around: &Surroundings) -> Self {
+    pub(super) fn new(around: &Surroundings, spec: &ServerSpec) -> Self {
+        let is_process = spec.reach.is_process();
         Self {
+            restarts: is_process.then(|| OwnRestarts::new(spec.restart)),
             around: around.clone(),
             slots: Mutex::default(),
             made: AtomicU64::new(GENERATION_BASE),
@@ -230,6 +237,7 @@ impl OwnLinks {
             Err(cause) => {
                 let refusal = cause.refusal(&shared.spec.name, RETRY_AFTER);
                 *lock(&self.failed) = Some((now, cause));
+                self.note_lost(shared);
                 self.remove(&key, &slot);
                 Err(refusal)
             }
@@ -249,7 +257,9 @@ impl OwnLinks {
             slot.taken.store(is_for_one, Ordering::Release);
             return Ok((key, Arc::clone(slot)));
         }
-        slots.remove(&key);
+        if slots.remove(&key).is_some() {
+            self.note_lost(shared);
+        }
         self.refuse_haste(shared)?;
         if slots.len() >= OWN_LINKS_MAX {
             let idle = slots.iter().filter(|(_, slot)| slot.is_idle());
@@ -267,6 +277,7 @@ impl OwnLinks {
                 }
             }
         }
+        self.spend_restart(shared)?;
         let slot = Arc::new(Slot::default());
         slot.taken.store(is_for_one, Ordering::Release);
         slots.insert(key.clone(), Arc::clone(&slot));
@@ -414,7 +425,11 @@ impl OwnLinks {
                 }
             }
         }
-        self.remove(&key, &slot);
+        // One that we closed has left its slot before.
+        let was_lost = !link.is_open();
+        if self.remove(&key, &slot) && was_lost {
+            self.note_lost(&shared);
+        }
         link.close().await;
     }
 
@@ -438,11 +453,14 @@ impl OwnLinks {
         ready.collect()
     }
 
-    fn remove(&self, key: &Key, slot: &Arc<Slot>) {
+    /// Takes a slot out; `false` where it is out already.
+    fn remove(&self, key: &Key, slot: &Arc<Slot>) -> bool {
         let mut slots = lock(&self.slots);
-        if slots.get(key).is_some_and(|now| Arc::ptr_eq(now, slot)) {
+        let is_there = slots.get(key).is_some_and(|now| Arc::ptr_eq(now, slot));
+        if is_there {
             slots.remove(key);
         }
+        is_there
     }
 
     fn close_later(&self, slot: Arc<Slot>) {
