@@ -27,7 +27,7 @@ use bowline_journal::{Journal, JournalError};
 use bowline_link::http::HttpLimits;
 use bowline_link::http::hyper_client::{ClientLimits, HyperClient};
 use bowline_link::sandbox::Launcher;
-use bowline_link::{ClientInfo, StdioLimits};
+use bowline_link::{ClientInfo, Instance, StdioLimits};
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -229,7 +229,8 @@ impl Gateway {
         let tasks = Tasks::default();
         let executors = dialled_executors(&tasks, &doors.clock, &config, &telemetry.secrets);
         let launcher = launcher(&listeners)?;
-        let host = (doors, &executors, tasks, launcher);
+        let instance = begin_instance(&state).await?;
+        let host = (doors, &executors, tasks, (launcher, instance));
         let host = start_host(specs, config.limits, &state, host)?;
         executors.report_to(host.events().clone());
         host.set_policy(config.policy.policy());
@@ -382,11 +383,22 @@ struct Doors {
     keys: KeyScope,
 }
 
+/// What a host needs beside its servers and the state directory.
+type Found<'a> = (Doors, &'a Executors, Tasks, (Launcher, Instance));
+
+/// Ends what a killed gateway left, before a server is started in its place.
+async fn begin_instance(state: &State) -> Result<Instance, AssembleError> {
+    let state = state.clone();
+    let begun = tokio::task::spawn_blocking(move || state.begin_instance()).await;
+    let begun = begun.map_err(|error| AssembleError::Launcher(std::io::Error::other(error)))?;
+    Ok(begun?)
+}
+
 fn start_host(
     specs: Vec<ServerSpec>,
     limits: HostLimits,
     state: &State,
-    (doors, executors, tasks, launcher): (Doors, &Executors, Tasks, Launcher),
+    (doors, executors, tasks, (launcher, instance)): Found<'_>,
 ) -> Result<Host, AssembleError> {
     let client = ClientInfo {
         name: "bowline".into(),
@@ -401,6 +413,7 @@ fn start_host(
         http_limits: HttpLimits::default(),
         eras: Eras::default(),
         launcher: Some(launcher),
+        instance: Some(instance),
     };
     let ports = Ports {
         dial: Arc::new(dial),

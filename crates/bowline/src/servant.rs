@@ -72,6 +72,7 @@ fn started(server: &ServerConfig, ground: (&Ground, &[PathBuf]), env: &Env) -> O
         sandbox: child.sandbox,
         // There is no port of ours to close.
         launcher: None,
+        instance: None,
         owner: None,
         opening: server.speaks.into(),
         limits: StdioLimits::default(),

@@ -1,6 +1,7 @@
 //! The state directory: token, session key, lock, and where the running gateway is.
 
 pub(crate) mod file;
+mod instances;
 
 #[cfg(test)]
 mod tests;

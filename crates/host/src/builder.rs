@@ -303,6 +303,7 @@ fn real(
         http_limits: HttpLimits::default(),
         eras: Eras::default(),
         launcher: None,
+        instance: None,
     })
 }
 

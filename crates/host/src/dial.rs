@@ -11,7 +11,7 @@ use bowline_link::stderr::StderrLog;
 use bowline_link::stdio::{
     self, ClientInfo, ConnectError, Opening, Reaper, Seat, StdioLimits, StdioSpec,
 };
-use bowline_link::{BoxFuture, Spawner};
+use bowline_link::{BoxFuture, Instance, Spawner};
 use tokio::time::Instant;
 
 mod eras;
@@ -44,6 +44,9 @@ pub struct RealDial<S> {
     pub eras: Eras,
     /// Starts children to which our own ports are closed; absent where we have none.
     pub launcher: Option<Launcher>,
+    /// The life of this program, which all its children carry as a mark; absent where nobody
+    /// looks for what a former life left.
+    pub instance: Option<Instance>,
 }
 
 /// Requests of our own that may wait beside calls: lists, pings, subscriptions, log levels.
@@ -97,6 +100,7 @@ impl<S: Spawner> RealDial<S> {
             child_limits: child.limits,
             sandbox: child.sandbox.clone(),
             launcher: self.launcher.clone(),
+            instance: self.instance.clone(),
             owner,
             opening,
             limits: self.stdio_limits(server),

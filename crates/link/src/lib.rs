@@ -6,6 +6,7 @@ mod flood;
 pub mod http;
 mod limits;
 pub mod link;
+mod marks;
 mod modern;
 mod peer;
 mod processes;
@@ -23,6 +24,7 @@ pub use link::{
     Answer, BoxFuture, Exit, KeyHeader, Link, LinkError, LinkEvent, NoAnswer, NotSent, OnBehalf,
     Rename, Request, ServerInfo, Spawner,
 };
+pub use marks::{Ended, Instance, MARK_VARIABLE, end_instances};
 pub use modern::Filter;
 pub use processes::{Processes, Usage};
 pub use stderr::{LogLine, Stamps, StderrLimits, StderrLog};

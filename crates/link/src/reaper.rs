@@ -21,6 +21,7 @@ use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
 use signal_hook::low_level::pipe;
 
 use crate::limits::{ChildLimits, EXIT_OVER_MEMORY, EXIT_OVER_PROCESSES, EXIT_PROGRAM_NOT_FOUND};
+use crate::marks::{MARK_VARIABLE, MARK_WORD};
 use crate::processes;
 use crate::sandbox::{Confined, Level, NotConfined, PrivateTemp, Sandbox, confine};
 use crate::stdio::command_not_found;
@@ -76,6 +77,8 @@ struct Order {
     parent: Pid,
     limits: ChildLimits,
     sandbox: Sandbox,
+    /// The value of the variable by which all that the server starts is found.
+    mark: Option<OsString>,
     command: OsString,
     args: Vec<OsString>,
 }
@@ -84,16 +87,22 @@ impl Order {
     fn read(mut args: impl Iterator<Item = OsString>) -> Option<Self> {
         let parent = args.next()?.to_str()?.parse().ok()?;
         let (mut limits, mut sandbox) = (ChildLimits::default(), Sandbox::off());
+        let mut mark = None;
         loop {
-            match args.next()? {
-                word if word == "--" => break,
-                word => limits.take(&word).or_else(|| sandbox.take(&word))?,
+            let word = args.next()?;
+            if word == "--" {
+                break;
+            }
+            match word.to_str().and_then(|word| word.strip_prefix(MARK_WORD)) {
+                Some(value) => mark = Some(value.into()),
+                None => limits.take(&word).or_else(|| sandbox.take(&word))?,
             }
         }
         Some(Self {
             parent: Pid::from_raw(parent)?,
             limits,
             sandbox,
+            mark,
             command: args.next()?,
             args: args.collect(),
         })
@@ -160,6 +169,9 @@ impl Order {
     fn spawn(&self, temp: Option<&PrivateTemp>) -> Result<Child, NotConfined> {
         let mut command = Command::new(&self.command);
         command.args(&self.args).process_group(0);
+        if let Some(mark) = &self.mark {
+            command.env(MARK_VARIABLE, mark);
+        }
         let Some(temp) = temp.map(PrivateTemp::path) else {
             return command.spawn().map_err(NotConfined::Program);
         };

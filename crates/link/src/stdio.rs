@@ -18,6 +18,7 @@ use crate::limits::ChildLimits;
 use crate::link::{
     Answer, BoxFuture, Exit, Link, LinkError, LinkEvent, Request, ServerInfo, Spawner,
 };
+use crate::marks::Instance;
 use crate::modern::listen::Listener;
 use crate::modern::{params, rounds};
 use crate::peer::{Peer, Stop, read_loop, write_loop};
@@ -61,6 +62,9 @@ pub struct StdioSpec {
     pub sandbox: Sandbox,
     /// What starts the reaper where the gateway's own ports are closed to the program.
     pub launcher: Option<Launcher>,
+    /// The life of the gateway whose mark its processes carry; absent where nobody looks for
+    /// processes of former lives.
+    pub instance: Option<Instance>,
     /// The one session that this link belongs to; absent where it is shared.
     pub owner: Option<Arc<dyn CallerEnd>>,
     /// Which era its process is met in first.

@@ -70,6 +70,71 @@ fn no_process_survives_a_killed_gateway() {
     eprintln!("{rounds} kills, {seen} processes, {survivors} survivors, longest {longest:?}");
 }
 
+/// Returns the reapers among processes.
+fn reapers(pids: &[u32]) -> Vec<u32> {
+    let is_reaper = |pid: &&u32| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.split(|byte| *byte == 0)
+            .any(|word| word == b"__reaper")
+    };
+    pids.iter().filter(is_reaper).copied().collect()
+}
+
+#[test]
+fn next_gateway_ends_what_killed_reapers_left() {
+    let mark = fresh_mark("reapers");
+    let mut gateway = Gateway::up(&(fixture("one", &STUBBORN) + &mark_line(&mark)));
+    let rounds = number("BOWLINE_ROUNDS", 10);
+    let (mut orphans, mut survivors) = (0, 0);
+    for round in 0..rounds {
+        let forked = descendants(&mut gateway.session("/mcp"), "one__descendants");
+        let all = marked(&mark);
+        assert!(forked.iter().all(|pid| all.contains(pid)), "{forked:?}");
+        let reapers = reapers(&all);
+        assert_eq!(reapers.len(), 1, "round {round}: {:?}", shown(&all));
+        // Stopped, the gateway cannot notice that its reaper dies.
+        signal(gateway.pid(), "STOP");
+        for reaper in &reapers {
+            signal(*reaper, "KILL");
+        }
+        gateway.kill();
+        let left: Vec<u32> = all
+            .into_iter()
+            .filter(|pid| !reapers.contains(pid))
+            .collect();
+        assert!(left.iter().all(|pid| lives(*pid)), "round {round}");
+        orphans += left.len();
+        gateway.restart_after_kill();
+        let still: Vec<u32> = left.into_iter().filter(|pid| lives(*pid)).collect();
+        survivors += still.len();
+        assert!(still.is_empty(), "round {round}: {:?}", shown(&still));
+    }
+    assert!(gateway.stop());
+    let (_, left) = watch_out(&mark, Instant::now());
+    assert_eq!(left, Vec::<u32>::new());
+    eprintln!("{rounds} kills of both, {orphans} orphans, {survivors} survivors");
+}
+
+#[test]
+fn gateway_ends_what_its_killed_reaper_left() {
+    let mark = fresh_mark("reaper");
+    let gateway = Gateway::up(&(fixture("one", &STUBBORN) + &mark_line(&mark)));
+    for round in 1..=3 {
+        descendants(&mut gateway.session("/mcp"), "one__descendants");
+        let all = marked(&mark);
+        let reapers = reapers(&all);
+        assert_eq!(reapers.len(), 1, "round {round}: {:?}", shown(&all));
+        signal(reapers[0], "KILL");
+        eventually("all that the reaper kept are gone", || {
+            !all.iter().any(|pid| lives(*pid))
+        });
+        eventually("the server is up again", || {
+            let status = gateway.wait_for("one", "ready");
+            status["generation"] == round + 1
+        });
+    }
+}
+
 /// What the processes that are left run, and how they stand.
 fn shown(pids: &[u32]) -> Vec<String> {
     let read = |pid: u32, file: &str| {

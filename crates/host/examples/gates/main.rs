@@ -337,6 +337,7 @@ fn real_dial(tasks: &Tasks) -> std::io::Result<Arc<dyn Dial>> {
         http_limits: HttpLimits::default(),
         eras: Eras::default(),
         launcher: None,
+        instance: None,
     }))
 }
 

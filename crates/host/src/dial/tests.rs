@@ -84,6 +84,7 @@ impl Rig {
                 http_limits: HttpLimits::default(),
                 eras: Eras::default(),
                 launcher: None,
+                instance: None,
             },
             log: StderrLog::new("s".into(), Stamps::new(|| 0), StderrLimits::default()),
         }

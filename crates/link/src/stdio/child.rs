@@ -16,6 +16,9 @@ use super::tree::Tree;
 use super::{ConnectError, StdioLimits, StdioSpec};
 use crate::limits::{ChildLimits, EXIT_OVER_MEMORY, EXIT_OVER_PROCESSES, EXIT_PROGRAM_NOT_FOUND};
 use crate::link::{BoxFuture, Exit};
+#[cfg(target_os = "linux")]
+use crate::marks;
+use crate::marks::{MARK_VARIABLE, Mark};
 use crate::processes::Processes;
 use crate::sandbox::{FsAccess, FsGrant, Level, Sandbox};
 
@@ -28,6 +31,8 @@ pub struct Child {
     process: tokio::process::Child,
     tree: Arc<Tree>,
     limits: ChildLimits,
+    /// What all that it starts carries.
+    mark: Mark,
 }
 
 impl Child {
@@ -42,13 +47,15 @@ impl Child {
         if let Some(cwd) = spec.cwd.as_deref().filter(|cwd| !cwd.is_dir()) {
             return Err(failed(no_directory(cwd)));
         }
+        let mark = Mark::new(spec.instance.as_ref()).map_err(failed)?;
         let mut command = match &spec.reaper {
             Some(reaper) => {
                 let mut command = Command::new(&reaper.program);
                 command.args(&reaper.args);
                 command.arg(std::process::id().to_string());
                 command.args(spec.child_limits.in_force().words());
-                command.args(sandbox_of(spec).words()).arg("--");
+                command.args(sandbox_of(spec).words());
+                command.arg(mark.word()).arg("--");
                 command.arg(&spec.command);
                 command
             }
@@ -57,6 +64,9 @@ impl Child {
         };
         command.args(&spec.args).env_clear();
         command.envs(spec.env.iter().map(|(name, value)| (name, value)));
+        if spec.reaper.is_none() {
+            command.env(MARK_VARIABLE, mark.value());
+        }
         if let Some(cwd) = &spec.cwd {
             command.current_dir(cwd);
         }
@@ -87,6 +97,7 @@ impl Child {
             process,
             tree,
             limits: spec.child_limits.in_force(),
+            mark,
         })
     }
 
@@ -107,6 +118,23 @@ impl Child {
 }
 
 impl Child {
+    /// Ends what a killed reaper left: processes that moved to other groups are found by their
+    /// mark alone.
+    #[cfg(target_os = "linux")]
+    async fn end_orphans(&self, status: &io::Result<ExitStatus>) {
+        let is_killed = |status: &ExitStatus| status.signal().is_some();
+        if self.tree.has_reaper() && status.as_ref().is_ok_and(is_killed) {
+            let mark = self.mark.clone();
+            let ending = tokio::task::spawn_blocking(move || marks::end_marked(&mark));
+            if let Ok(ended) = ending.await {
+                tracing::warn!(found = ended.found, left = ended.left, "reaper was killed");
+            }
+        }
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    async fn end_orphans(&self, _status: &io::Result<ExitStatus>) {}
+
     /// Reads what a reaper says with its exit code.
     fn reaped(&self, code: i32) -> Exit {
         let limits = &self.limits;
@@ -162,7 +190,9 @@ impl Process for Child {
 
     async fn wait(&mut self) -> Exit {
         let status = self.process.wait().await;
-        self.exit(&status)
+        let exit = self.exit(&status);
+        self.end_orphans(&status).await;
+        exit
     }
 
     async fn stop(&mut self, limits: StdioLimits) -> Option<Exit> {

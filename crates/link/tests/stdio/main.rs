@@ -89,6 +89,7 @@ impl Scene {
             child_limits: ChildLimits::default(),
             sandbox: Sandbox::off(),
             launcher: None,
+            instance: None,
             owner: None,
             opening: Opening::Only(Era::Legacy),
             limits: StdioLimits::default(),

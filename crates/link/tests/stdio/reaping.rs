@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-use bowline_link::Exit;
+use bowline_link::{Exit, Instance};
 use rustix::process::{Signal, kill_process};
 
 use super::*;
@@ -61,6 +61,64 @@ async fn the_server_is_reported_and_not_the_reaper_and_dies_with_it() {
     kill_process(pid(reaper), Signal::KILL).unwrap();
     assert_eq!(link.closed().await, Exit::Signal(9));
     gone(pid(server)).await;
+}
+
+#[tokio::test]
+async fn killed_reaper_leaves_no_descendant() {
+    let script = format!("{DESCENDANTS} echo $PPID >&2; while :; do sleep 1000; done");
+    let scene = Scene::server(Behind::Reaper, &script);
+    let link = scene.link().await;
+    let mut pids: Vec<Pid> = scene.lines(4).await.iter().map(|line| pid(line)).collect();
+    let parents = pids
+        .iter()
+        .position(|one| is_parent_of(*one, link.pid().unwrap()));
+    let reaper = pids.remove(parents.expect("the reaper is among them"));
+    kill_process(reaper, Signal::KILL).unwrap();
+    assert_eq!(link.closed().await, Exit::Signal(9));
+    for pid in pids {
+        gone(pid).await;
+    }
+}
+
+fn is_parent_of(parent: Pid, child: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{child}/status")).unwrap();
+    status.contains(&format!("\nPPid:\t{}\n", parent.as_raw_pid()))
+}
+
+#[tokio::test]
+async fn ended_instance_leaves_no_process_of_others() {
+    let (ours, theirs) = (Instance::new().unwrap(), Instance::new().unwrap());
+    let mut scenes = Vec::new();
+    for instance in [&ours, &theirs] {
+        let script = format!("{DESCENDANTS} while :; do sleep 1000; done");
+        let mut scene = Scene::server(Behind::Nothing, &script);
+        scene.spec.instance = Some(instance.clone());
+        let link = scene.link().await;
+        let pids = descendants(&scene).await;
+        scenes.push((scene, link, pids));
+    }
+    let end = |instance: Instance| {
+        let ending = move || bowline_link::end_instances(&[instance]);
+        tokio::task::spawn_blocking(ending)
+    };
+    let ended = end(ours.clone()).await.unwrap();
+    assert!(ended.found >= 4, "{ended:?}");
+    assert_eq!(ended.left, 0);
+    let (_, link, pids) = &scenes[1];
+    assert!(link.is_open());
+    assert!(pids.iter().all(|pid| is_alive(*pid)));
+    for pid in &scenes[0].2 {
+        gone(*pid).await;
+    }
+    assert_eq!(end(ours).await.unwrap().found, 0);
+    assert_eq!(end(theirs).await.unwrap().left, 0);
+    for pid in &scenes[1].2 {
+        gone(*pid).await;
+    }
+}
+
+fn is_alive(pid: Pid) -> bool {
+    rustix::process::test_kill_process(pid).is_ok()
 }
 
 #[tokio::test]

@@ -169,7 +169,8 @@ async fn a_server_gets_its_directory_its_environment_and_three_descriptors() {
         let names = lines[1..]
             .iter()
             .filter_map(|line| Some(line.split_once('=')?.0));
-        let known = ["PATH", "GIVEN", "PWD", "OLDPWD", "SHLVL", "_"];
+        let mark = bowline_link::MARK_VARIABLE;
+        let known = ["PATH", "GIVEN", mark, "PWD", "OLDPWD", "SHLVL", "_"];
         let other: Vec<_> = names.filter(|name| !known.contains(name)).collect();
         assert!(other.is_empty(), "inherited: {other:?}");
         assert!(lines.contains(&"GIVEN=yes".to_owned()));

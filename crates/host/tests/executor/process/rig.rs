@@ -179,6 +179,7 @@ pub(super) fn spec(name: &str, script: &str) -> StdioSpec {
         child_limits: ChildLimits::default(),
         sandbox: Sandbox::off(),
         launcher: None,
+        instance: None,
         owner: None,
         opening: Opening::Only(Era::Legacy),
         limits: StdioLimits {
