@@ -72,7 +72,8 @@ fn python_server_is_started_once_at_each_start() {
         std::fs::write(&noted, "").unwrap();
         let direct = direct_start(&program);
         let args = [&["-c", &shell, "sh"][..], &program[..]].concat();
-        let config = server("py", Path::new("sh"), &args) + "sandbox = \"off\"\n";
+        let more = "sandbox = \"off\"\nstart_timeout = \"5m\"\n";
+        let config = server("py", Path::new("sh"), &args) + more;
         let starts = || std::fs::read_to_string(&noted).unwrap().lines().count();
         let begun = Instant::now();
         let mut gateway = Gateway::up(&config);
