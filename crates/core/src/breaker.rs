@@ -1,7 +1,12 @@
-//! Stops calling a server that keeps failing, and probes it with one call when rest is over.
+//! Stops calling a server that keeps failing, and finds out when it may be called again.
+//!
+//! The breaker counts events, not calls: all calls that are lost in one outage are one failure. An
+//! outage ends when the server can be reached again, which reachability checks find out; a rest of
+//! a fixed length is for servers that can be reached and do not answer.
 
 use std::time::Duration;
 
+use crate::backoff::Backoff;
 use crate::time::Now;
 
 /// When a breaker opens and for how long.
@@ -22,15 +27,31 @@ impl Default for BreakerPolicy {
     }
 }
 
+/// When a server whose breaker is open is asked whether it can be reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CheckPolicy {
+    /// The waits between checks.
+    pub backoff: Backoff,
+    /// Any number, different for each server, so that servers that fail together are not checked
+    /// together.
+    pub seed: u64,
+}
+
 /// One server's breaker.
 #[derive(Debug)]
 pub struct Breaker {
     policy: BreakerPolicy,
+    /// Absent where nothing checks whether the server can be reached.
+    check_policy: Option<CheckPolicy>,
     state: State,
     /// Counts openings, so that a call let through before one cannot close it afterwards.
     epoch: u64,
     /// The newest link whose loss was counted: many calls may go down with one link.
     lost: Option<u64>,
+    /// Outages counted so far; a call admitted before the last one is lost with it.
+    outages: u64,
+    /// Reachability checks since the last call that was answered.
+    checks: u32,
     /// What was told of it last.
     told: Circuit,
 }
@@ -38,8 +59,25 @@ pub struct Breaker {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Closed { failures: u32 },
-    Open { until: Now },
+    Open { until: Now, check: Option<Check> },
     Probing,
+}
+
+/// The next reachability check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Check {
+    due: Now,
+    /// Whether the server could not be reached when it was last seen: then the check decides when
+    /// calls are admitted again.
+    is_away: bool,
+}
+
+/// One reachability check, handed back with its outcome.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Checkup {
+    epoch: u64,
+    /// When it is due.
+    pub due: Now,
 }
 
 /// What a person sees of a breaker.
@@ -70,12 +108,13 @@ impl Circuit {
 pub enum Health {
     /// It answered, be it with an error of the tool.
     Good,
-    /// It could not be reached or kept silent.
+    /// It kept silent, or refuses calls for now. Each such call counts.
     Bad,
-    /// It died with the call: the loss of one link counts once, however many calls it held.
+    /// It could not be reached, or was lost with the call. One outage counts once, however many
+    /// calls are lost in it.
     Lost {
-        /// Which of the server's links it was.
-        generation: u64,
+        /// Which of the server's links ended; none where the link stands.
+        generation: Option<u64>,
     },
     /// The caller went away before the server could show anything.
     Untold,
@@ -86,6 +125,8 @@ pub enum Health {
 pub struct Pass {
     epoch: u64,
     probe: bool,
+    /// The outages that were counted when the call was admitted.
+    outages: u64,
 }
 
 impl Breaker {
@@ -94,18 +135,32 @@ impl Breaker {
     pub const fn new(policy: BreakerPolicy) -> Self {
         Self {
             policy,
+            check_policy: None,
             state: State::Closed { failures: 0 },
             epoch: 0,
             lost: None,
+            outages: 0,
+            checks: 0,
             told: Circuit::Closed,
         }
     }
 
-    /// Admits a call, or says how long the rest still lasts.
+    /// Returns a closed breaker whose owner carries out reachability checks while it is open.
+    #[must_use]
+    pub const fn with_checks(policy: BreakerPolicy, checks: CheckPolicy) -> Self {
+        Self {
+            check_policy: Some(checks),
+            ..Self::new(policy)
+        }
+    }
+
+    /// Admits a call, or says how long calls are still refused.
     pub fn admit(&mut self, now: Now) -> Result<Pass, Duration> {
         let probe = match self.state {
             State::Closed { .. } => false,
-            State::Open { until } if now < until => return Err(now.until(until)),
+            State::Open { until, check } if now < until => {
+                return Err(remaining(until, check, now));
+            }
             State::Open { .. } => {
                 self.state = State::Probing;
                 true
@@ -115,6 +170,7 @@ impl Breaker {
         Ok(Pass {
             epoch: self.epoch,
             probe,
+            outages: self.outages,
         })
     }
 
@@ -125,35 +181,133 @@ impl Breaker {
         if pass.epoch != self.epoch {
             return;
         }
-        let health = match health {
-            Health::Lost { generation } if self.lost >= Some(generation) => Health::Untold,
+        let is_away = match health {
+            Health::Good => return self.answered(),
+            Health::Untold => return self.untold(pass, now),
             Health::Lost { generation } => {
-                self.lost = Some(generation);
-                Health::Bad
+                if !self.is_new_outage(pass, generation) {
+                    return self.untold(pass, now);
+                }
+                true
             }
-            told => told,
+            Health::Bad => false,
         };
-        match (health, self.state) {
-            (Health::Good, State::Closed { .. } | State::Probing) => {
-                self.state = State::Closed { failures: 0 };
-            }
-            (Health::Bad, State::Closed { failures })
-                if failures.saturating_add(1) < self.policy.failures_max =>
-            {
+        match self.state {
+            State::Closed { failures } if failures.saturating_add(1) < self.policy.failures_max => {
                 self.state = State::Closed {
                     failures: failures.saturating_add(1),
                 };
             }
-            (Health::Bad, State::Closed { .. } | State::Probing) => {
-                self.epoch = self.epoch.wrapping_add(1);
+            State::Closed { .. } | State::Probing => self.open(is_away, now),
+            State::Open { .. } => {}
+        }
+    }
+
+    const fn answered(&mut self) {
+        if let State::Closed { .. } | State::Probing = self.state {
+            self.state = State::Closed { failures: 0 };
+            self.checks = 0;
+        }
+    }
+
+    /// A probe that shows nothing makes room for the next one.
+    fn untold(&mut self, pass: Pass, now: Now) {
+        if pass.probe && self.state == State::Probing {
+            self.state = State::Open {
+                until: now,
+                check: None,
+            };
+        }
+    }
+
+    /// Whether a lost call is the first one of its outage, which then is counted.
+    fn is_new_outage(&mut self, pass: Pass, generation: Option<u64>) -> bool {
+        if pass.outages < self.outages {
+            return false;
+        }
+        if generation.is_some() {
+            if self.lost >= generation {
+                return false;
+            }
+            self.lost = generation;
+        }
+        self.outages = self.outages.saturating_add(1);
+        true
+    }
+
+    fn open(&mut self, is_away: bool, now: Now) {
+        self.epoch = self.epoch.wrapping_add(1);
+        self.state = State::Open {
+            until: now.plus(self.policy.rest),
+            check: self.schedule_check(is_away, now),
+        };
+    }
+
+    /// Checks grow rarer until a call is answered, also where the breaker closes in between.
+    fn schedule_check(&mut self, is_away: bool, now: Now) -> Option<Check> {
+        let policy = self.check_policy?;
+        self.checks = self.checks.saturating_add(1);
+        let jitter = policy.seed.wrapping_add(u64::from(self.checks) * 89);
+        Some(Check {
+            due: now.plus(policy.backoff.wait(self.checks, jitter)),
+            is_away,
+        })
+    }
+
+    /// Returns the reachability check that comes next, where one is needed.
+    #[must_use]
+    pub const fn next_check(&self) -> Option<Checkup> {
+        match self.state {
+            State::Open {
+                check: Some(Check { due, .. }),
+                ..
+            } => Some(Checkup {
+                epoch: self.epoch,
+                due,
+            }),
+            State::Open { check: None, .. } | State::Closed { .. } | State::Probing => None,
+        }
+    }
+
+    /// Records the outcome of a reachability check.
+    ///
+    /// A server that was away and is reached is called again, and one further failure opens the
+    /// breaker. A server that is reached and had kept silent rests on: what it does not answer is
+    /// calls, not checks. A server that is not reached is away, whatever was known before.
+    pub fn record_check(&mut self, checkup: Checkup, is_reached: bool, now: Now) {
+        let State::Open {
+            until,
+            check: Some(check),
+        } = self.state
+        else {
+            return;
+        };
+        if checkup.epoch != self.epoch {
+            return;
+        }
+        match (is_reached, check.is_away) {
+            (true, true) => self.reached(),
+            (true, false) => self.state = State::Open { until, check: None },
+            (false, _) => {
                 self.state = State::Open {
+                    // Calls do not probe while checks do.
                     until: now.plus(self.policy.rest),
-                };
+                    check: self.schedule_check(true, now),
+                }
             }
-            (Health::Untold, State::Probing) if pass.probe => {
-                self.state = State::Open { until: now };
-            }
-            (Health::Untold | Health::Lost { .. }, _) | (_, State::Open { .. }) => {}
+        }
+    }
+
+    /// Ends an outage: the server was reached, by a check or by a new link.
+    pub const fn reached(&mut self) {
+        if let State::Open {
+            check: Some(Check { is_away: true, .. }),
+            ..
+        } = self.state
+        {
+            self.state = State::Closed {
+                failures: self.policy.failures_max.saturating_sub(1),
+            };
         }
     }
 
@@ -161,6 +315,7 @@ impl Breaker {
     pub const fn reset(&mut self) {
         self.epoch = self.epoch.wrapping_add(1);
         self.state = State::Closed { failures: 0 };
+        self.checks = 0;
     }
 
     /// Returns what a person sees, at `now`.
@@ -168,7 +323,7 @@ impl Breaker {
     pub fn circuit(&self, now: Now) -> Circuit {
         match self.state {
             State::Closed { .. } => Circuit::Closed,
-            State::Open { until } if now < until => Circuit::Open,
+            State::Open { until, .. } if now < until => Circuit::Open,
             State::Open { .. } | State::Probing => Circuit::HalfOpen,
         }
     }
@@ -181,11 +336,12 @@ impl Breaker {
         (told != circuit).then_some(circuit)
     }
 
-    /// Returns how long calls are still refused, if they are.
+    /// Returns how long calls are still refused, if they are; until the next reachability check,
+    /// where that decides.
     #[must_use]
     pub fn rest(&self, now: Now) -> Option<Duration> {
         match self.state {
-            State::Open { until } if now < until => Some(now.until(until)),
+            State::Open { until, check } if now < until => Some(remaining(until, check, now)),
             State::Open { .. } | State::Closed { .. } | State::Probing => None,
         }
     }
@@ -200,132 +356,12 @@ impl Breaker {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const POLICY: BreakerPolicy = BreakerPolicy {
-        failures_max: 2,
-        rest: Duration::from_millis(100),
-    };
-
-    /// `?` asks and prints y or n; `f`, `g`, `u` end the oldest admitted call badly, well or
-    /// untold; `.` passes 50 ms.
-    fn check(script: &str, expect: &str) {
-        let mut breaker = Breaker::new(POLICY);
-        let mut now = Now(0);
-        let mut seen = String::new();
-        let mut passes = std::collections::VecDeque::new();
-        for step in script.chars() {
-            let health = match step {
-                'f' => Health::Bad,
-                'g' => Health::Good,
-                'u' => Health::Untold,
-                '.' => {
-                    now = now.plus(Duration::from_millis(50));
-                    continue;
-                }
-                '?' => {
-                    let admitted = breaker.admit(now);
-                    seen.push(if admitted.is_ok() { 'y' } else { 'n' });
-                    passes.extend(admitted);
-                    continue;
-                }
-                other => panic!("unknown step {other}"),
-            };
-            breaker.record(passes.pop_front().unwrap(), health, now);
-        }
-        assert_eq!(seen, expect, "{script}");
-    }
-
-    #[test]
-    fn rests_after_repeated_failures_and_probes_once() {
-        check("?f?f?", "yyn");
-        check("??ff?..??", "yynyn");
-        check("??ff..?g??", "yyyyy");
-        check("??ff..?f?..?", "yyyny");
-        check("???fgf?", "yyyy");
-    }
-
-    #[test]
-    fn a_vanished_probe_does_not_wedge_the_breaker() {
-        check("??ff..?u?", "yyyy");
-    }
-
-    #[test]
-    fn many_calls_lost_with_one_link_count_once() {
-        let mut breaker = Breaker::new(POLICY);
-        let now = Now(0);
-        for generation in [1, 1, 1, 1] {
-            let pass = breaker.admit(now).unwrap();
-            breaker.record(pass, Health::Lost { generation }, now);
-        }
-        assert_eq!(breaker.failures(), 1);
-        let pass = breaker.admit(now).unwrap();
-        breaker.record(pass, Health::Lost { generation: 2 }, now);
-        assert!(
-            breaker.admit(now).is_err(),
-            "the loss of another link counts"
-        );
-    }
-
-    #[test]
-    fn it_opens_exactly_at_its_limit_and_half_opens_when_rest_is_over() {
-        let mut breaker = Breaker::new(BreakerPolicy {
-            failures_max: 5,
-            rest: Duration::from_millis(100),
-        });
-        for failures in 1..=5 {
-            let pass = breaker.admit(Now(0)).unwrap();
-            breaker.record(pass, Health::Bad, Now(0));
-            let open = failures == 5;
-            let expect = if open { Circuit::Open } else { Circuit::Closed };
-            assert_eq!(breaker.circuit(Now(0)), expect, "{failures}");
-            assert_eq!(breaker.failures(), failures);
-        }
-        assert_eq!(breaker.circuit(Now(99)), Circuit::Open);
-        assert_eq!(breaker.circuit(Now(100)), Circuit::HalfOpen);
-    }
-
-    #[test]
-    fn a_success_zeroes_the_failures_and_closes_it() {
-        let mut breaker = Breaker::new(POLICY);
-        let pass = breaker.admit(Now(0)).unwrap();
-        breaker.record(pass, Health::Bad, Now(0));
-        assert_eq!(breaker.failures(), 1);
-        breaker.record(pass, Health::Good, Now(0));
-        assert_eq!(breaker.failures(), 0);
-        for _ in 0..2 {
-            breaker.record(pass, Health::Bad, Now(0));
-        }
-        let probe = breaker.admit(Now(100)).unwrap();
-        breaker.record(probe, Health::Good, Now(100));
-        assert_eq!(breaker.failures(), 0);
-        assert_eq!(breaker.circuit(Now(100)), Circuit::Closed);
-    }
-
-    #[test]
-    fn each_change_of_the_circuit_is_news_once() {
-        let mut breaker = Breaker::new(POLICY);
-        assert_eq!(breaker.news(Now(0)), None);
-        let pass = breaker.admit(Now(0)).unwrap();
-        for news in [None, Some(Circuit::Open)] {
-            breaker.record(pass, Health::Bad, Now(0));
-            assert_eq!(breaker.news(Now(0)), news);
-            assert_eq!(breaker.news(Now(0)), None);
-        }
-        let probe = breaker.admit(Now(100)).unwrap();
-        assert_eq!(breaker.news(Now(100)), Some(Circuit::HalfOpen));
-        breaker.record(probe, Health::Untold, Now(120));
-        assert_eq!(breaker.news(Now(120)), None, "it waits for another probe");
-        let probe = breaker.admit(Now(120)).unwrap();
-        assert_eq!(breaker.news(Now(120)), None);
-        breaker.record(probe, Health::Good, Now(130));
-        assert_eq!(breaker.news(Now(130)), Some(Circuit::Closed));
-    }
-
-    #[test]
-    fn a_late_success_from_before_the_opening_does_not_close_it() {
-        check("???ffg?", "yyyn");
+const fn remaining(until: Now, check: Option<Check>, now: Now) -> Duration {
+    match check {
+        Some(Check { due, is_away: true }) => now.until(due),
+        Some(_) | None => now.until(until),
     }
 }
+
+#[cfg(test)]
+mod tests;

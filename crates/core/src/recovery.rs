@@ -9,6 +9,10 @@ use crate::time::Now;
 /// No wait between slow retries is longer.
 pub const SLOW_WAIT_MAX: Duration = Duration::from_secs(60);
 
+/// No wait between tries to reach a server that runs elsewhere is longer: a try costs a connection,
+/// and callers are refused until one succeeds.
+pub const REMOTE_WAIT_MAX: Duration = Duration::from_millis(1_500);
+
 /// Where a server runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
@@ -25,6 +29,8 @@ pub enum Failure {
     Lost,
     /// No link could be made.
     Unstarted,
+    /// No link could be made, and nothing that answered refused one.
+    Unreachable,
     /// Its program does not exist, so nothing was started.
     ProgramNotFound,
     /// The way to it failed, before or after it served; nothing is known against itself.
@@ -88,8 +94,9 @@ impl Recovery {
     /// Counts a failure and decides what comes next; `jitter` is any number.
     ///
     /// A server that never served may only be waiting for something: it is retried slowly for
-    /// ever. One that served and keeps dying is ejected, unless it runs elsewhere and merely
-    /// cannot be reached. However it fails, no more processes are started than the budget allows.
+    /// ever. A process that served and keeps dying is ejected. A server that runs elsewhere is
+    /// retried for ever: often while it cannot be reached, slowly while it refuses us. However a
+    /// server fails, no more processes are started than the budget allows.
     pub fn failed(&mut self, failure: Failure, now: Now, jitter: u64) -> Next {
         if failure == Failure::ProgramNotFound {
             // No process ran: nothing is counted, and only a person can change the next outcome.
@@ -104,17 +111,26 @@ impl Recovery {
             base: self.backoff.base,
             cap: SLOW_WAIT_MAX.max(self.backoff.cap),
         };
+        let remote = Backoff {
+            base: self.backoff.base,
+            cap: REMOTE_WAIT_MAX.min(self.backoff.cap),
+        };
         let wait = |pace: Backoff| pace.wait(self.failures, jitter);
         match (failure, self.place, self.served) {
+            (Failure::Lost | Failure::Unreachable | Failure::Away, Place::Remote, _) => {
+                Next::Retry(wait(remote))
+            }
             (Failure::Unstarted, Place::Remote, _)
-            | (Failure::Away | Failure::ProgramNotFound, _, _) => Next::Retry(wait(slow)),
-            (Failure::Unstarted, Place::Child, false) => {
+            | (Failure::Away, Place::Child, _)
+            | (Failure::ProgramNotFound, _, _) => Next::Retry(wait(slow)),
+            (Failure::Unstarted | Failure::Unreachable, Place::Child, false) => {
                 let at = self.budget.allowed_from(now.plus(wait(slow)));
                 self.budget.spend(at);
                 self.due = true;
                 Next::Retry(now.until(at))
             }
-            (Failure::Unstarted, Place::Child, true) | (Failure::Lost, _, _) => {
+            (Failure::Unstarted | Failure::Unreachable, Place::Child, true)
+            | (Failure::Lost, Place::Child, _) => {
                 let wait = wait(self.backoff);
                 match self.budget.spend(now.plus(wait)) {
                     Verdict::Restart => {
@@ -162,8 +178,8 @@ mod tests {
         window: Duration::from_secs(300),
     };
 
-    /// `s` serves, `l` loses the link, `u` cannot be started, `a` loses the way, `p` has no program; prints the waits in
-    /// seconds, or `e`.
+    /// `s` serves, `l` loses the link, `u` cannot be started, `n` cannot be reached, `a` loses the
+    /// way, `p` has no program; prints the waits in seconds, or `e`.
     /// Time passes as long as was to be waited.
     fn check(place: Place, script: &str, expect: &[&str]) {
         let mut recovery = Recovery::new(place, BACKOFF, RESTART);
@@ -177,6 +193,7 @@ mod tests {
                 }
                 'l' => Failure::Lost,
                 'u' => Failure::Unstarted,
+                'n' => Failure::Unreachable,
                 'a' => Failure::Away,
                 'p' => Failure::ProgramNotFound,
                 other => panic!("unknown step {other}"),
@@ -226,13 +243,22 @@ mod tests {
     }
 
     #[test]
-    fn a_server_elsewhere_is_ejected_for_lost_links_and_not_for_an_outage() {
-        check(Place::Remote, "slll", &["1", "2", "e"]);
-        check(
-            Place::Remote,
-            "sluuuuuuuu",
-            &["1", "2", "4", "8", "16", "32", "60", "60", "60"],
-        );
+    fn remote_server_is_never_ejected() {
+        // Waits are capped at 1.5 s, and printed in whole seconds.
+        check(Place::Remote, "slslslslsl", &["1"; 5]);
+        check(Place::Remote, "slnnnnnnnn", &["1"; 9]);
+        check(Place::Remote, "nnnnaaaa", &["1"; 8]);
+        let mut recovery = Recovery::new(Place::Remote, BACKOFF, RESTART);
+        for _ in 0..50 {
+            recovery.served();
+            let next = recovery.failed(Failure::Lost, Now(0), 0);
+            assert!(matches!(next, Next::Retry(wait) if wait <= REMOTE_WAIT_MAX));
+        }
+        assert_eq!(recovery.spent(), 0, "the budget is for processes");
+    }
+
+    #[test]
+    fn remote_server_that_refuses_us_is_retried_slowly() {
         check(
             Place::Remote,
             "uuuuuuu",

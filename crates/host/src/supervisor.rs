@@ -132,6 +132,8 @@ struct Shared {
     ready: ArcSwapOption<Ready>,
     state: beacon::Sender<State>,
     breaker: Mutex<Breaker>,
+    /// Rung when the breaker opens.
+    opened: Notify,
     /// The places of calls.
     turns: Turns,
     /// How calls ended.
@@ -189,7 +191,8 @@ impl Supervisor {
             false => None,
         };
         let shared = Arc::new(Shared {
-            breaker: Mutex::new(Breaker::new(spec.breaker)),
+            breaker: Mutex::new(actor::reachability::breaker(&spec)),
+            opened: Notify::new(),
             turns: Turns::new(&spec),
             load: Mutex::new(Load::new(around.clock.now())),
             events: around.events.clone(),

@@ -25,8 +25,8 @@ use crate::websocket::Ended;
 pub use crate::http::road::trouble;
 pub use exec_server::{ExecServer, OpenError, socket_limits as exec_server_limits};
 pub use exits::{exit, exited};
-pub(crate) use faults::denied;
 pub use faults::{EGRESS_DENIED, EXECUTOR_AWAY, EXECUTOR_BUSY, EXECUTOR_REFUSED, away, told};
+pub(crate) use faults::{denied, overflow};
 pub use process::Distant;
 pub use session::{Attached, Session};
 pub use tunnel::{

@@ -281,6 +281,7 @@ impl Dialing<'_> {
         match failure {
             Failure::Link(
                 error @ (LinkError::Unreachable(_)
+                | LinkError::Cut(_)
                 | LinkError::NotSent(_)
                 | LinkError::Credentials(_)
                 | LinkError::Unauthorized { .. }

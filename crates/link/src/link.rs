@@ -148,6 +148,9 @@ pub enum LinkError {
     /// The link went away after the request may have left.
     #[error("the server went away: {0}")]
     Lost(Exit),
+    /// The connection of the request was lost after it may have left; the link may stand.
+    #[error("the connection was lost: {0}")]
+    Cut(Arc<str>),
     /// The deadline came first.
     #[error("no answer in time")]
     Timeout {
@@ -243,6 +246,7 @@ impl LinkError {
             | Self::Timeout { sent: Sent::No } => Execution::NotStarted,
             // A status may come from something in between, after the request went through it.
             Self::Lost(_)
+            | Self::Cut(_)
             | Self::Throttled { .. }
             | Self::Http { .. }
             | Self::ContentType { .. }

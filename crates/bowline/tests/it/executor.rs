@@ -24,7 +24,7 @@ fn allow(served: &Served) -> [String; 2] {
 }
 
 /// A server, a gateway that reaches it through `office`, and that executor.
-fn office() -> (Served, Gateway, Executor) {
+pub(crate) fn office() -> (Served, Gateway, Executor) {
     let served = Served::start(&[]);
     let gateway = Gateway::up(&(through("far", &served, "office") + ROLE));
     let token = gateway.executor_token("office");

@@ -45,6 +45,7 @@ mod parked;
 mod peers;
 mod pins;
 mod props;
+mod recovery;
 mod reload;
 mod robust;
 mod roles;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bowline_core::breaker::Health;
 use bowline_core::call::{Call, Route, Subject, TaskVerb, TimeLimit};
-use bowline_core::error::{CallError, Execution};
+use bowline_core::error::{CallError, Class, Execution, is_away};
 use bowline_core::lane::{Channel, Queueing};
 use bowline_link::{Exit, KeyHeader, LinkError};
 
@@ -23,7 +23,9 @@ pub(super) fn may_repeat(error: &LinkError, call: &Call, route: &Route) -> bool 
         LinkError::Lost(Exit::Overrun | Exit::OverMemory { .. } | Exit::OverProcesses { .. }) => {
             false
         }
-        LinkError::Lost(_) => (route.is_repeatable() || is_known_again(call, route)) && !once,
+        LinkError::Lost(_) | LinkError::Cut(_) => {
+            (route.is_repeatable() || is_known_again(call, route)) && !once
+        }
         LinkError::Busy { .. }
         | LinkError::NotSent(_)
         | LinkError::Timeout { .. }
@@ -89,6 +91,11 @@ pub(crate) fn explain(
         LinkError::Lost(exit) => CallError::ConnectionLost {
             server,
             reason: exit.to_string().into(),
+            generation,
+        },
+        LinkError::Cut(reason) => CallError::ConnectionLost {
+            server,
+            reason: Arc::clone(reason),
             generation,
         },
         LinkError::Timeout { .. } => CallError::Timeout {
@@ -163,18 +170,25 @@ fn unauthorized(server: Arc<str>, status: u16, challenge: Option<&Arc<str>>) -> 
 pub(crate) fn health(error: Option<&CallError>) -> Health {
     match error {
         None => Health::Good,
-        Some(CallError::ConnectionLost {
-            generation: Some(generation),
-            ..
-        }) => Health::Lost {
+        Some(CallError::ConnectionLost { generation, .. }) => Health::Lost {
             generation: *generation,
         },
         // The supervisor paces starts by itself; the breaker must not rest on after a good one.
         Some(CallError::StartFailed { .. } | CallError::ProgramNotFound { .. }) => Health::Untold,
         // It answered, be it with a refusal.
         Some(CallError::Refused { .. }) => Health::Good,
-        Some(error) if error.counts_against_server() => Health::Bad,
-        Some(_) => Health::Untold,
+        Some(error) if !error.counts_against_server() => Health::Untold,
+        Some(error) if is_outage(error) => Health::Lost { generation: None },
+        Some(_) => Health::Bad,
+    }
+}
+
+/// Whether a failure says that the server is away: all calls of one outage see it, and it is over
+/// for all of them at once.
+fn is_outage(error: &CallError) -> bool {
+    match error {
+        CallError::Throttled { status, .. } => is_away(*status),
+        error => matches!(error.class(), Class::SendFailed | Class::ConnectionLost),
     }
 }
 

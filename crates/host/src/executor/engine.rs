@@ -181,7 +181,11 @@ pub(super) fn fault(error: &HttpError) -> Fault {
         HttpError::FirstByteTimeout => FaultCode::FirstByteTimeout,
         HttpError::Head(_) => FaultCode::Head,
         HttpError::Denied(_) => FaultCode::Denied,
-        HttpError::Lost(_) | HttpError::Elsewhere(_) | HttpError::TooLong { .. } => FaultCode::Lost,
+        HttpError::Overflow(_) => FaultCode::Overflow,
+        HttpError::Lost(_)
+        | HttpError::Disconnected(_)
+        | HttpError::Elsewhere(_)
+        | HttpError::TooLong { .. } => FaultCode::Lost,
     };
     let reason = match error {
         HttpError::Unreachable(reason) | HttpError::Head(reason) | HttpError::Lost(reason) => {
@@ -192,6 +196,8 @@ pub(super) fn fault(error: &HttpError) -> Fault {
         HttpError::Denied(_)
         | HttpError::ConnectTimeout
         | HttpError::FirstByteTimeout
+        | HttpError::Disconnected(_)
+        | HttpError::Overflow(_)
         | HttpError::TooLong { .. } => error.to_string().into(),
     };
     Fault {

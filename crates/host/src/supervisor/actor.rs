@@ -2,6 +2,7 @@
 
 mod fail;
 mod leave;
+pub(super) mod reachability;
 mod ready;
 mod start;
 mod vigil;

@@ -66,6 +66,20 @@ impl Cause {
         }
     }
 
+    /// Whether the server could not be reached, or something before it said that it is away.
+    /// What it answers itself is no outage.
+    pub(super) const fn is_outage(&self) -> bool {
+        let is_away = matches!(
+            self.class,
+            Class::ConnectFailed
+                | Class::SendFailed
+                | Class::ConnectionLost
+                | Class::Timeout
+                | Class::Throttled
+        );
+        is_away && matches!(self.menu, Menu::LastKnown)
+    }
+
     /// Whether it wants other credentials: then it is no use to wait for the next try.
     pub(super) const fn is_of_credentials(&self) -> bool {
         matches!(self.class, Class::AuthRequired | Class::ScopeRequired)

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bowline_core::breaker::{Breaker, Health, Pass};
+use bowline_core::breaker::{Breaker, Circuit, Health, Pass};
 use bowline_core::error::CallError;
 use bowline_core::time::Now;
 
@@ -65,6 +65,9 @@ impl Shared {
         let mut breaker = lock(&self.breaker);
         let done = act(&mut breaker);
         if let Some(circuit) = breaker.news(now) {
+            if circuit == Circuit::Open {
+                self.opened.notify_one();
+            }
             let circuit = circuit.as_str();
             tracing::info!(server = %self.spec.name, circuit, "the breaker changed");
             self.events.tell(What::Circuit {

@@ -290,8 +290,7 @@ impl Stream for Exchange {
 
     fn cut(&self, ended: &Ended) -> Cut {
         let mut state = lock(&self.state);
-        let reason = format!("the executor is not connected any more: {ended}");
-        state.over(HttpError::Lost(reason.into()));
+        state.over(HttpError::Disconnected(ended.to_string().into()));
         wake(state);
         Cut::Over
     }
@@ -304,7 +303,7 @@ impl Stream for Exchange {
 
     fn gone(&self, reason: &str) {
         let mut state = lock(&self.state);
-        state.over(HttpError::Lost(reason.into()));
+        state.over(HttpError::Disconnected(reason.into()));
         wake(state);
     }
 }

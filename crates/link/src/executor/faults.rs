@@ -43,11 +43,11 @@ pub fn told(fault: &Fault) -> HttpError {
         FaultCode::Invalid if never_left => HttpError::Invalid("the executor cannot send it"),
         FaultCode::FirstByteTimeout => HttpError::FirstByteTimeout,
         FaultCode::Head => HttpError::Head(reason),
+        FaultCode::Overflow => HttpError::Overflow(reason),
         FaultCode::Unreachable
         | FaultCode::ConnectTimeout
         | FaultCode::Invalid
         | FaultCode::Lost
-        | FaultCode::Overflow
         | FaultCode::Order => HttpError::Lost(reason),
     }
 }
@@ -65,6 +65,19 @@ pub(crate) fn denied(denied: &Denied) -> Arc<Failure> {
     let reason = denied.to_string();
     let never = Execution::NotStarted;
     failure(Class::Denied, never, Retry::Never, EGRESS_DENIED, &reason)
+}
+
+/// Returns what is said of a request whose response came faster than it was read. The server is not
+/// at fault, and the request may have been carried out.
+pub(crate) fn overflow(reason: &str) -> Arc<Failure> {
+    let unknown = Execution::Unknown;
+    failure(
+        Class::Throttled,
+        unknown,
+        Retry::Never,
+        EXECUTOR_BUSY,
+        reason,
+    )
 }
 
 /// Returns what is said where an executor has no place for one more.
@@ -104,6 +117,8 @@ fn failure(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::road::trouble;
+    use crate::link::LinkError;
 
     fn fault(code: FaultCode, execution: Execution) -> HttpError {
         told(&Fault {
@@ -150,5 +165,19 @@ mod tests {
             };
             assert_eq!(&*failure.code, word);
         }
+    }
+
+    #[test]
+    fn overflow_is_typed_and_keeps_its_reason() {
+        let told = fault(FaultCode::Overflow, Execution::Unknown);
+        assert_eq!(told, HttpError::Overflow("because".into()));
+        let LinkError::Elsewhere(failure) = trouble(told) else {
+            panic!("an overflow speaks against nobody");
+        };
+        assert_eq!(&*failure.code, EXECUTOR_BUSY);
+        assert_eq!(failure.execution, Execution::Unknown);
+        assert!(failure.reason.contains("because"), "{}", failure.reason);
+        let lost = trouble(HttpError::Lost("reset by peer".into()));
+        assert_eq!(lost, LinkError::Cut("reset by peer".into()));
     }
 }

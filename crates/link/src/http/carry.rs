@@ -16,7 +16,7 @@ use super::session::Held;
 use super::stream::{Ended, Resume, Stream};
 use super::talk::{Again, Form, Talk};
 use crate::desk::{Desk, own_id};
-use crate::link::{Exit, LinkError};
+use crate::link::LinkError;
 
 /// How long to wait before each further try of what failed by chance.
 pub(super) const TRIES_AFTER: [Duration; 2] =
@@ -24,6 +24,9 @@ pub(super) const TRIES_AFTER: [Duration; 2] =
 
 /// How often in a row a stream may fail to be opened again.
 const RESUMES_MAX: usize = 5;
+
+/// What is said of a stream that its server ended without the response.
+const NO_RESPONSE: &str = "the server ended the stream before its response";
 
 /// Why a request was not carried.
 #[derive(Debug)]
@@ -242,25 +245,24 @@ impl Talk {
                     Err(ended) => break ended,
                 }
             };
-            if let Ended::Fault(_) = ended {
-                let bytes_max = self.spec.limits.body_bytes_max;
-                return Err(LinkError::TooLong { bytes_max });
-            }
-            stream = self.resume(&mut resume, held, deadline).await?;
+            let lost = match ended {
+                Ended::Fault(_) => {
+                    let bytes_max = self.spec.limits.body_bytes_max;
+                    return Err(LinkError::TooLong { bytes_max });
+                }
+                Ended::Broken(error) => trouble(error),
+                Ended::Over => LinkError::Cut(NO_RESPONSE.into()),
+            };
+            let resumed = self.resume(&mut resume, held, deadline).await;
+            stream = resumed.ok_or(lost)?;
         }
     }
 
-    /// Opens the stream of a request again where it broke off.
-    async fn resume(
-        &self,
-        resume: &mut Resume,
-        held: &Held,
-        deadline: Instant,
-    ) -> Result<Stream, LinkError> {
-        const LOST: LinkError = LinkError::Lost(Exit::Closed);
+    /// Opens the stream of a request again where it broke off, if that can be done.
+    async fn resume(&self, resume: &mut Resume, held: &Held, deadline: Instant) -> Option<Stream> {
         for _ in 0..RESUMES_MAX {
             if resume.last.is_none() || self.form == Form::Stateless {
-                return Err(LOST);
+                return None;
             }
             sleep(resume.pause()).await;
             let opened = self.open_stream(held, resume, Some(deadline)).await;
@@ -270,16 +272,16 @@ impl Talk {
                 }
                 Ok(response) if refusal::content(&response.headers) == Content::Events => {
                     let bytes_max = self.spec.limits.body_bytes_max;
-                    return Ok(Stream::new(response.body, bytes_max));
+                    return Some(Stream::new(response.body, bytes_max));
                 }
-                Ok(_) => return Err(LOST),
+                Ok(_) => return None,
                 Err(error) => error,
             };
             if !refusal::is_transient(&error) {
-                return Err(LOST);
+                return None;
             }
         }
-        Err(LOST)
+        None
     }
 
     /// Opens a stream for what the server says, or goes on with a broken one.

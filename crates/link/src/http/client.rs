@@ -122,6 +122,12 @@ pub enum HttpError {
     /// The connection ended before the answer did.
     #[error("the connection was lost: {0}")]
     Lost(Arc<str>),
+    /// The connection with the executor that carries it ended before the answer did.
+    #[error("the executor is not connected any more: {0}")]
+    Disconnected(Arc<str>),
+    /// The answer came faster than it was read, and no more of it is kept.
+    #[error("the answer came faster than it was read: {0}")]
+    Overflow(Arc<str>),
     /// Who carries it says why there is none.
     #[error("{}", .0.reason)]
     Elsewhere(Arc<Failure>),
@@ -142,9 +148,12 @@ impl HttpError {
             Self::Unreachable(_) | Self::ConnectTimeout | Self::Denied(_) | Self::Invalid(_) => {
                 Execution::NotStarted
             }
-            Self::FirstByteTimeout | Self::Head(_) | Self::Lost(_) | Self::TooLong { .. } => {
-                Execution::Unknown
-            }
+            Self::FirstByteTimeout
+            | Self::Head(_)
+            | Self::Lost(_)
+            | Self::Disconnected(_)
+            | Self::Overflow(_)
+            | Self::TooLong { .. } => Execution::Unknown,
         }
     }
 }

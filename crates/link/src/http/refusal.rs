@@ -87,7 +87,10 @@ pub(super) const fn is_decisive(status: StatusCode) -> bool {
 /// Whether what failed may go well a moment later.
 pub(super) const fn is_transient(error: &LinkError) -> bool {
     match error {
-        LinkError::Unreachable(_) | LinkError::Lost(_) | LinkError::Timeout { .. } => true,
+        LinkError::Unreachable(_)
+        | LinkError::Lost(_)
+        | LinkError::Cut(_)
+        | LinkError::Timeout { .. } => true,
         LinkError::Http { status, .. } | LinkError::Throttled { status, .. } => {
             matches!(*status, 408 | 429 | 500 | 502 | 503 | 504)
         }

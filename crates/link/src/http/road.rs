@@ -21,7 +21,7 @@ use super::endpoint::{Endpoint, EndpointError};
 use super::labels;
 use super::session::Held;
 use crate::executor;
-use crate::link::{Exit, KeyHeader, LinkError, NotSent};
+use crate::link::{KeyHeader, LinkError, NotSent};
 
 /// Redirects that are followed for one request.
 const REDIRECTS_MAX: usize = 10;
@@ -109,7 +109,9 @@ pub fn trouble(error: HttpError) -> LinkError {
             sent: Sent::Perhaps,
         },
         HttpError::Head(reason) => LinkError::BadHead(reason),
-        HttpError::Lost(_) => LinkError::Lost(Exit::Closed),
+        HttpError::Lost(reason) => LinkError::Cut(reason),
+        HttpError::Disconnected(_) => LinkError::Cut(error.to_string().into()),
+        HttpError::Overflow(_) => LinkError::Elsewhere(executor::overflow(&error.to_string())),
         HttpError::Elsewhere(failure) => LinkError::Elsewhere(failure),
         HttpError::Denied(denied) => LinkError::Elsewhere(executor::denied(&denied)),
         HttpError::TooLong { bytes_max } => LinkError::TooLong { bytes_max },

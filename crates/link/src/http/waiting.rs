@@ -57,7 +57,7 @@ impl<'a> Waiting<'a> {
                 Ok(answer)
             }
             // The server may go on with a request whose connection was lost.
-            Some(Err(error @ LinkError::Lost(_))) => {
+            Some(Err(error @ (LinkError::Lost(_) | LinkError::Cut(_)))) => {
                 match self.give_up("the connection was lost") {
                     Some(_) => Err(error),
                     None => answer.try_recv().unwrap_or(Err(error)),

@@ -86,7 +86,7 @@ async fn connected(session: &Arc<Session>, budget: usize) -> Option<Arc<Tunnel>>
 async fn fetch(tunnel: &Tunnel, seed: u64, length: u64) -> bool {
     let mut response = match get(tunnel, &format!("/{seed}/{length}")).await {
         Ok(response) => response,
-        Err(HttpError::Lost(_) | HttpError::Elsewhere(_)) => return false,
+        Err(HttpError::Disconnected(_) | HttpError::Elsewhere(_)) => return false,
         Err(other) => panic!("{other:?}"),
     };
     let mut offset = 0;
@@ -96,7 +96,7 @@ async fn fetch(tunnel: &Tunnel, seed: u64, length: u64) -> bool {
                 assert!(fits(seed, offset, &piece), "crossed in {seed} at {offset}");
                 offset += u64::try_from(piece.len()).unwrap();
             }
-            Some(Err(HttpError::Lost(_))) => return false,
+            Some(Err(HttpError::Disconnected(_))) => return false,
             Some(Err(other)) => panic!("{other:?}"),
             None => {
                 assert_eq!(offset, length, "a clean end of half a body");

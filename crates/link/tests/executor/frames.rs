@@ -104,7 +104,7 @@ async fn what_only_a_gateway_says_or_is_no_frame_ends_the_connection() {
         script.bare().await;
         script.out.send(message.clone()).await.unwrap();
         let error = asked_for.await.unwrap().unwrap_err();
-        assert!(matches!(error, HttpError::Lost(_)), "{error:?}");
+        assert!(matches!(error, HttpError::Disconnected(_)), "{error:?}");
         let ended = script.end().await;
         assert!(
             matches!(ended, Ended::Closed { code: 4004, .. }),

@@ -14,7 +14,7 @@ async fn a_connection_that_is_lost_costs_its_call_alone() {
     let kept = scene.server.post().await;
     drop(lost);
     let error = first.await.unwrap().unwrap_err();
-    assert!(matches!(error, LinkError::Lost(_)), "{error:?}");
+    assert!(matches!(error, LinkError::Cut(_)), "{error:?}");
     assert_eq!(error.execution(), Execution::Unknown);
     kept.result("1").await;
     assert_eq!(text(second.await.unwrap()), answered("1"));
@@ -73,7 +73,7 @@ async fn a_server_that_cannot_be_reached_ends_the_link_but_not_the_calls_in_flig
                     seen = server.post() => drop(seen),
                 }
             };
-            if !matches!(error, LinkError::Lost(_)) {
+            if !matches!(error, LinkError::Cut(_)) {
                 break error;
             }
         }

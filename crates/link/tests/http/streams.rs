@@ -63,7 +63,7 @@ async fn a_poll_that_fails_by_chance_is_made_again_and_one_that_is_refused_is_no
             assert_eq!(text(call.await.unwrap()), answered("6"));
         } else {
             let error = call.await.unwrap().unwrap_err();
-            assert!(matches!(error, LinkError::Lost(_)), "{error:?}");
+            assert!(matches!(error, LinkError::Cut(_)), "{error:?}");
         }
     }
 }
@@ -77,7 +77,7 @@ async fn a_stream_that_ends_without_an_answer_or_an_event_id_is_lost() {
     seen.event("data: ").await;
     seen.ends().await;
     let error = call.await.unwrap().unwrap_err();
-    assert!(matches!(error, LinkError::Lost(_)), "{error:?}");
+    assert!(matches!(error, LinkError::Cut(_)), "{error:?}");
     // The server may go on with it.
     let cancelled = scene.server.post().await;
     assert!(cancelled.body.contains("notifications/cancelled"));

@@ -15,6 +15,9 @@ use super::*;
 const SAFE: Retry = Retry::Safe;
 const NEVER: Retry = Retry::Never;
 
+/// The end of a call that could not be brought to the server, while its link stands.
+const AWAY: Health = Health::Lost { generation: None };
+
 /// How many kinds of errors there are.
 const KINDS: usize = 41;
 
@@ -51,15 +54,19 @@ fn what_comes_in_place_of_an_answer_is_told_apart() {
     let untold = Health::Untold;
     check(&unauthorized(401), Class::AuthRequired, NEVER, untold);
     check(&unauthorized(403), Class::ScopeRequired, NEVER, untold);
-    for (error, retry) in [
-        (throttled(429, Some(second)), Retry::After(second)),
-        (throttled(429, None), SAFE),
-        (throttled(503, Some(second)), NEVER),
+    for (error, retry, health) in [
+        (
+            throttled(429, Some(second)),
+            Retry::After(second),
+            Health::Bad,
+        ),
+        (throttled(429, None), SAFE, Health::Bad),
+        (throttled(503, Some(second)), NEVER, AWAY),
     ] {
-        check(&error, Class::Throttled, retry, Health::Bad);
+        check(&error, Class::Throttled, retry, health);
     }
     for status in [408, 500, 502, 503, 504, 599] {
-        check(&http(status), Class::ConnectionLost, NEVER, Health::Bad);
+        check(&http(status), Class::ConnectionLost, NEVER, AWAY);
     }
     for status in [300, 400, 404, 405, 413] {
         check(&http(status), Class::ProtocolError, NEVER, untold);
@@ -72,7 +79,7 @@ fn what_comes_in_place_of_an_answer_is_told_apart() {
         check(&error, Class::ProtocolError, NEVER, untold);
     }
     let unreachable = LinkError::Unreachable("refused".into());
-    check(&unreachable, Class::SendFailed, SAFE, Health::Bad);
+    check(&unreachable, Class::SendFailed, SAFE, AWAY);
 }
 
 fn s() -> Arc<str> {
@@ -98,13 +105,10 @@ fn gone(generation: Option<u64>) -> CallError {
 /// The server, or the way to it, failed.
 fn failures() -> Vec<CallError> {
     use CallError as E;
-    let (server, reason, execution) = (s(), s(), Execution::Unknown);
+    let (server, execution) = (s(), Execution::Unknown);
     vec![
-        gone(None),
-        status(502),
-        E::SendFailed { server, reason },
         E::Timeout {
-            server: s(),
+            server,
             after_ms: 1,
             execution,
             limit: TimeLimit::Server,
@@ -115,6 +119,16 @@ fn failures() -> Vec<CallError> {
             after: None,
             execution,
         },
+    ]
+}
+
+/// It could not be reached, or was lost while its link stands.
+fn outages() -> Vec<CallError> {
+    let (server, reason) = (s(), s());
+    vec![
+        gone(None),
+        status(502),
+        CallError::SendFailed { server, reason },
     ]
 }
 
@@ -263,7 +277,13 @@ fn only_failures_of_the_server_or_of_the_way_to_it_count_against_it() {
     };
     let mut kinds = HashSet::new();
     for (errors, expect) in [
-        (vec![gone(Some(7))], Health::Lost { generation: 7 }),
+        (
+            vec![gone(Some(7))],
+            Health::Lost {
+                generation: Some(7),
+            },
+        ),
+        (outages(), AWAY),
         (failures(), Health::Bad),
         (vec![refused], Health::Good),
         (faults(), Health::Untold),
@@ -294,9 +314,13 @@ fn words_in_a_message_decide_nothing() {
 
 #[test]
 fn transport_failures_are_told_from_what_the_server_said() {
-    let gone = Health::Lost { generation: 7 };
+    let gone = Health::Lost {
+        generation: Some(7),
+    };
     let lost = LinkError::Lost(Exit::Closed);
     check(&lost, Class::ConnectionLost, NEVER, gone);
+    let cut = LinkError::Cut("reset".into());
+    check(&cut, Class::ConnectionLost, NEVER, gone);
     let silent = LinkError::Timeout {
         sent: Sent::Perhaps,
     };
@@ -304,9 +328,9 @@ fn transport_failures_are_told_from_what_the_server_said() {
     let unwritten = LinkError::Timeout { sent: Sent::No };
     check(&unwritten, Class::Timeout, SAFE, Health::Bad);
     let closed = LinkError::Closed(Exit::Status(1));
-    check(&closed, Class::SendFailed, SAFE, Health::Bad);
+    check(&closed, Class::SendFailed, SAFE, AWAY);
     let full = LinkError::NotSent(NotSent::QueueFull);
-    check(&full, Class::SendFailed, SAFE, Health::Bad);
+    check(&full, Class::SendFailed, SAFE, AWAY);
     let busy = LinkError::Busy { in_flight_max: 1 };
     check(&busy, Class::Throttled, SAFE, Health::Untold);
     let long = LinkError::TooLong { bytes_max: 1 };

@@ -58,6 +58,9 @@ impl Actor {
         self.shared.remember(cause.class, &cause.reason);
         let now = self.shared.clock.now();
         let failure = match cause.blame {
+            Blame::Server if failure == Failure::Unstarted && cause.is_outage() => {
+                Failure::Unreachable
+            }
             Blame::Server => failure,
             Blame::Program => Failure::ProgramNotFound,
             Blame::Way => Failure::Away,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use bowline_core::breaker::Breaker;
 use bowline_core::error::Class;
 use bowline_core::tasks::LinkKey;
 use bowline_link::LinkEvent;
@@ -12,6 +13,7 @@ use super::super::list::Listed;
 use super::super::relist::Relist;
 use super::super::{Command, Dialled, Order, State, Wish};
 use super::leave::Aim;
+use super::reachability::Reachability;
 use super::vigil::{Seen, Vigil};
 use super::{Actor, Phase, Relists};
 use crate::catalog::ListKind;
@@ -27,6 +29,9 @@ impl Actor {
         let shared = Arc::clone(&self.shared);
         let memory = Arc::clone(&self.around.memory);
         let since = shared.clock.now();
+        // A new link is proof that the server can be reached.
+        shared.with_breaker(since, Breaker::reached);
+        let mut reachability = Reachability::default();
         let mut vigil = Vigil::new(&shared);
         let mut closed = link.closed();
         loop {
@@ -65,6 +70,7 @@ impl Actor {
                     self.learn(&mut relists.others, &listed);
                     self.publish(&link, listed).await;
                 }
+                () = reachability.watch(&link, &shared) => {}
                 seen = vigil.next(&link, &shared, &memory) => match seen {
                     Seen::Idle => {
                         if let Some(phase) = self.doze(&link, vigil.pings()).await {

@@ -222,6 +222,7 @@ impl Pong {
                 LinkError::Busy { .. }
                 | LinkError::Closed(_)
                 | LinkError::Lost(_)
+                | LinkError::Cut(_)
                 | LinkError::Credentials(_),
             ) => Self::Untold,
         }

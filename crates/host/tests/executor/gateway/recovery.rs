@@ -31,7 +31,7 @@ async fn numbers_of_streams_go_on_where_a_session_does() {
     let (first, _) = office.request().await;
     gateway.cut("office").await;
     let error = cut.await.unwrap().unwrap_err();
-    assert!(matches!(error, HttpError::Lost(_)), "{error:?}");
+    assert!(matches!(error, HttpError::Disconnected(_)), "{error:?}");
     assert_eq!(error.execution(), Execution::Unknown);
     let (mut office, _) = gateway.join("office", "first", true).await;
     // A frame of the stream that was cut is nobody's.
