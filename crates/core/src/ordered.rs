@@ -147,6 +147,14 @@ impl<C: Clone> Ordered<C> {
         self.end.get_or_insert(End::Broken(cause));
     }
 
+    /// Throws away what waits and says why nothing more comes, whatever was said before. Returns how
+    /// many bytes waited.
+    pub fn abort(&mut self, cause: C) -> usize {
+        self.queue = VecDeque::new();
+        self.end = Some(End::Broken(cause));
+        std::mem::take(&mut self.bytes)
+    }
+
     /// Returns what is next, if it is here.
     pub fn take(&mut self) -> Option<Taken<C>> {
         if let Some(piece) = self.queue.pop_front() {
@@ -258,6 +266,17 @@ mod tests {
         }
         assert_eq!(taken, b"xxx");
         assert_eq!(stream.take(), Some(Taken::Broken("overflow")));
+    }
+
+    #[test]
+    fn aborted_stream_holds_nothing_and_keeps_cause() {
+        let mut stream = Ordered::new(Numbered::ByPiece, ROOM);
+        stream.push(1, piece("xyz")).unwrap();
+        stream.end();
+        assert_eq!(stream.abort("overflow"), 3);
+        assert_eq!(stream.waiting_bytes(), 0);
+        assert_eq!(stream.take(), Some(Taken::Broken("overflow")));
+        assert_eq!(stream.push(2, piece("x")), Err(Unfit::Late));
     }
 
     #[test]

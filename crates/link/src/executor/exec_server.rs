@@ -1,25 +1,25 @@
 //! The gateway's end of one connection with an exec-server: another's executor, with its own wire.
 //!
-//! That wire has no cancel and no credit. Who stops reading is forgotten here, and what still comes
-//! is thrown away; who reads too slowly loses the stream, and nobody else notices.
+//! That wire has no cancel and no credit. What comes for a request that was dropped is thrown away.
+//! While all answers together hold as many bytes as they may, the socket is not read, so that the
+//! exec-server waits for the readers. A reader that stops, or is so slow that the others wait too
+//! long, loses its answer with an overflow.
 
-use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bowline_core::sync::lock;
 use bowline_wire::FrameError;
 use bowline_wire::execserver::{
-    self, BODY_BYTES_MAX, Delta, Id, Initialize, MESSAGE_BYTES_MAX, Refusal, Said, Verb, code,
+    self, BODY_BYTES_MAX, Id, Initialize, MESSAGE_BYTES_MAX, Refusal, Said, Verb, code,
 };
 use bytes::Bytes;
-use foldhash::fast::RandomState;
 use thiserror::Error;
 use tokio::time::timeout;
 
-use self::exchange::{Budget, Exchange, Kind, Took};
-use super::{BROKE_PROTOCOL, Carried, Carrier, Errand, Offers, faults};
+use self::exchange::Kind;
+use self::lines::Lines;
+use super::{BROKE_PROTOCOL, Carried, Carrier, Errand, Offers};
 use crate::http::client::{HttpError, Response, Wait};
 use crate::link::{BoxFuture, Spawner};
 use crate::websocket::{Ended, Form, Incoming, Outgoing, SocketLimits};
@@ -27,12 +27,10 @@ use crate::websocket::{Ended, Form, Incoming, Outgoing, SocketLimits};
 mod ask;
 mod exchange;
 mod held;
+mod lines;
 
 /// How long the handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-
-/// Requests that wait for their answer, and streams that are open.
-const STREAMS_MAX: usize = 1_024;
 
 /// The number of the first request.
 const FIRST: i64 = 1;
@@ -95,39 +93,6 @@ struct Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         self.outgoing.close(1000, "");
-    }
-}
-
-/// What the reader knows of.
-#[derive(Debug, Default)]
-struct Lines {
-    table: Mutex<Table>,
-    budget: Arc<Budget>,
-    received_bytes: AtomicU64,
-}
-
-#[derive(Debug)]
-struct Table {
-    /// The number of the last request.
-    last: i64,
-    /// The number of the last stream.
-    last_stream: u64,
-    /// Who waits for an answer.
-    calls: HashMap<i64, Arc<Exchange>, RandomState>,
-    /// Of whose answers more comes.
-    streams: HashMap<u64, Arc<Exchange>, RandomState>,
-    ended: Option<Ended>,
-}
-
-impl Default for Table {
-    fn default() -> Self {
-        Self {
-            last: FIRST,
-            last_stream: 0,
-            calls: HashMap::default(),
-            streams: HashMap::default(),
-            ended: None,
-        }
     }
 }
 
@@ -279,13 +244,8 @@ impl Carrier for ExecServer {
     }
 
     fn carried(&self) -> Carried {
-        let table = lock(&self.shared.lines.table);
-        Carried {
-            streams: u64::try_from(table.streams.len()).unwrap_or(u64::MAX),
-            opened: table.last_stream,
-            sent_bytes: self.shared.sent_bytes.load(Ordering::Relaxed),
-            received_bytes: self.shared.lines.received_bytes.load(Ordering::Relaxed),
-        }
+        let sent_bytes = self.shared.sent_bytes.load(Ordering::Relaxed);
+        self.shared.lines.carried(sent_bytes)
     }
 
     fn ended(&self) -> Option<Ended> {
@@ -298,96 +258,6 @@ impl Carrier for ExecServer {
 
     fn close(&self, code: u16, reason: &str) {
         self.shared.outgoing.close(code, reason);
-    }
-}
-
-impl Lines {
-    /// Adds a request that is about to be sent: what comes for it is kept from now on.
-    fn add(&self, kind: Kind) -> Result<(i64, Arc<Exchange>), HttpError> {
-        let mut table = lock(&self.table);
-        if let Some(ended) = &table.ended {
-            return Err(unsent(ended));
-        }
-        let open = table.streams.len().max(table.calls.len());
-        if open >= STREAMS_MAX {
-            return Err(faults::busy("too many answers are not read yet"));
-        }
-        table.last += 1;
-        let call = table.last;
-        let stream = match kind {
-            Kind::Streamed => {
-                table.last_stream += 1;
-                table.last_stream
-            }
-            Kind::Whole => 0,
-        };
-        let exchange = Arc::new(Exchange::new(stream, Arc::clone(&self.budget)));
-        table.calls.insert(call, Arc::clone(&exchange));
-        if kind == Kind::Streamed {
-            table.streams.insert(stream, Arc::clone(&exchange));
-        }
-        Ok((call, exchange))
-    }
-
-    /// Nobody waits for a request any more: what comes for it is nobody's.
-    fn forget(&self, call: i64, stream: u64) {
-        let mut table = lock(&self.table);
-        let gone = (table.calls.remove(&call), table.streams.remove(&stream));
-        drop(table);
-        drop(gone);
-    }
-
-    /// Hands over the answer to a request, or that there is none.
-    fn answer(&self, id: &Id, answer: Result<Bytes, Refusal>) {
-        let Id::Number(number) = id else {
-            return;
-        };
-        let exchange = {
-            let mut table = lock(&self.table);
-            let exchange = table.calls.remove(number);
-            if let (Some(exchange), Err(_)) = (&exchange, &answer) {
-                table.streams.remove(&exchange.stream());
-            }
-            exchange
-        };
-        if let Some(exchange) = exchange {
-            exchange.answer(answer);
-        }
-    }
-
-    /// Hands over a piece of a body. It never waits for who reads.
-    fn delta(&self, params: &Bytes) -> Result<(), FrameError> {
-        let delta = Delta::read(params)?;
-        let Some(stream) = ask::stream_of(&delta.request_id) else {
-            return Ok(());
-        };
-        let exchange = lock(&self.table).streams.get(&stream).cloned();
-        let Some(exchange) = exchange else {
-            return Ok(());
-        };
-        let count = u64::try_from(delta.len()).unwrap_or(u64::MAX);
-        self.received_bytes.fetch_add(count, Ordering::Relaxed);
-        if exchange.take(&delta)? == Took::Over {
-            let gone = lock(&self.table).streams.remove(&stream);
-            drop(gone);
-        }
-        Ok(())
-    }
-
-    /// Tells everybody that the connection is lost.
-    fn cut(&self, ended: &Ended) {
-        let (calls, streams) = {
-            let mut table = lock(&self.table);
-            if table.ended.is_some() {
-                return;
-            }
-            table.ended = Some(ended.clone());
-            let calls = std::mem::take(&mut table.calls);
-            (calls, std::mem::take(&mut table.streams))
-        };
-        for exchange in calls.into_values().chain(streams.into_values()) {
-            exchange.cut(ended);
-        }
     }
 }
 
@@ -414,7 +284,10 @@ impl Reader {
                 Ok(message) => message,
                 Err(ended) => return self.lines.cut(&ended),
             };
-            let taken = Said::read(&message).and_then(|said| self.take(said));
+            let taken = match Said::read(&message) {
+                Ok(said) => self.take(said).await,
+                Err(error) => Err(error),
+            };
             if let Err(error) = taken {
                 let reason = error.to_string();
                 self.outgoing.close(BROKE_PROTOCOL, &reason);
@@ -423,12 +296,12 @@ impl Reader {
         }
     }
 
-    fn take(&self, said: Said) -> Result<(), FrameError> {
+    async fn take(&mut self, said: Said) -> Result<(), FrameError> {
         match said {
             Said::Notice {
                 verb: Verb::Delta,
                 params,
-            } => self.lines.delta(&params)?,
+            } => self.lines.delta(&params).await?,
             Said::Notice { .. } => {}
             Said::Result { id, result } => self.lines.answer(&id, Ok(result)),
             Said::Refused { id, refusal } => self.lines.answer(&id, Err(refusal)),

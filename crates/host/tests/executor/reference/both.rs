@@ -81,6 +81,6 @@ async fn a_cut_in_mid_body_is_told_as_one() {
     assert_eq!(soon(body.chunk()).await.unwrap().unwrap(), &b"one"[..]);
     served.stop().await;
     let error = soon(body.chunk()).await.unwrap().unwrap_err();
-    assert!(matches!(error, HttpError::Lost(_)), "{error:?}");
+    assert!(matches!(error, HttpError::Disconnected(_)), "{error:?}");
     closed(&mut stream).await;
 }

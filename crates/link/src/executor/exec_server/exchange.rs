@@ -4,6 +4,7 @@ use std::future::poll_fn;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bowline_core::error::{Class, Execution, Failure, Origin, Retry};
 use bowline_core::ordered::{Crowded, Numbered, Ordered, Room, Taken, Unfit};
@@ -11,17 +12,28 @@ use bowline_core::sync::lock;
 use bowline_wire::FrameError;
 use bowline_wire::execserver::{Answered, Delta, Refusal, code};
 use bytes::Bytes;
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout_at};
 
 use crate::executor::faults::{self, EXECUTOR_REFUSED};
 use crate::executor::waiter::{Awaited, Waiter, wake};
 use crate::http::client::HttpError;
+use crate::http::clock;
 use crate::websocket::Ended;
 
-/// Pieces of one answer that wait to be read.
+/// Pieces of one answer that wait to be read; more are joined to the last one.
 const PIECES_MAX: usize = 256;
 
-/// Bytes of all answers of a connection that wait to be read.
+/// Bytes of all answers of a connection that wait to be read. While there are so many, the socket
+/// is not read.
 const CONNECTION_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// Bytes of one answer that wait while its reader has stopped to read.
+const STALLED_BYTES_MAX: usize = 1024 * 1024;
+
+/// How long a reader may not read, and how long slow reading may hold up other answers of the
+/// connection.
+const STALL_MAX: Duration = Duration::from_secs(2);
 
 /// How the body of an answer comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,11 +49,17 @@ pub(super) enum Kind {
 pub(super) enum Took {
     More,
     Over,
+    /// Nothing was taken, because the connection holds as many bytes as it may.
+    NoRoom,
 }
 
 /// Bytes that wait to be read on one connection.
 #[derive(Debug, Default)]
-pub(super) struct Budget(AtomicUsize);
+pub(super) struct Budget {
+    waiting_bytes: AtomicUsize,
+    /// Rung when bytes were given back.
+    given_back: Notify,
+}
 
 impl Budget {
     fn take(&self, bytes: usize) -> bool {
@@ -50,11 +68,21 @@ impl Budget {
             (sum <= CONNECTION_BYTES_MAX).then_some(sum)
         };
         let order = Ordering::Relaxed;
-        self.0.fetch_update(order, order, add).is_ok()
+        self.waiting_bytes.fetch_update(order, order, add).is_ok()
     }
 
     fn give_back(&self, bytes: usize) {
-        self.0.fetch_sub(bytes, Ordering::Relaxed);
+        if bytes > 0 {
+            self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            self.given_back.notify_one();
+        }
+    }
+
+    /// Waits until bytes are given back; `false` where none were in time.
+    pub(super) async fn wait_until(&self, deadline: Instant) -> bool {
+        timeout_at(deadline, self.given_back.notified())
+            .await
+            .is_ok()
     }
 }
 
@@ -72,6 +100,10 @@ struct State {
     body: Ordered<HttpError>,
     /// Nobody reads it any more.
     is_left: bool,
+    /// Since when something waits of which nothing was read.
+    unread_since: Instant,
+    /// How long other answers were held up for this one since its reader last caught up.
+    held_up: Duration,
     /// Who waits, for the head or for the next piece.
     waiter: Waiter,
 }
@@ -88,12 +120,14 @@ impl Exchange {
         let room = Room {
             pieces_max: PIECES_MAX,
             bytes_max: CONNECTION_BYTES_MAX,
-            crowded: Crowded::Ends,
+            crowded: Crowded::Joins,
         };
         let state = State {
             head: Head::Awaited,
             body: Ordered::new(Numbered::ByPiece, room),
             is_left: false,
+            unread_since: clock::now(),
+            held_up: Duration::ZERO,
             waiter: Waiter::default(),
         };
         Self {
@@ -136,6 +170,10 @@ impl Exchange {
         let mut state = lock(&self.state);
         match state.body.take() {
             Some(Taken::Piece(piece)) => {
+                state.unread_since = clock::now();
+                if state.body.waiting_bytes() == 0 {
+                    state.held_up = Duration::ZERO;
+                }
                 drop(state);
                 self.budget.give_back(piece.len());
                 Poll::Ready(Some(Ok(piece)))
@@ -171,7 +209,12 @@ impl Exchange {
         if state.is_left || state.body.is_over() {
             return Ok(Took::Over);
         }
-        if let Err(unfit) = self.piece(&mut state.body, delta)? {
+        if state.is_stalled(clock::now()) {
+            self.abort(&mut state);
+        } else if let Err(unfit) = self.piece(&mut state, delta)? {
+            if unfit == Unfit::Overflow {
+                return Ok(Took::NoRoom);
+            }
             let cause = self.unfit(unfit);
             state.body.fail(cause);
         } else if let Some(error) = &delta.error {
@@ -188,11 +231,8 @@ impl Exchange {
         Ok(took)
     }
 
-    fn piece(
-        &self,
-        body: &mut Ordered<HttpError>,
-        delta: &Delta<'_>,
-    ) -> Result<Result<(), Unfit>, FrameError> {
+    fn piece(&self, state: &mut State, delta: &Delta<'_>) -> Result<Result<(), Unfit>, FrameError> {
+        let body = &mut state.body;
         let (expected, found) = (body.next(), delta.seq);
         if expected != found {
             return Ok(Err(Unfit::Order { expected, found }));
@@ -206,6 +246,9 @@ impl Exchange {
         if !self.budget.take(bytes) {
             return Ok(Err(Unfit::Overflow));
         }
+        if body.waiting_bytes() == 0 {
+            state.unread_since = clock::now();
+        }
         let pushed = delta.decode().map(|piece| body.push(found, piece));
         if !matches!(pushed, Ok(Ok(()))) {
             self.budget.give_back(bytes);
@@ -213,12 +256,48 @@ impl Exchange {
         pushed
     }
 
+    /// Returns how many bytes wait to be read.
+    pub(super) fn waiting_bytes(&self) -> usize {
+        lock(&self.state).body.waiting_bytes()
+    }
+
+    /// Returns until when other answers may be held up for this one. `is_alone` tells that there
+    /// are none.
+    pub(super) fn held_until(&self, now: Instant, is_alone: bool) -> Instant {
+        let state = lock(&self.state);
+        let stalled_at = state.unread_since + STALL_MAX;
+        match is_alone {
+            true => stalled_at,
+            false => stalled_at.min(now + STALL_MAX.saturating_sub(state.held_up)),
+        }
+    }
+
+    /// Notes that other answers were held up for this one.
+    pub(super) fn add_held_up(&self, held_up: Duration) {
+        lock(&self.state).held_up += held_up;
+    }
+
+    /// Ends it without what waits, because it is not read fast enough.
+    pub(super) fn overflow(&self) {
+        let mut state = lock(&self.state);
+        self.abort(&mut state);
+        wake(state);
+    }
+
+    fn abort(&self, state: &mut State) {
+        let reason = format!(
+            "`http-{}` had {} bytes waiting",
+            self.stream,
+            state.body.waiting_bytes()
+        );
+        let waiting = state.body.abort(HttpError::Overflow(reason.into()));
+        self.budget.give_back(waiting);
+    }
+
     fn unfit(&self, unfit: Unfit) -> HttpError {
         let stream = self.stream;
         let reason = match unfit {
-            Unfit::Overflow => {
-                format!("the answer `http-{stream}` overflowed: it came faster than it was read")
-            }
+            Unfit::Overflow => format!("the answer `http-{stream}` is larger than may wait"),
             Unfit::Order { expected, found } => {
                 format!("the answer `http-{stream}` has piece {found} where {expected} is next")
             }
@@ -229,18 +308,24 @@ impl Exchange {
 
     /// The connection is lost; what came is read first.
     pub(super) fn cut(&self, ended: &Ended) {
-        let name = match self.stream {
-            0 => String::new(),
-            stream => format!(" (`http-{stream}`)"),
+        let reason = match self.stream {
+            0 => ended.to_string(),
+            stream => format!("{ended} (`http-{stream}`)"),
         };
-        let reason = format!("the executor is not connected any more{name}: {ended}");
-        let cause = HttpError::Lost(reason.into());
+        let cause = HttpError::Disconnected(reason.into());
         let mut state = lock(&self.state);
         if let Head::Awaited = state.head {
             state.head = Head::Here(Err(cause.clone()));
         }
         state.body.fail(cause);
         wake(state);
+    }
+}
+
+impl State {
+    /// Whether its reader has stopped, and as much waits as may for such a one.
+    fn is_stalled(&self, now: Instant) -> bool {
+        self.body.waiting_bytes() >= STALLED_BYTES_MAX && now >= self.unread_since + STALL_MAX
     }
 }
 
