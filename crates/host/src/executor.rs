@@ -23,6 +23,8 @@ pub use client::{
 pub use listen::{Attend, Door, ListenError, listen, listen_with};
 pub use offer::{Allowed, NoSecret, NoSecrets, Offer, OfferLimits, Secrets};
 pub use reference::{Reference, as_exec_server, listen_as_exec_server};
-pub use registry::{DialSpec, ExecutorStatus, Executors, ExecutorsOptions, Porter, Protocol, Via};
+pub use registry::{
+    CLIENT_NAME, DialSpec, ExecutorStatus, Executors, ExecutorsOptions, Porter, Protocol, Via,
+};
 pub use run::{RunError, RunOptions, run, run_with};
 pub use servant::{Servant, ServeError, Standing};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
-use bowline_host::executor::{Credential, DialSpec, Executors, Protocol};
+use bowline_host::executor::{CLIENT_NAME, Credential, DialSpec, Executors, Protocol};
 use bowline_host::spec::Placement;
 use bowline_link::http::endpoint::Endpoint;
 
@@ -31,6 +31,7 @@ pub(crate) fn dial(
             endpoint: endpoint(one),
             credential: credential.map(|token| reading(token, secrets)),
             protocol: one.protocol,
+            client_name: CLIENT_NAME.into(),
         };
         executors.dial(name, spec);
     }

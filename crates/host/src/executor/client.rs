@@ -12,7 +12,7 @@ use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 use thiserror::Error;
 
-use super::registry::{DialSpec, Entry, Executors, ExecutorsOptions, Protocol};
+use super::registry::{CLIENT_NAME, DialSpec, Entry, Executors, ExecutorsOptions, Protocol};
 use crate::address;
 use crate::credential::Credential;
 use crate::ports::{Clock, SystemClock};
@@ -26,6 +26,8 @@ const NAME: &str = "executor";
 pub struct ClientOptions {
     /// What is spoken.
     pub protocol: Protocol,
+    /// How it calls itself to an exec-server.
+    pub client_name: Arc<str>,
     /// Largest body that is read whole, in bytes.
     pub body_bytes_max: usize,
     /// How it connects, comes back, and what it holds.
@@ -40,6 +42,7 @@ impl Default for ClientOptions {
     fn default() -> Self {
         Self {
             protocol: Protocol::default(),
+            client_name: CLIENT_NAME.into(),
             body_bytes_max: 8 * 1024 * 1024,
             executors: ExecutorsOptions::default(),
             clock: Arc::new(SystemClock::start()),
@@ -223,6 +226,7 @@ impl ExecutorClient {
             endpoint: address::parse(url, entrance)?,
             credential,
             protocol: options.protocol,
+            client_name: Arc::clone(&options.client_name),
         };
         let (tasks, clock) = (options.tasks.clone(), Arc::clone(&options.clock));
         let executors = Executors::new(tasks, clock, options.executors);
@@ -255,8 +259,10 @@ impl ExecutorClient {
     }
 
     /// Has a request performed, and returns the head of its answer; the body is read as it comes.
-    /// Who does not read slows the sender, and nobody else. Dropping the body takes the request off
-    /// the wire over there.
+    /// Who does not read slows the sender. Over [`Protocol::Bowline`] nobody else notices; over
+    /// [`Protocol::ExecServer`], which has no flow control, a body that is not read ends with
+    /// [`HttpError::Overflow`] so that others go on. A lost connection is
+    /// [`HttpError::Disconnected`]. Dropping the body takes the request off the wire over there.
     ///
     /// # Errors
     /// There is no answer.

@@ -90,7 +90,12 @@ pub struct DialSpec {
     pub credential: Option<Credential>,
     /// What is spoken.
     pub protocol: Protocol,
+    /// How we call ourselves to an exec-server.
+    pub client_name: Arc<str>,
 }
+
+/// How a gateway calls itself to an exec-server.
+pub const CLIENT_NAME: &str = "bowline";
 
 /// Knows which executors may come in under which name; the edge.
 pub trait Porter: fmt::Debug + Send + Sync {

@@ -16,9 +16,6 @@ use super::seat::Seat;
 use super::{DialSpec, Protocol, Shared, Via, serve};
 use crate::credential::Credential;
 
-/// How we call ourselves to an exec-server.
-const CLIENT: &str = "bowline";
-
 /// Why an attempt to dial came to nothing.
 #[derive(Debug, Error)]
 enum Failed {
@@ -125,7 +122,7 @@ async fn connect(
         }
         Protocol::ExecServer => {
             let io = (outgoing, incoming);
-            let opened = ExecServer::open(io, CLIENT, None, &shared.tasks).await?;
+            let opened = ExecServer::open(io, &spec.client_name, None, &shared.tasks).await?;
             let seat = Seat::take(shared, entry, Via::Dialled, &from);
             let here = Here {
                 carrier: Arc::new(opened),

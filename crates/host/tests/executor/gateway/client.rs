@@ -5,16 +5,19 @@ use std::time::Duration;
 use bowline_core::egress::Rule;
 use bowline_core::error::Execution;
 use bowline_host::executor::{
-    ClientOptions, ConnectError, Credential, Door, ExecutorClient, Offer, Request, RequestError,
-    listen,
+    ClientOptions, ConnectError, Credential, Door, ExecutorClient, Offer, Protocol, Request,
+    RequestError, listen,
 };
+use bowline_host::tasks::Tasks;
+use bowline_link::executor::exec_server_limits;
 use bowline_link::http::client::HttpError;
+use bowline_link::websocket::accept;
 use http::Method;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-use super::rig::{quick, start, within};
+use super::rig::{quick, soon, start, within};
 
 /// A server inside, and an executor that may reach it.
 struct Inside {
@@ -191,6 +194,27 @@ async fn a_wrong_token_or_nobody_there_is_no_connection() {
     }
     let none = ExecutorClient::connect("office", None, ClientOptions::default()).await;
     assert!(matches!(none, Err(ConnectError::Endpoint(_))));
+}
+
+#[tokio::test]
+async fn exec_server_hears_name_of_client() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let options = ClientOptions {
+        protocol: Protocol::ExecServer,
+        client_name: "notebook".into(),
+        executors: quick(),
+        ..ClientOptions::default()
+    };
+    let connecting = start(async move { ExecutorClient::connect(&url, None, options).await });
+    let (stream, _) = within(listener.accept()).await.unwrap();
+    let caller = accept(stream, soon()).await.unwrap();
+    let io = caller.upgrade(exec_server_limits(), &Tasks::default());
+    let (_out, mut incoming) = io.await.unwrap();
+    let first = within(incoming.next()).await.unwrap();
+    let first = String::from_utf8(first.to_vec()).unwrap();
+    assert!(first.contains(r#""clientName":"notebook""#), "{first}");
+    connecting.abort();
 }
 
 #[tokio::test]

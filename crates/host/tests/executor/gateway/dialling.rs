@@ -29,6 +29,7 @@ impl Listening {
             endpoint: Endpoint::parse(&url).unwrap(),
             credential: Some(Credential::fixed(token)),
             protocol: Protocol::Bowline,
+            client_name: "bowline".into(),
         }
     }
 
