@@ -35,6 +35,10 @@ const STALLED_BYTES_MAX: usize = 1024 * 1024;
 /// connection.
 const STALL_MAX: Duration = Duration::from_secs(2);
 
+/// How long a reader that seems to have stopped is waited for: the whole process may have stood
+/// still.
+pub(super) const READ_GRACE: Duration = Duration::from_millis(100);
+
 /// How the body of an answer comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -51,6 +55,8 @@ pub(super) enum Took {
     Over,
     /// Nothing was taken, because the connection holds as many bytes as it may.
     NoRoom,
+    /// Nothing was taken, because its reader seems to have stopped.
+    Stalled,
 }
 
 /// Bytes that wait to be read on one connection.
@@ -210,8 +216,9 @@ impl Exchange {
             return Ok(Took::Over);
         }
         if state.is_stalled(clock::now()) {
-            self.abort(&mut state);
-        } else if let Err(unfit) = self.piece(&mut state, delta)? {
+            return Ok(Took::Stalled);
+        }
+        if let Err(unfit) = self.piece(&mut state, delta)? {
             if unfit == Unfit::Overflow {
                 return Ok(Took::NoRoom);
             }
@@ -261,20 +268,22 @@ impl Exchange {
         lock(&self.state).body.waiting_bytes()
     }
 
-    /// Returns until when other answers may be held up for this one. `is_alone` tells that there
-    /// are none.
-    pub(super) fn held_until(&self, now: Instant, is_alone: bool) -> Instant {
-        let state = lock(&self.state);
-        let stalled_at = state.unread_since + STALL_MAX;
-        match is_alone {
-            true => stalled_at,
-            false => stalled_at.min(now + STALL_MAX.saturating_sub(state.held_up)),
-        }
+    /// Whether its reader seems to have stopped.
+    pub(super) fn is_stalled(&self) -> bool {
+        lock(&self.state).is_stalled(clock::now())
     }
 
-    /// Notes that other answers were held up for this one.
-    pub(super) fn add_held_up(&self, held_up: Duration) {
-        lock(&self.state).held_up += held_up;
+    /// Returns when it will not have been read for too long.
+    pub(super) fn stalls_at(&self) -> Instant {
+        lock(&self.state).unread_since + STALL_MAX
+    }
+
+    /// Notes that other answers were held up for this one; returns whether that was for too long.
+    /// One wait counts no more than the grace, however long the process stood still in it.
+    pub(super) fn hold_up(&self, waited: Duration) -> bool {
+        let mut state = lock(&self.state);
+        state.held_up += waited.min(READ_GRACE);
+        state.held_up >= STALL_MAX
     }
 
     /// Ends it without what waits, because it is not read fast enough.

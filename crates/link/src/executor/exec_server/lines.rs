@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use bowline_core::sync::lock;
 use bowline_wire::FrameError;
@@ -11,7 +10,7 @@ use bowline_wire::execserver::{Delta, Id, Refusal};
 use bytes::Bytes;
 use foldhash::fast::RandomState;
 
-use super::exchange::{Budget, Exchange, Kind, Took};
+use super::exchange::{Budget, Exchange, Kind, READ_GRACE, Took};
 use super::{FIRST, ask, unsent};
 use crate::executor::{Carried, faults};
 use crate::http::client::HttpError;
@@ -20,9 +19,6 @@ use crate::websocket::Ended;
 
 /// Requests that wait for their answer, and streams that are open.
 const STREAMS_MAX: usize = 1_024;
-
-/// How long is waited for answers that are being dropped to give their bytes back.
-const DROP_WAIT: Duration = Duration::from_millis(10);
 
 /// What the reader knows of.
 #[derive(Debug, Default)]
@@ -135,6 +131,7 @@ impl Lines {
             match exchange.take(&delta)? {
                 Took::More => return Ok(()),
                 Took::NoRoom => self.make_room().await,
+                Took::Stalled => self.await_reader(&exchange).await,
                 Took::Over => {
                     self.retire(stream);
                     return Ok(());
@@ -165,24 +162,37 @@ impl Lines {
             largest.map(|exchange| (exchange, open <= 1))
         };
         let now = clock::now();
+        let grace = now + READ_GRACE;
         let Some((largest, is_alone)) = largest else {
             // The bytes that wait belong to answers that are being dropped.
-            self.budget.wait_until(now + DROP_WAIT).await;
+            self.budget.wait_until(grace).await;
             return;
         };
-        let deadline = largest.held_until(now, is_alone);
-        match self.budget.wait_until(deadline).await {
-            true if is_alone => {}
-            true => largest.add_held_up(clock::now().saturating_duration_since(now)),
-            false => {
-                largest.overflow();
-                let stream = largest.stream();
-                let mut table = lock(&self.table);
-                let gone = (table.streams.remove(&stream), table.unread.remove(&stream));
-                drop(table);
-                drop(gone);
+        let is_read = self.budget.wait_until(largest.stalls_at().max(grace)).await;
+        let waited = clock::now().saturating_duration_since(now);
+        if !is_read || (!is_alone && largest.hold_up(waited)) {
+            self.give_up(&largest);
+        }
+    }
+
+    /// Waits a moment for a reader that seems to have stopped; gives its answer up if it has.
+    async fn await_reader(&self, exchange: &Exchange) {
+        let grace = clock::now() + READ_GRACE;
+        while exchange.is_stalled() {
+            if !self.budget.wait_until(grace).await {
+                return self.give_up(exchange);
             }
         }
+    }
+
+    /// Ends an answer that is not read fast enough.
+    fn give_up(&self, exchange: &Exchange) {
+        exchange.overflow();
+        let stream = exchange.stream();
+        let mut table = lock(&self.table);
+        let gone = (table.streams.remove(&stream), table.unread.remove(&stream));
+        drop(table);
+        drop(gone);
     }
 
     /// Tells everybody that the connection is lost.
