@@ -147,8 +147,8 @@ impl<C: Clone> Ordered<C> {
         self.end.get_or_insert(End::Broken(cause));
     }
 
-    /// Throws away what waits and says why nothing more comes, whatever was said before. Returns how
-    /// many bytes waited.
+    /// Throws away what waits and says why nothing more comes, whatever was said before. Returns
+    /// how many bytes waited.
     pub fn abort(&mut self, cause: C) -> usize {
         self.queue = VecDeque::new();
         self.end = Some(End::Broken(cause));

@@ -1,3 +1,5 @@
+//! The breaker by scripts of calls, outages and checks.
+
 use super::*;
 
 const POLICY: BreakerPolicy = BreakerPolicy {
