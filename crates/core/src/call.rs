@@ -387,6 +387,12 @@ impl Route {
         })
     }
 
+    /// Whether its server has not listed it, so that it has no definition.
+    #[must_use]
+    pub fn is_unlisted(&self) -> bool {
+        self.definition == [0; 32]
+    }
+
     /// Whether a call that may have run can be made again without harm.
     #[must_use]
     pub const fn is_repeatable(&self) -> bool {

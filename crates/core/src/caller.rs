@@ -89,6 +89,12 @@ pub trait CallerEnd: fmt::Debug + Send + Sync {
     /// Returns the session it belongs to.
     fn session(&self) -> SessionKey;
 
+    /// Returns a number that its session keeps when it comes back to life, also in another
+    /// process, where there is such a one. Two sessions hardly ever share it.
+    fn lasting_id(&self) -> Option<u64> {
+        None
+    }
+
     /// Returns what the caller can be asked for: nothing, unless it says otherwise.
     fn abilities(&self) -> Abilities {
         Abilities::default()

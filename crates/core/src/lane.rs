@@ -4,13 +4,21 @@
 mod board;
 mod scope;
 mod verdict;
+mod window;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use board::{Board, DRAINS_MAX, LaneTimes, PACE};
+pub use board::{Admission, Board, DELIVERED_PER_ADDED, DRAINS_MAX, LaneTimes, PACE};
 pub use scope::{KeyScope, SCOPE_SECRET_BYTES};
-pub use verdict::{RETRY_AFTER_MAX, Verdict, live, replayed};
+pub use verdict::{RETRY_AFTER_MAX, Verdict, is_own_limit, live, may_be_poison, replayed};
+pub use window::{LANE_SENDS_MAX, Turn, WINDOW_MAX, Window};
+
+/// Tries of a write that failed, each while its server served others, before it is a dead letter.
+pub const POISON_TRIES_MAX: u32 = 5;
+
+/// How long a caller waits at most until the writes before its own are delivered.
+pub const TURN_WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// How a tool's calls are queued where their server cannot be reached.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

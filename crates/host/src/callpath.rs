@@ -163,7 +163,8 @@ impl CallPath {
         });
         let scoped = key_scope::scope_key(&self.keys, sent, &route);
         let sent = scoped.as_deref().unwrap_or(sent);
-        let outcome = self.run(sent, way, started).await;
+        let is_stored = intent.is_some();
+        let (outcome, serves) = self.attempt(sent, way, (started, is_stored)).await;
         flight.back();
 
         // Configuration: what a server did not take before its entry changed is its successor's.
@@ -185,8 +186,28 @@ impl CallPath {
         let outcome = outcome.map(|(reply, _)| reply);
         match intent {
             None => outcome,
-            Some(intent) => intent.settle(outcome).await,
+            Some(intent) => intent.settle(outcome, serves).await,
         }
+    }
+
+    /// Carries a call to its server; one that is stored is not kept waiting for a way that is known
+    /// to be away. Says of such a one whether its server answered others meanwhile.
+    async fn attempt(
+        &self,
+        call: &Call,
+        way: Way<'_>,
+        (started, is_stored): (Moment, bool),
+    ) -> (Result<(Reply, LinkKey), CallError>, bool) {
+        if !is_stored {
+            return (self.run(call, way, started).await, false);
+        }
+        let reachable = self.outbox.check_reachable(way.route, way.server.spec());
+        if let Err(error) = reachable {
+            return (Err(error), false);
+        }
+        let before = way.server.answered_calls();
+        let outcome = self.run(call, way, started).await;
+        (outcome, way.server.answered_calls() > before)
     }
 
     /// Carries a call to its server, counts it there, and looks at what came back.

@@ -204,6 +204,11 @@ impl<S: Spawner + std::fmt::Debug> Dial for RealDial<S> {
             }
         })
     }
+
+    fn is_away(&self, spec: &ServerSpec) -> bool {
+        let via = spec.reach.via();
+        via.is_some_and(|executor| !self.executors.is_connected(executor))
+    }
 }
 
 #[cfg(test)]

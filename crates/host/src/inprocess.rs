@@ -89,6 +89,10 @@ impl Dial for Beside {
     fn back<'a>(&'a self, spec: &'a ServerSpec) -> BoxFuture<'a, ()> {
         self.dial.back(spec)
     }
+
+    fn is_away(&self, spec: &ServerSpec) -> bool {
+        self.dial.is_away(spec)
+    }
 }
 
 /// Connects to an executor, which always succeeds.

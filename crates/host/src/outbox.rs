@@ -4,6 +4,7 @@
 //! writes that wait: only what is queued is kept in order.
 
 mod answer;
+mod deliver;
 mod drain;
 mod flights;
 mod handle;
@@ -11,28 +12,29 @@ mod index;
 mod intent;
 mod key;
 mod letter;
+mod parked;
 mod record;
+mod store;
 mod tell;
+mod worker;
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use bowline_core::call::{Call, Reply, Route, Subject};
 use bowline_core::error::CallError;
-use bowline_core::lane::{Board, Queueing};
+use bowline_core::lane::Board;
 use bowline_core::sync::lock;
-use bowline_core::time::{Now, millis};
-use bowline_journal::{
-    At, Draft, Journal, JournalError, Known, Lane, MessageId, Published, Receipt,
-};
-use bowline_link::ASKED_MAX;
-use tokio::sync::{Notify, oneshot, watch};
+use bowline_core::time::Now;
+use bowline_journal::{At, Journal, JournalError, Known, Lane, Receipt};
+use tokio::sync::{Notify, RwLock, watch};
 
-use self::answer::{Queued, queued, recorded, unrecorded};
+use self::answer::{Queued, Reason, queued, recorded, unrecorded};
 use self::flights::{Flight, Flights};
 use self::index::Index;
-use self::key::Keyed;
-use self::record::{Head, Record};
+use self::parked::{LaneSignal, ParkedCalls};
+use self::record::Head;
 use self::tell::Notes;
 use crate::audience::Hall;
 use crate::audit::Audit;
@@ -40,7 +42,8 @@ use crate::callpath::CallPath;
 use crate::events::Events;
 use crate::memory::Memory;
 use crate::ports::Clock;
-use crate::supervisor::Surroundings;
+use crate::spec::ServerSpec;
+use crate::supervisor::{Dial, Surroundings};
 use crate::tasks::Tasks;
 
 pub use self::answer::URI;
@@ -51,11 +54,6 @@ pub use self::letter::{LaneLetters, Letter, LetterState, ServerLetters};
 
 /// How the names of our lanes begin.
 pub(crate) const LANES: &str = "outbox/";
-
-/// A write that its caller waits for is held for so much longer than it may take, with the time
-/// in which a person is asked, so that nobody else sends it in the meantime. A hold that nobody
-/// ended, because that could not be written down, ends by itself then.
-const HOLD_MARGIN: Duration = Duration::from_secs(60);
 
 /// How long the end of the drain is waited for.
 const CLOSE_WAIT: Duration = Duration::from_secs(3);
@@ -81,6 +79,7 @@ pub(crate) struct Shared {
     events: Events,
     hall: Arc<Hall>,
     memory: Arc<Memory>,
+    dial: Arc<dyn Dial>,
     /// The lanes in which something waits.
     board: Mutex<Board>,
     /// Wakes the drain.
@@ -91,6 +90,13 @@ pub(crate) struct Shared {
     notes: Mutex<Notes>,
     /// Where delivered ones are to be found.
     index: Index,
+    /// Callers that wait for the turn of their writes.
+    parked: ParkedCalls,
+    /// Wakes the drains of lanes.
+    signals: Mutex<HashMap<Arc<str>, Arc<LaneSignal>>>,
+    /// Read by whoever leases the next messages of a lane in order, written by whoever picks some
+    /// out of the middle.
+    order: RwLock<()>,
     closing: watch::Receiver<bool>,
 }
 
@@ -125,11 +131,15 @@ impl Outbox {
             events: around.events.clone(),
             hall: Arc::clone(hall),
             memory: Arc::clone(&around.memory),
+            dial: Arc::clone(&around.dial),
             board: Mutex::default(),
             poke: Notify::new(),
             flights: Flights::default(),
             notes: Mutex::default(),
             index: Index::default(),
+            parked: ParkedCalls::default(),
+            signals: Mutex::default(),
+            order: RwLock::default(),
             closing: seen,
         };
         Self {
@@ -162,6 +172,27 @@ impl Outbox {
         }
     }
 
+    /// Says why a stored write cannot be sent now, where that is known beforehand.
+    pub(crate) fn check_reachable(
+        &self,
+        route: &Route,
+        spec: &ServerSpec,
+    ) -> Result<(), CallError> {
+        self.check_way(spec)?;
+        match route.is_unlisted() {
+            true => Err(unreachable(spec, "it has not listed its tools yet")),
+            false => Ok(()),
+        }
+    }
+
+    /// Says that the way to a server is away, where that is known.
+    pub(crate) fn check_way(&self, spec: &ServerSpec) -> Result<(), CallError> {
+        match self.shared.dial.is_away(spec) {
+            true => Err(unreachable(spec, "its executor is not connected")),
+            false => Ok(()),
+        }
+    }
+
     pub(crate) const fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
@@ -183,63 +214,6 @@ impl Outbox {
             Some(queue) => Box::pin(self.store(call, (route, queue), deadline)).await,
         }
     }
-
-    async fn store(
-        &self,
-        call: &Call,
-        (route, queue): (&Arc<Route>, &Queueing),
-        deadline: Now,
-    ) -> Result<Entered, CallError> {
-        let shared = &self.shared;
-        let keyed = Keyed::new(call, route, &queue.channel)
-            .map_err(|error| not_stored(route, error.to_string()))?;
-        let name = format!("{LANES}{}/{}", call.principal.name, route.server);
-        let lane = Lane::new(&name).map_err(|error| journal_error(route, error))?;
-        let (tool, keep_ms) = ((&route.server, &route.name), millis(queue.keep));
-        let record = Record {
-            head: Head::new(call, tool, &keyed.key, keep_ms),
-            params: keyed.params.clone(),
-        };
-        // Of two callers with one key, the second learns what became of the first.
-        let flight = shared.flight(&lane, &keyed.dedupe, route, deadline).await?;
-        let draft = Draft {
-            lane: lane.clone(),
-            dedupe: Arc::clone(&keyed.dedupe),
-            digest: keyed.digest,
-            body: record.write(),
-            ttl: Some(queue.keep),
-            hold: Some(shared.clock.now().until(deadline) + ASKED_MAX + HOLD_MARGIN),
-        };
-        let session = call.caller.as_ref().map(|caller| caller.session());
-        let published = publish(shared, draft, Arc::clone(&route.server)).await;
-        let told = |id, position| Queued {
-            id,
-            position,
-            head: &record.head,
-        };
-        match published.map_err(|error| journal_error(route, error))? {
-            Published::Stored {
-                id,
-                held: Some(receipt),
-                position,
-            } => Ok(Entered::Live(Some(Box::new(Intent::new(
-                Arc::clone(shared),
-                (receipt, id, position),
-                (lane, record),
-                call,
-                flight,
-            ))))),
-            Published::Stored { id, position, .. } => {
-                shared.is_queued(id, session, &record.head);
-                Ok(Entered::Answered {
-                    reply: queued(&told(id, position), &call.id),
-                    key: keyed.key,
-                })
-            }
-            Published::Known(known) => shared.known(known, &record.head, call),
-        }
-        .inspect(|_| shared.poke.notify_one())
-    }
 }
 
 impl Shared {
@@ -250,8 +224,31 @@ impl Shared {
         }
     }
 
+    /// Gives a message back; it keeps its place, and is due at once.
+    async fn give_back(&self, receipt: Receipt) -> Result<(), JournalError> {
+        self.journal.nak(receipt, Duration::ZERO, self.at()).await
+    }
+
     fn is_closing(&self) -> bool {
         *self.closing.borrow()
+    }
+
+    fn open_lane(&self, lane: &Arc<str>) -> Arc<LaneSignal> {
+        let signal = Arc::new(LaneSignal::default());
+        lock(&self.signals).insert(Arc::clone(lane), Arc::clone(&signal));
+        signal
+    }
+
+    fn close_lane(&self, lane: &str) {
+        lock(&self.signals).remove(lane);
+    }
+
+    /// Has the drain of a lane look again, where there is one.
+    fn wake_lane(&self, lane: &str) {
+        let signal = lock(&self.signals).get(lane).cloned();
+        if let Some(signal) = signal {
+            signal.changed.notify_one();
+        }
     }
 
     /// Waits for whoever carries a write of the same key.
@@ -276,7 +273,11 @@ impl Shared {
         let reply = match known {
             Known::Waiting { id, position, .. } => {
                 let told = Queued { id, position, head };
-                queued(&told, &call.id)
+                let reason = match lock(&self.board).is_up(&head.server) {
+                    true => Reason::Behind,
+                    false => Reason::Away,
+                };
+                queued(&told, reason, &call.id)
             }
             Known::Done(done) => match &done.result {
                 Some(result) => recorded(result, &call.id),
@@ -295,62 +296,10 @@ impl Shared {
     }
 }
 
-/// Stores a draft, all the way: where its caller leaves in the meantime, it is taken back.
-async fn publish(
-    shared: &Arc<Shared>,
-    mut draft: Draft,
-    server: Arc<str>,
-) -> Result<Published, JournalError> {
-    let (told, heard) = oneshot::channel();
-    let task = Arc::clone(shared);
-    shared.tasks.spawn("outbox.store", async move {
-        let lane = draft.lane.clone();
-        // Where others wait, or are just being delivered, it waits behind them.
-        if is_taken(&task, &lane).await {
-            draft.hold = None;
-        }
-        let published = task.journal.publish(draft, task.at()).await;
-        let stored = match &published {
-            Ok(Published::Stored { id, held, .. }) => Some((*id, *held)),
-            Ok(Published::Known(_)) | Err(_) => None,
-        };
-        if let Some((_, None)) = stored {
-            let now = task.clock.now();
-            lock(&task.board).note(&lane.as_str().into(), &server, now);
-        }
-        let unheard = told.send(published).is_err();
-        if let Some((id, held)) = stored.filter(|_| unheard) {
-            take_back(&task, id, held).await;
-        }
-        task.poke.notify_one();
-    });
-    // The task tells whatever happens, unless it was ended with the program.
-    heard.await.unwrap_or(Err(JournalError::Closed))
-}
-
-/// Whether anything waits in a lane or is just being delivered. The board has a lane until it was
-/// found empty; the journal knows at once, so that whoever saw the last one delivered is served
-/// live.
-async fn is_taken(shared: &Shared, lane: &Lane) -> bool {
-    if !lock(&shared.board).is_busy(lane.as_str()) {
-        return false;
-    }
-    match shared.journal.lanes(lane.as_str(), shared.at()).await {
-        Ok(lanes) => lanes.iter().any(|one| one.lane == *lane && one.waiting > 0),
-        // Nobody knows what is before it.
-        Err(_) => true,
-    }
-}
-
-/// Forgets a write whose caller left before it was told that it is stored.
-async fn take_back(shared: &Shared, id: MessageId, held: Option<Receipt>) {
-    let at = shared.at();
-    let gone = match held {
-        Some(receipt) => shared.journal.withdraw(receipt, at).await,
-        None => shared.journal.remove(id, at).await,
-    };
-    if let Err(error) = gone {
-        tracing::warn!(id = id.0, %error, "a write was not taken back");
+fn unreachable(spec: &ServerSpec, reason: &str) -> CallError {
+    CallError::SendFailed {
+        server: Arc::clone(&spec.name),
+        reason: reason.into(),
     }
 }
 

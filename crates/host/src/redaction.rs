@@ -187,6 +187,10 @@ impl Dial for CleanDial {
     fn back<'a>(&'a self, spec: &'a ServerSpec) -> BoxFuture<'a, ()> {
         self.0.back(spec)
     }
+
+    fn is_away(&self, spec: &ServerSpec) -> bool {
+        self.0.is_away(spec)
+    }
 }
 
 #[cfg(test)]

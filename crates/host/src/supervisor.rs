@@ -86,6 +86,12 @@ pub trait Dial: fmt::Debug + Send + Sync {
         let _untold = spec;
         Box::pin(std::future::pending())
     }
+
+    /// Whether the way to a server is known to be away, so that no call reaches it now.
+    fn is_away(&self, spec: &ServerSpec) -> bool {
+        let _untold = spec;
+        false
+    }
 }
 
 /// A link that serves, and which one of the server's links it is.

@@ -138,6 +138,8 @@ pub struct Session {
     pub revision: Revision,
     /// When it was opened, in seconds since 1970.
     pub issued_s: u64,
+    /// The same for every life of the session.
+    lasting_id: u64,
     /// The same principal, narrowed by what was set for this session.
     asker: ArcSwap<Principal>,
     /// What was set.
@@ -178,6 +180,7 @@ impl Session {
             scope: terms.scope,
             revision: terms.revision,
             issued_s: at.issued_s,
+            lasting_id: end::lasting_id(id),
             in_flight: InFlight::default(),
             questions: Questions::default(),
             shared: Arc::clone(shared),

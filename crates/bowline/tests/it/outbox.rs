@@ -4,6 +4,7 @@ mod commands;
 mod damaged;
 mod deleted;
 mod ends;
+mod recovery;
 mod replay;
 mod restart;
 mod scoped;

@@ -11,6 +11,9 @@ use crate::time::Now;
 /// Lanes that send at the same time at most.
 pub const DRAINS_MAX: usize = 64;
 
+/// A draining lane takes one new write behind the others for so many that it delivers.
+pub const DELIVERED_PER_ADDED: u64 = 2;
+
 /// How long a lane and a server rest between tries.
 pub const PACE: Backoff = Backoff {
     base: Duration::from_secs(1),
@@ -32,13 +35,40 @@ struct LaneState {
     due: Now,
     /// Tries in a row that failed.
     failures: u32,
+    /// Whether the drain works on it.
     sending: bool,
-    /// Whether somebody else holds its first message.
-    blocked: bool,
+    /// How it was drained last.
+    progress: Progress,
+    /// Whether its server got the last write that failed, so that the write may be the reason.
+    suspect: bool,
     /// Counts what was put into the lane.
     news: u64,
     /// How much of that was known when the lane was last looked into.
     seen: u64,
+}
+
+/// How the drain of a lane gets on while its server is up.
+#[derive(Clone, Copy, Debug, Default)]
+struct Progress {
+    /// When the server took the first write.
+    since: Now,
+    /// When it took the last one.
+    last: Now,
+    /// Writes that it took.
+    delivered: u64,
+    /// Writes that were put behind them meanwhile.
+    added: u64,
+}
+
+/// What becomes of a new write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// Nothing waits: it is sent at once.
+    Live,
+    /// Others are just being delivered: its caller waits for its turn.
+    Turn,
+    /// The server is away: it is queued.
+    Queue,
 }
 
 #[derive(Debug, Default)]
@@ -59,7 +89,7 @@ pub struct LaneTimes {
     pub due: Now,
     /// Tries in a row that failed.
     pub failures: u32,
-    /// Whether it sends now.
+    /// Whether the drain works on it.
     pub sending: bool,
 }
 
@@ -73,12 +103,28 @@ impl Board {
                 due: now,
                 failures: 0,
                 sending: false,
-                blocked: false,
+                progress: Progress::default(),
+                suspect: false,
                 news: 0,
                 seen: 0,
             }
         });
         state.news += 1;
+        // The new write may get through where the one before it did not.
+        if state.suspect && !state.sending {
+            let soon = now.plus(PACE.base);
+            state.due = state.due.min(soon);
+            if let Some(server) = self.servers.get_mut(&state.server) {
+                server.due = server.due.min(soon);
+            }
+        }
+    }
+
+    /// Notes that the server of a lane got the write that failed.
+    pub fn suspect(&mut self, lane: &str) {
+        if let Some(state) = self.lanes.get_mut(lane) {
+            state.suspect = true;
+        }
     }
 
     /// Whether anything waits in a lane, as far as is known: then whatever comes waits behind it.
@@ -104,16 +150,6 @@ impl Board {
             (state.due, state.failures) = (now, 0);
             let server = self.servers.entry(Arc::clone(&state.server)).or_default();
             server.due = now;
-        }
-    }
-
-    /// Makes a lane due that waited for whoever held its first message.
-    pub fn unblock(&mut self, lane: &str, now: Now) {
-        if let Some(state) = self.lanes.get_mut(lane) {
-            state.news += 1;
-            if std::mem::take(&mut state.blocked) {
-                state.due = state.due.min(now);
-            }
         }
     }
 
@@ -145,7 +181,7 @@ impl Board {
         let (name, _) = may.min_by_key(|(_, lane)| lane.due)?;
         let name = Arc::clone(name);
         let lane = self.lanes.get_mut(&name)?;
-        (lane.sending, lane.blocked, lane.seen) = (true, false, lane.news);
+        (lane.sending, lane.seen) = (true, lane.news);
         let server = self.servers.entry(Arc::clone(&lane.server)).or_default();
         server.sending += 1;
         self.sending += 1;
@@ -164,37 +200,50 @@ impl Board {
         dues.min()
     }
 
-    /// The server of a lane took a write, or answered it: it is up, and the next is due.
+    /// Notes that all that was put into a lane so far is about to be looked at.
+    pub fn look(&mut self, lane: &str) {
+        if let Some(state) = self.lanes.get_mut(lane) {
+            state.seen = state.news;
+        }
+    }
+
+    /// The server of a lane took a write, or answered it: it is up.
     pub fn answered(&mut self, lane: &str, now: Now) {
-        let Some(server) = self.stop(lane, now) else {
+        let Some(state) = self.lanes.get_mut(lane) else {
             return;
         };
-        if let Some(server) = self.servers.get_mut(&server) {
-            (server.up, server.failures) = (true, 0);
+        (state.failures, state.suspect) = (0, false);
+        let was_up = self.servers.get(&state.server).is_some_and(|one| one.up);
+        if !was_up || state.progress.delivered == 0 {
+            state.progress = Progress {
+                since: now,
+                ..Progress::default()
+            };
         }
-        if let Some(lane) = self.lanes.get_mut(lane) {
-            lane.failures = 0;
+        state.progress.delivered += 1;
+        state.progress.last = now;
+        let server = self.servers.entry(Arc::clone(&state.server)).or_default();
+        (server.up, server.failures) = (true, 0);
+    }
+
+    /// The drain leaves a lane; what is left in it is due.
+    pub fn ended(&mut self, lane: &str, now: Now) {
+        let Some(state) = self.lanes.get_mut(lane) else {
+            return;
+        };
+        if std::mem::take(&mut state.sending) {
+            state.due = state.due.max(now);
+            self.sending = self.sending.saturating_sub(1);
+            if let Some(server) = self.servers.get_mut(&state.server) {
+                server.sending = server.sending.saturating_sub(1);
+            }
         }
     }
 
-    /// A lane got on without its server being asked; the next is due.
-    pub fn passed(&mut self, lane: &str, now: Now) {
-        self.stop(lane, now);
-    }
-
-    /// The first message of a lane is held by somebody, who will say when he is done.
-    pub fn blocked(&mut self, lane: &str, until: Now, now: Now) {
-        self.stop(lane, now);
-        if let Some(state) = self.lanes.get_mut(lane)
-            && state.seen == state.news
-        {
-            (state.due, state.blocked) = (until, true);
-        }
-    }
-
-    /// A lane was found empty; what was put into it since is not forgotten.
+    /// The drain leaves a lane with nothing to deliver; what was put into it since is not
+    /// forgotten.
     pub fn emptied(&mut self, lane: &str, now: Now) {
-        self.stop(lane, now);
+        self.ended(lane, now);
         let is_empty = |state: &LaneState| state.seen == state.news;
         if self.lanes.get(lane).is_some_and(is_empty)
             && let Some(gone) = self.lanes.remove(lane)
@@ -207,21 +256,81 @@ impl Board {
     /// The server of a lane was away: lane and server rest, for `after` at least. `jitter` is any
     /// number.
     pub fn failed(&mut self, lane: &str, after: Option<Duration>, now: Now, jitter: u64) {
-        let server = self.stop(lane, now);
+        let Some(state) = self.lanes.get_mut(lane) else {
+            return;
+        };
         let least = after.unwrap_or_default();
-        if let Some(state) = self.lanes.get_mut(lane) {
+        // Those that were sent together fail together, which is one failure.
+        if state.due <= now {
             state.failures = state.failures.saturating_add(1);
-            state.due = now.plus(PACE.wait(state.failures, jitter).max(least));
         }
-        if let Some(server) = server.and_then(|server| self.servers.get_mut(&server)) {
-            server.up = false;
-            // Those that were sent together fail together, which is one failure.
-            if server.due <= now {
-                server.failures = server.failures.saturating_add(1);
-            }
-            let rest = PACE.wait(server.failures.max(1), jitter).max(least);
-            server.due = server.due.max(now.plus(rest));
+        state.suspect = false;
+        let rest = PACE.wait(state.failures.max(1), jitter).max(least);
+        state.due = state.due.max(now.plus(rest));
+        let server = self.servers.entry(Arc::clone(&state.server)).or_default();
+        server.up = false;
+        if server.due <= now {
+            server.failures = server.failures.saturating_add(1);
         }
+        let rest = PACE.wait(server.failures.max(1), jitter).max(least);
+        server.due = server.due.max(now.plus(rest));
+    }
+
+    /// Says what becomes of a new write of a lane.
+    #[must_use]
+    pub fn admission(&self, lane: &str) -> Admission {
+        match self.lanes.get(lane) {
+            None => Admission::Live,
+            Some(state) => match self.is_up(&state.server) {
+                true => Admission::Turn,
+                false => Admission::Queue,
+            },
+        }
+    }
+
+    /// Whether the last write that was sent to a server arrived.
+    #[must_use]
+    pub fn is_up(&self, server: &str) -> bool {
+        self.servers.get(server).is_some_and(|server| server.up)
+    }
+
+    /// Whether the drain should leave a lane for a while, since others wait for their share.
+    #[must_use]
+    pub fn is_wanted(&self, now: Now) -> bool {
+        self.sending >= DRAINS_MAX
+            && self.lanes.values().any(|lane| {
+                let up = self.is_up(&lane.server);
+                !lane.sending && lane.due <= now && up
+            })
+    }
+
+    /// Returns how long `position` writes of a lane take to be delivered, as far as the last drain
+    /// says.
+    #[must_use]
+    pub fn delivery_time(&self, lane: &str, position: u64) -> Option<Duration> {
+        let progress = self.lanes.get(lane)?.progress;
+        // One delivery has no pace.
+        let gaps = progress.delivered.checked_sub(1).filter(|gaps| *gaps > 0)?;
+        let took = progress.last.millis_since(progress.since);
+        Some(Duration::from_millis(took.saturating_mul(position) / gaps))
+    }
+
+    /// Lets a caller that waited for its turn in vain leave its write behind: while the lane is
+    /// short, or was shortened by [`DELIVERED_PER_ADDED`] others since. So the backlog of a server
+    /// that is up never grows for long, however fast new writes come.
+    pub fn may_add(&mut self, lane: &str, position: u64, wait: Duration) -> bool {
+        let is_short = self
+            .delivery_time(lane, position)
+            .is_none_or(|time| time <= wait);
+        let Some(state) = self.lanes.get_mut(lane) else {
+            return true;
+        };
+        let progress = &mut state.progress;
+        let has_credit = progress.added * DELIVERED_PER_ADDED < progress.delivered;
+        if is_short || has_credit {
+            progress.added += 1;
+        }
+        is_short || has_credit
     }
 
     /// Returns when a lane is tried next.
@@ -234,20 +343,6 @@ impl Board {
             failures: state.failures,
             sending: state.sending,
         })
-    }
-
-    /// Counts a lane as not sending any more, due at once, and returns its server.
-    fn stop(&mut self, lane: &str, now: Now) -> Option<Arc<str>> {
-        let state = self.lanes.get_mut(lane)?;
-        if state.sending {
-            state.sending = false;
-            state.due = now;
-            self.sending = self.sending.saturating_sub(1);
-            if let Some(server) = self.servers.get_mut(&state.server) {
-                server.sending = server.sending.saturating_sub(1);
-            }
-        }
-        Some(Arc::clone(&state.server))
     }
 }
 

@@ -72,6 +72,29 @@ pub fn replayed(error: &CallError) -> Verdict {
     }
 }
 
+/// Whether a failure says nothing of the server: a limit of this gateway stopped the write.
+#[must_use]
+pub const fn is_own_limit(error: &CallError) -> bool {
+    matches!(
+        error,
+        CallError::ServerBusy { .. }
+            | CallError::QueuedTooLong { .. }
+            | CallError::TooManyCalls { .. }
+            | CallError::TooFast { .. }
+    )
+}
+
+/// Whether a failure may be the fault of the write: its server got it, and did not answer it.
+/// What the server says of itself (502 to 504, throttling) is not.
+#[must_use]
+pub fn may_be_poison(error: &CallError) -> bool {
+    match error {
+        CallError::HttpStatus { status, .. } => !is_away(*status),
+        CallError::Throttled { .. } => false,
+        other => other.execution() != Execution::NotStarted,
+    }
+}
+
 const fn bounded(after: Option<Duration>) -> Option<Duration> {
     match after {
         Some(after) if after.as_millis() > RETRY_AFTER_MAX.as_millis() => Some(RETRY_AFTER_MAX),
@@ -116,6 +139,38 @@ mod tests {
         }
         for code in [400, 404, 409, 410, 422] {
             check(&status(code), Verdict::Refused, Verdict::Refused);
+        }
+    }
+
+    #[test]
+    fn poison_needs_server_that_got_write() {
+        let (server, reason) = (server(), Arc::<str>::from("gone"));
+        let late = CallError::Timeout {
+            server: Arc::clone(&server),
+            after_ms: 1,
+            execution: Execution::Unknown,
+            limit: TimeLimit::Server,
+        };
+        let lost = CallError::ConnectionLost {
+            server: Arc::clone(&server),
+            reason: Arc::clone(&reason),
+            generation: None,
+        };
+        let unsent = CallError::SendFailed {
+            server: Arc::clone(&server),
+            reason,
+        };
+        let busy = CallError::ServerBusy { server, limit: 1 };
+        for (error, poison, own) in [
+            (status(500), true, false),
+            (status(503), false, false),
+            (late, true, false),
+            (lost, true, false),
+            (unsent, false, false),
+            (busy, false, true),
+        ] {
+            assert_eq!(may_be_poison(&error), poison, "{error}");
+            assert_eq!(is_own_limit(&error), own, "{error}");
         }
     }
 

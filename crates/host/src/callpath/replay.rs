@@ -7,6 +7,7 @@ use bowline_core::error::CallError;
 
 use super::resolve::Ask;
 use super::{CallPath, Way, key_scope};
+use crate::supervisor::Supervisor;
 
 /// Which idempotency key a stored write is sent with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +19,18 @@ pub(crate) enum SentKey {
 }
 
 impl CallPath {
+    /// Returns how many calls a server has answered; 0 for one that is not configured.
+    pub(crate) fn answered_calls(&self, server: &str) -> u64 {
+        let servers = self.servers.load();
+        servers.get(server).map_or(0, Supervisor::answered_calls)
+    }
+
+    /// Returns how many calls a server takes at the same time.
+    pub(crate) fn places_of(&self, server: &str) -> usize {
+        let servers = self.servers.load();
+        servers.get(server).map_or(1, |one| one.spec().calls_max)
+    }
+
     /// Sends a write that was queued, for whom it was stored. It was charged when it was stored,
     /// nobody waits for it, and no answer of another call can be its own. Its end is noted by the
     /// outbox, not each try.
@@ -32,6 +45,8 @@ impl CallPath {
         let there = there.ok_or_else(|| CallError::UnknownServer {
             server: Arc::clone(server),
         })?;
+        // A connection that is not there is not waited for: its return is told.
+        self.outbox.check_way(there.spec())?;
         // What it offers now, and not what it offered when it went away, decides.
         let limit = started.now().plus(there.spec().call_timeout);
         there.listed(limit).await?;
@@ -42,6 +57,7 @@ impl CallPath {
             ..call.into()
         };
         let (route, server) = self.resolve(own, started.now()).await?;
+        self.outbox.check_reachable(&route, server.spec())?;
         self.permit(call.into(), &route).await?;
         let way = Way::new(call, &route, &server, started.now());
         let scoped = match key {

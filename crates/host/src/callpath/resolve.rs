@@ -7,6 +7,7 @@ use std::time::Duration;
 use bowline_core::call::{Call, Kind, Principal, Route, Scope, Subject};
 use bowline_core::caller::SessionKey;
 use bowline_core::error::CallError;
+use bowline_core::lane::{Verdict, live};
 use bowline_core::name;
 use bowline_core::policy::Thing;
 use bowline_core::sync::lock;
@@ -14,9 +15,10 @@ use bowline_core::tasks::{Holder, MadeIn, Owner, Sealed};
 use bowline_core::time::Now;
 use bowline_wire::object;
 
-use super::{CallPath, Servers};
+use super::{CallPath, STORED_WAIT, Servers};
 use crate::catalog::Found;
 use crate::decide::Refusal;
+use crate::spec::ServerSpec;
 use crate::supervisor::{State, Supervisor};
 
 /// How long a URI that nobody is known to have waits for servers that are starting.
@@ -93,7 +95,14 @@ impl CallPath {
                     .get(&name)
                     .ok_or(CallError::UnknownServer { server: name })?;
                 self.may_wake(ask, server)?;
-                let limit = started.plus(server.spec().call_timeout);
+                let queued = queued_route(ask, server.spec());
+                // A write that can be queued waits for its server no longer than a listed one.
+                let limit = match &queued {
+                    Some(_) if self.outbox.check_way(server.spec()).is_err() => Duration::ZERO,
+                    Some(_) if !server.is_idle() => STORED_WAIT,
+                    Some(_) | None => server.spec().call_timeout,
+                };
+                let limit = started.plus(limit);
                 let end = ask.deadline.map_or(limit, |asked| asked.min(limit));
                 match Box::pin(server.listed(end)).await {
                     // Its entry changed in the meantime: its successor is asked.
@@ -104,7 +113,11 @@ impl CallPath {
                     Err(error @ CallError::Ejected { .. }) => {
                         let last = &self.catalog.last;
                         let route = last.find(&server.spec().name, ask.scope, ask.subject);
-                        return Ok((route.ok_or(error)?, server.clone()));
+                        return Ok((route.or(queued).ok_or(error)?, server.clone()));
+                    }
+                    // The configuration says enough of a queued tool to store a call of it.
+                    Err(error) if waits_for(&error) => {
+                        return Ok((queued.ok_or(error)?, server.clone()));
                     }
                     listed => listed?,
                 }
@@ -298,6 +311,33 @@ impl CallPath {
         let route = Route::unlisted(name, ask.subject.name());
         Err(self.refused(ask, &route, refusal))
     }
+}
+
+/// Returns the way to a tool that the configuration queues, of a server that has listed nothing.
+fn queued_route(ask: Ask<'_>, spec: &ServerSpec) -> Option<Arc<Route>> {
+    let Subject::Tool(asked) = ask.subject else {
+        return None;
+    };
+    let is_asked = |own: &str| match ask.scope {
+        Scope::Server(_) => *own == **asked,
+        Scope::All | Scope::Profile(_) => name::visible(&spec.name, own) == **asked,
+    };
+    let (own, rule) = spec.tools.iter().find(|(own, _)| is_asked(own))?;
+    let effect = rule.effect.unwrap_or_default();
+    let queue = rule.queueing(effect)?;
+    let unlisted = Route::unlisted(&spec.name, &own.as_str().into());
+    Some(Arc::new(Route {
+        effect,
+        idempotent: rule.idempotent == Some(true),
+        timeout: rule.timeout,
+        queue: Some(Arc::new(queue)),
+        ..Route::clone(&unlisted)
+    }))
+}
+
+/// Whether a write may wait for a server that is not there; one that a person stopped is told of.
+fn waits_for(error: &CallError) -> bool {
+    !matches!(error, CallError::Stopped { .. }) && matches!(live(error), Verdict::Wait(_))
 }
 
 /// Waits until no server is starting any more, but not long; `false` when none was.

@@ -247,6 +247,13 @@ impl Executors {
         self.known(executor).back().await;
     }
 
+    /// Whether an executor is connected now.
+    #[must_use]
+    pub fn is_connected(&self, executor: &str) -> bool {
+        let entry = lock(&self.shared.names).get(executor).cloned();
+        entry.is_some_and(|entry| entry.is_connected())
+    }
+
     /// Returns all that are known, by name.
     #[must_use]
     pub fn list(&self) -> Vec<ExecutorStatus> {

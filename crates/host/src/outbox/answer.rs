@@ -21,16 +21,41 @@ pub(super) struct Queued<'a> {
     pub(super) head: &'a Head,
 }
 
+/// Why a write waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reason {
+    /// The server cannot be reached.
+    Away,
+    /// The server serves, but did not take this call.
+    Failed,
+    /// Calls that were made before it are delivered first.
+    Behind,
+}
+
+impl Reason {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Away => "The server is not reachable now.",
+            Self::Failed => "The server is reachable, but did not answer this call.",
+            Self::Behind => {
+                "The server is reachable, and calls that were queued before this one are being \
+                 delivered first."
+            }
+        }
+    }
+}
+
 /// Returns the address of a write.
 pub(super) fn uri(id: MessageId) -> String {
     format!("{URI}{}", id.0)
 }
 
 /// Says that a write is stored and will be delivered.
-pub(super) fn queued(queued: &Queued<'_>, id: &Bytes) -> Reply {
+pub(super) fn queued(queued: &Queued<'_>, reason: Reason, id: &Bytes) -> Reply {
     let note = format!(
-        "The server is not reachable now. The call is stored and will be delivered in order when \
-         it is back; do not repeat it. What became of it: read the resource {}",
+        "{} The call is stored and will be delivered in order; do not repeat it. What became of \
+         it: read the resource {}",
+        reason.as_str(),
         uri(queued.id)
     );
     let said = said(queued, true, &note);

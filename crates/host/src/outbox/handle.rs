@@ -16,7 +16,7 @@ use super::answer::URI;
 use super::letter::{LaneLetters, Letter, ServerLetters, parties};
 use super::record::Record;
 use super::tell::PLACE;
-use super::{LANES, Shared, drain};
+use super::{LANES, Shared, deliver};
 use crate::host::Host;
 
 /// Writes that one look returns at most.
@@ -263,6 +263,8 @@ impl OutboxHandle {
             }
             notes.revoked.insert(credential.into());
         }
+        // The drain leases nothing meanwhile: what is picked out here is put back in its place.
+        let _order = shared.order.write().await;
         let mut count = 0;
         for view in shared.journal.lanes(LANES, shared.at()).await? {
             if view.waiting > 0 {
@@ -288,7 +290,7 @@ impl OutboxHandle {
                 let record = Record::read(&delivery.body);
                 match record.filter(|record| **record.head.credential() == *credential) {
                     Some(record) => {
-                        drain::revoke(shared, delivery.receipt, &record).await?;
+                        deliver::revoke(shared, delivery.receipt, &record).await?;
                         count += 1;
                     }
                     None => others.push(delivery.receipt),
@@ -296,8 +298,7 @@ impl OutboxHandle {
             }
         }
         for receipt in others {
-            let (journal, at) = (&shared.journal, shared.at());
-            journal.nak(receipt, Duration::ZERO, at).await?;
+            shared.give_back(receipt).await?;
         }
         Ok(count)
     }
@@ -343,6 +344,8 @@ impl Shared {
         let mut board = lock(&self.board);
         board.note(&lane.as_str().into(), &server.into(), now);
         board.hurry(lane.as_str(), now);
+        drop(board);
+        self.wake_lane(lane.as_str());
         self.poke.notify_one();
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bowline_core::call::{Body, Call, Reply};
 use bowline_core::era::Era;
 use bowline_core::error::CallError;
-use bowline_core::lane::{Verdict, live};
+use bowline_core::lane::{Verdict, is_own_limit, live, may_be_poison};
 use bowline_core::sync::lock;
 use bowline_journal::{JournalError, Lane, MessageId, Receipt};
 use bowline_wire::era::result::{ResultKind, kind};
@@ -15,8 +15,9 @@ use bowline_wire::object;
 use bytes::Bytes;
 
 use super::Shared;
-use super::answer::{Queued, queued};
+use super::answer::{Queued, Reason, queued};
 use super::flights::Flight;
+use super::parked::TurnGuard;
 use super::record::Record;
 
 /// Largest result that is kept for callers who come again with the same key, in bytes.
@@ -35,7 +36,10 @@ pub(crate) struct Intent {
     call: Call,
     /// What is to be written down, while it is not.
     ending: Option<Ending>,
-    _flight: Flight,
+    /// Keeps its key until it is over.
+    flight: Option<Flight>,
+    /// Its share of what the callers of a draining lane have in flight.
+    turn: Option<TurnGuard>,
 }
 
 /// What becomes of a stored write.
@@ -64,7 +68,7 @@ impl Intent {
         (receipt, id, position): (Receipt, MessageId, u64),
         (lane, record): (Lane, Record),
         asked: &Call,
-        flight: Flight,
+        (flight, turn): (Flight, Option<TurnGuard>),
     ) -> Self {
         let stored = record.call();
         let call = Call {
@@ -84,7 +88,8 @@ impl Intent {
             record,
             call,
             ending: Some(Ending::Withdraw),
-            _flight: flight,
+            flight: Some(flight),
+            turn,
         }
     }
 
@@ -104,10 +109,12 @@ impl Intent {
     }
 
     /// Writes down what became of it: done, or queued where its server was away. What was done is
-    /// told as done, also where that could not be written down.
+    /// told as done, also where that could not be written down. `serves` says whether the server
+    /// answered other calls meanwhile.
     pub(crate) async fn settle(
         mut self: Box<Self>,
         outcome: Result<Reply, CallError>,
+        serves: bool,
     ) -> Result<Reply, CallError> {
         let verdict = match &outcome {
             Ok(reply) => {
@@ -120,8 +127,9 @@ impl Intent {
                 self.write(ending).await;
                 return outcome;
             }
-            Err(error) => live(error),
+            Err(error) => (live(error), reason_of(error, serves)),
         };
+        let (verdict, reason) = verdict;
         match verdict {
             Verdict::Refused => {
                 self.write(Ending::Withdraw).await;
@@ -131,7 +139,7 @@ impl Intent {
             }
             Verdict::Wait(after) => {
                 // Before it can be handed out, so that whatever comes now comes behind it.
-                self.waits(after);
+                self.waits(reason, after);
                 // Without its record nobody would send it later: its caller gets the error.
                 if self.write(Ending::Wait).await == Storage::Lost {
                     return outcome;
@@ -147,18 +155,25 @@ impl Intent {
                     position: self.position,
                     head,
                 };
-                return Ok(queued(&told, &self.call.id));
+                return Ok(queued(&told, reason, &self.call.id));
             }
         }
         outcome
     }
 
-    fn waits(&self, after: Option<Duration>) {
+    fn waits(&self, reason: Reason, after: Option<Duration>) {
         let (lane, now) = (Arc::from(self.lane.as_str()), self.shared.clock.now());
         let jitter = self.shared.jitter(&lane);
-        let mut board = lock(&self.shared.board);
-        board.note(&lane, &self.record.head.server, now);
-        board.failed(&lane, after, now, jitter);
+        {
+            let mut board = lock(&self.shared.board);
+            board.note(&lane, &self.record.head.server, now);
+            if reason == Reason::Away {
+                board.failed(&lane, after, now, jitter);
+            }
+        }
+        if reason == Reason::Away {
+            self.shared.parked.release(&self.lane, reason);
+        }
     }
 
     /// Writes an ending down; where this is dropped in the middle, it is written all the same.
@@ -186,19 +201,22 @@ impl Drop for Intent {
         let Some(ending) = self.ending.take() else {
             return;
         };
-        let taken_back = matches!(ending, Ending::Withdraw);
-        // What is held is queued by itself when the journal is opened again.
-        if taken_back && self.shared.is_closing() {
-            return;
-        }
+        // A gateway that goes down leaves what is under way to the next one.
+        let ending = match ending {
+            Ending::Withdraw if self.shared.is_closing() => Ending::Wait,
+            ending => ending,
+        };
         if tokio::runtime::Handle::try_current().is_err() {
             return;
         }
         let shared = Arc::clone(&self.shared);
         let (receipt, id, lane) = (self.receipt, self.id, self.lane.clone());
+        let held = (self.flight.take(), self.turn.take());
         self.shared.tasks.spawn("outbox.end", async move {
             let written = end(&shared, receipt, ending).await;
             report(&shared, (id, &lane), written);
+            // Whoever comes with the same key finds what was written.
+            drop(held);
         });
     }
 }
@@ -207,7 +225,7 @@ async fn end(shared: &Shared, receipt: Receipt, ending: Ending) -> Result<(), Jo
     let (journal, at) = (&shared.journal, shared.at());
     match ending {
         Ending::Done(result) => journal.ack(receipt, result, at).await,
-        Ending::Wait => journal.nak(receipt, Duration::ZERO, at).await,
+        Ending::Wait => shared.give_back(receipt).await,
         Ending::Withdraw => journal.withdraw(receipt, at).await,
     }
 }
@@ -218,11 +236,17 @@ fn report(shared: &Shared, (id, lane): (MessageId, &Lane), written: Result<(), J
     if let Err(error) = written {
         tracing::error!(id = id.0, %lane, %error, "what became of a write was not written down");
     }
-    let now = shared.clock.now();
-    let mut board = lock(&shared.board);
-    if board.is_busy(lane.as_str()) {
-        board.unblock(lane.as_str(), now);
+    shared.wake_lane(lane.as_str());
+    if lock(&shared.board).is_busy(lane.as_str()) {
         shared.poke.notify_one();
+    }
+}
+
+/// Says why a write waits that failed: a server that answers others is not away.
+fn reason_of(error: &CallError, serves: bool) -> Reason {
+    match is_own_limit(error) || (serves && may_be_poison(error)) {
+        true => Reason::Failed,
+        false => Reason::Away,
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bowline_core::call::{Call, Principal, Scope, Subject};
+use bowline_core::caller::SessionKey;
 use bowline_core::era::Era;
 use bowline_wire::object;
 use bowline_wire::scan::{self, Keys};
@@ -34,6 +35,10 @@ pub(super) struct Head {
     /// sent keys as they were.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     scoped: bool,
+    /// The session or run within which it keeps its order, empty for neither; absent in records of
+    /// gateways that kept one order for all of a principal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    stream: Option<Arc<str>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,7 +78,13 @@ impl Head {
             keep_ms,
             modern: call.era() == Era::Modern,
             scoped: true,
+            stream: Some(stream_of(call)),
         }
+    }
+
+    /// Returns the session or run within which it keeps its order.
+    pub(super) fn stream(&self) -> Option<Arc<str>> {
+        self.stream.clone()
     }
 
     pub(super) const fn principal(&self) -> &Arc<str> {
@@ -101,6 +112,24 @@ impl Head {
     pub(super) const fn credential(&self) -> &Arc<str> {
         &self.principal.credential
     }
+}
+
+/// Names the session of a call, else its run, else nothing. A session that has a lasting id keeps
+/// its name when it comes back to life; what is numbered by this process is another after it.
+fn stream_of(call: &Call) -> Arc<str> {
+    let caller = call
+        .caller
+        .as_ref()
+        .filter(|caller| !caller.answers_later());
+    let session = caller.and_then(|caller| {
+        let lasting = caller.lasting_id().map(|id| format!("s{id:x}"));
+        lasting.or_else(|| {
+            let SessionKey(key) = caller.session();
+            (key != 0).then(|| format!("p{}.{key}", std::process::id()))
+        })
+    });
+    let run = || call.run.as_ref().map(|run| format!("r{}", run.id));
+    session.or_else(run).unwrap_or_default().into()
 }
 
 impl Record {
@@ -224,6 +253,11 @@ mod tests {
         let old = r#"{"v":1,"principal":{"name":"ann","role":"owner"},"scope":"all","server":"s","tool":"do","key":"k","keep_ms":5,"params":{}}"#;
         let old = Record::read(&Bytes::from_static(old.as_bytes())).unwrap();
         assert_eq!(old.head.sent_key(), SentKey::AsStored);
+        assert_eq!(
+            old.head.stream(),
+            None,
+            "it keeps its order with all others"
+        );
         assert_eq!(Record::read(&Bytes::from_static(b"{\"v\":2}")), None);
         assert_eq!(Record::read(&Bytes::from_static(b"junk")), None);
     }

@@ -13,6 +13,7 @@ use bowline_journal::audit::Kind;
 use bowline_wire::splice::write_string;
 
 use super::answer::uri;
+use super::deliver::Served;
 use super::letter::{Letter, LetterState};
 use super::record::{Head, Record};
 use super::{LANES, Shared};
@@ -43,6 +44,10 @@ pub(super) struct Note {
     pub(super) session: Option<SessionKey>,
     /// What it failed with last.
     pub(super) error: Option<Arc<str>>,
+    /// Tries that failed, each after the server had answered another call.
+    tries: u32,
+    /// Calls that the server had answered at the last of them.
+    served: Option<u64>,
 }
 
 /// A write that waits no more.
@@ -62,6 +67,19 @@ impl Notes {
         if self.of.len() < NOTES_MAX || self.of.contains_key(&id) {
             change(self.of.entry(id).or_default());
         }
+    }
+
+    /// Counts a try that failed, where its server answered other calls since the one before.
+    /// Returns how many there were, and whether this one counts.
+    pub(super) fn count_try(&mut self, id: MessageId, served: Served) -> (u32, bool) {
+        let mut counted = (0, false);
+        self.with(id, |note| {
+            let counts = served.after > note.served.unwrap_or(served.before);
+            note.tries = note.tries.saturating_add(u32::from(counts));
+            note.served = Some(served.after);
+            counted = (note.tries, counts);
+        });
+        counted
     }
 
     pub(super) fn error(&self, id: MessageId) -> Option<Arc<str>> {

@@ -31,6 +31,10 @@ impl CallerEnd for CleanCaller {
         self.caller.session()
     }
 
+    fn lasting_id(&self) -> Option<u64> {
+        self.caller.lasting_id()
+    }
+
     fn abilities(&self) -> Abilities {
         self.caller.abilities()
     }

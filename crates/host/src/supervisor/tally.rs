@@ -104,6 +104,12 @@ impl Supervisor {
         lock(&self.shared.load).snapshot(now)
     }
 
+    /// Returns how many calls it has answered with a result since the beginning.
+    pub(crate) fn answered_calls(&self) -> u64 {
+        self.shared
+            .counted(|totals| totals.ended(Outcome::Answered))
+    }
+
     /// Returns what was counted of its calls since the beginning.
     #[must_use]
     pub fn totals(&self) -> Totals {

@@ -72,7 +72,7 @@ async fn world(seed: u64) {
         }
         if rng.u8(..12) == 0 {
             rig.host.shutdown().await;
-            rig = Rig::started(world.clone(), spec(), Arc::clone(&rig.journal));
+            rig = rig.again(spec());
         }
     }
     let wait = Duration::from_secs(24 * 3_600);

@@ -46,6 +46,7 @@ pub(crate) struct Rig {
     pub(crate) host: Host,
     pub(crate) ears: Arc<Ears>,
     pub(crate) journal: Arc<dyn Journal>,
+    clock: Arc<dyn Clock>,
 }
 
 /// Returns the rule of a tool that is queued.
@@ -112,9 +113,25 @@ impl Rig {
     }
 
     pub(crate) fn started(world: World, specs: Vec<ServerSpec>, journal: Arc<dyn Journal>) -> Self {
+        let clock = Arc::new(Hands(SystemClock::start()));
+        Self::timed(world, specs, journal, clock)
+    }
+
+    /// Starts another host on the same journal, which goes by the same clock.
+    pub(crate) fn again(&self, specs: Vec<ServerSpec>) -> Self {
+        let (world, journal) = (self.world.clone(), Arc::clone(&self.journal));
+        Self::timed(world, specs, journal, Arc::clone(&self.clock))
+    }
+
+    fn timed(
+        world: World,
+        specs: Vec<ServerSpec>,
+        journal: Arc<dyn Journal>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
         let ears = Arc::new(Ears::default());
         let ports = Ports {
-            clock: Arc::new(Hands(SystemClock::start())),
+            clock: Arc::clone(&clock),
             audience: Arc::clone(&ears) as _,
             journal: Arc::clone(&journal),
             ..world.ports()
@@ -125,6 +142,7 @@ impl Rig {
             host,
             ears,
             journal,
+            clock,
         }
     }
 

@@ -7,6 +7,7 @@ use bowline_core::caller::{Abilities, CallerEnd, Question, QuestionId, SessionKe
 use bowline_core::level::Level;
 use bowline_core::time::Now;
 use bytes::Bytes;
+use sha2::{Digest as _, Sha256};
 
 use super::Session;
 use crate::edge::stream::{EventBody, Label, Line, Opening, Reader, Source, StreamName, Told};
@@ -100,6 +101,10 @@ impl CallEnd {
 impl CallerEnd for CallEnd {
     fn session(&self) -> SessionKey {
         self.session.key
+    }
+
+    fn lasting_id(&self) -> Option<u64> {
+        Some(self.session.lasting_id)
     }
 
     fn abilities(&self) -> Abilities {
@@ -212,4 +217,11 @@ impl Source for Home {
     fn left(&self, reader: Reader, _: Told) {
         self.0.home.leave(reader);
     }
+}
+
+/// Numbers a session by its id, which does not follow from the number.
+pub(super) fn lasting_id(id: &str) -> u64 {
+    let digest = Sha256::digest(id.as_bytes());
+    let first = digest.first_chunk().copied();
+    first.map_or(0, u64::from_be_bytes)
 }

@@ -2,6 +2,18 @@
 
 use super::*;
 
+/// The server was away, and the drain leaves the lane.
+fn fail(board: &mut Board, lane: &str, after: Option<Duration>, now: u64) {
+    board.failed(lane, after, Now(now), 0);
+    board.ended(lane, Now(now));
+}
+
+/// The server took a write, and the drain leaves the lane.
+fn answer(board: &mut Board, lane: &str, now: u64) {
+    board.answered(lane, Now(now));
+    board.ended(lane, Now(now));
+}
+
 fn board(lanes: &[(&str, &str)]) -> Board {
     let mut board = Board::default();
     for (lane, server) in lanes {
@@ -23,21 +35,21 @@ fn one_lane_tries_a_server_that_is_not_known_to_be_up_and_then_all_go() {
     assert_eq!(all(&mut board, 9), [""; 0]);
     assert_eq!(board.due(|_| true), None, "what comes of it decides");
     board.answered("a", Now(10));
-    assert_eq!(all(&mut board, 10), ["b", "c", "a"], "side by side");
+    assert_eq!(all(&mut board, 10), ["b", "c"], "side by side");
 }
 
 #[test]
 fn a_failed_try_makes_lane_and_server_rest_longer_each_time() {
     let mut board = board(&[("a", "s"), ("b", "s")]);
     assert_eq!(all(&mut board, 0), ["a"]);
-    board.failed("a", None, Now(0), 0);
+    fail(&mut board, "a", None, 0);
     assert_eq!(board.due(|_| true), Some(Now(1_000)));
     assert_eq!(all(&mut board, 999), [""; 0]);
     assert_eq!(all(&mut board, 1_000), ["b"], "the one that waits longest");
-    board.failed("b", None, Now(1_000), 0);
+    fail(&mut board, "b", None, 1_000);
     assert_eq!(all(&mut board, 2_999), [""; 0]);
     assert_eq!(all(&mut board, 3_000), ["a"]);
-    board.failed("a", Some(Duration::from_secs(60)), Now(3_000), 0);
+    fail(&mut board, "a", Some(Duration::from_secs(60)), 3_000);
     assert_eq!(board.due(|_| true), Some(Now(63_000)), "as the server said");
 }
 
@@ -49,10 +61,10 @@ fn a_lane_that_fails_for_ever_does_not_keep_others_of_its_server_back() {
     for _ in 0..20 {
         for lane in all(&mut board, now) {
             match lane.as_str() {
-                "bad" => board.failed("bad", None, Now(now), 0),
+                "bad" => fail(&mut board, "bad", None, now),
                 _ => {
                     good += 1;
-                    board.answered("good", Now(now));
+                    answer(&mut board, "good", now);
                 }
             }
         }
@@ -65,7 +77,7 @@ fn a_lane_that_fails_for_ever_does_not_keep_others_of_its_server_back() {
 fn a_ready_server_is_tried_at_once_by_one_lane() {
     let mut board = board(&[("a", "s"), ("b", "s")]);
     assert_eq!(all(&mut board, 0), ["a"]);
-    board.failed("a", Some(Duration::from_secs(300)), Now(0), 0);
+    fail(&mut board, "a", Some(Duration::from_secs(300)), 0);
     board.ready("s", Now(5));
     assert_eq!(all(&mut board, 5).len(), 1);
     board.ready("nobody", Now(5));
@@ -89,19 +101,74 @@ fn what_comes_while_a_lane_is_looked_into_is_not_forgotten() {
 }
 
 #[test]
-fn a_blocked_lane_waits_until_it_is_told() {
+fn failure_of_caller_keeps_drain_alone_in_lane() {
     let mut board = board(&[("a", "s")]);
     assert_eq!(all(&mut board, 0), ["a"]);
-    board.blocked("a", Now(60_000), Now(0));
-    assert_eq!(board.due(|_| true), Some(Now(60_000)));
-    board.unblock("a", Now(7));
-    assert_eq!(all(&mut board, 7), ["a"]);
-    board.unblock("a", Now(8));
-    board.blocked("a", Now(60_000), Now(8));
-    assert_eq!(all(&mut board, 8), ["a"], "it was told in the meantime");
-    board.failed("a", None, Now(8), 0);
-    board.unblock("a", Now(9));
-    assert_eq!(board.due(|_| true), Some(Now(1_008)), "a rest goes on");
+    board.answered("a", Now(1));
+    assert_eq!(board.admission("a"), Admission::Turn);
+    // A caller's own write failed while the drain works on the lane.
+    board.failed("a", None, Now(2), 0);
+    assert_eq!(board.admission("a"), Admission::Queue);
+    assert_eq!(all(&mut board, 5_000), [""; 0], "one drain for each lane");
+    board.ended("a", Now(5_000));
+    assert_eq!(all(&mut board, 5_000), ["a"]);
+    assert_eq!(board.admission("other"), Admission::Live);
+}
+
+#[test]
+fn calls_lost_together_are_one_failure() {
+    let mut board = board(&[("a", "s")]);
+    for _ in 0..20 {
+        board.failed("a", None, Now(3), 0);
+    }
+    assert_eq!(board.due(|_| true), Some(Now(1_003)));
+    assert_eq!(board.times("a").map(|times| times.failures), Some(1));
+}
+
+#[test]
+fn new_write_probes_soon_behind_suspect() {
+    let mut board = board(&[("a", "s")]);
+    assert_eq!(all(&mut board, 0), ["a"]);
+    fail(&mut board, "a", Some(Duration::from_secs(300)), 0);
+    board.note(&"a".into(), &"s".into(), Now(1));
+    assert_eq!(
+        board.due(|_| true),
+        Some(Now(300_000)),
+        "the server is away"
+    );
+    board.suspect("a");
+    board.note(&"a".into(), &"s".into(), Now(1));
+    assert_eq!(board.due(|_| true), Some(Now(1_001)));
+}
+
+#[test]
+fn backlog_of_live_server_shrinks_however_fast_writes_come() {
+    let mut board = board(&[("a", "s")]);
+    assert_eq!(all(&mut board, 0), ["a"]);
+    let wait = Duration::from_secs(10);
+    assert!(board.may_add("a", 9_999, wait), "nothing is known yet");
+    // 100 ms for each delivery, and five times as many writes want in.
+    let (mut backlog, mut refused) = (5_000_u64, 0);
+    for nth in 1..=5_000_u64 {
+        board.answered("a", Now(nth * 100));
+        backlog -= 1;
+        for _ in 0..5 {
+            match board.may_add("a", backlog, wait) {
+                true => backlog += 1,
+                false => refused += 1,
+            }
+        }
+        if backlog <= 100 {
+            break;
+        }
+    }
+    // From there on a write gets its turn within the wait.
+    assert!(backlog <= 2_600, "{backlog} left, {refused} refused");
+    assert_eq!(
+        board.delivery_time("a", 10),
+        Some(Duration::from_secs(1)),
+        "at the pace of the drain"
+    );
 }
 
 #[test]
@@ -120,9 +187,10 @@ fn no_more_lanes_send_at_once_than_may() {
     let lanes: Vec<_> = names.iter().map(|name| (name.as_str(), "s")).collect();
     let mut board = board(&lanes);
     let first = all(&mut board, 0);
-    board.answered(&first[0], Now(0));
+    answer(&mut board, &first[0], 0);
     assert_eq!(all(&mut board, 0).len(), DRAINS_MAX);
-    board.answered("001", Now(1));
+    assert!(board.is_wanted(Now(0)), "some wait for their share");
+    answer(&mut board, "001", 1);
     assert_eq!(all(&mut board, 1).len(), 1);
 }
 
@@ -130,7 +198,7 @@ fn no_more_lanes_send_at_once_than_may() {
 fn hurry_makes_a_resting_lane_due() {
     let mut board = board(&[("a", "s")]);
     assert_eq!(all(&mut board, 0), ["a"]);
-    board.failed("a", Some(Duration::from_secs(300)), Now(0), 0);
+    fail(&mut board, "a", Some(Duration::from_secs(300)), 0);
     board.hurry("a", Now(9));
     let times = board.times("a").unwrap();
     assert_eq!((times.due, times.failures), (Now(9), 0));

@@ -97,6 +97,13 @@ impl Entry {
         Arc::strong_count(self) == 1 && state.here.is_none() && state.dial.is_none()
     }
 
+    /// Whether it has a connection that did not end.
+    pub(super) fn is_connected(&self) -> bool {
+        let state = self.state();
+        let here = state.here.as_ref();
+        here.is_some_and(|here| here.carrier.ended().is_none())
+    }
+
     /// Whether callers wait for it.
     pub(super) fn is_hoped_for(&self, now: Now) -> bool {
         self.state().hope.is_some_and(|hope| hope > now)
