@@ -24,11 +24,11 @@ use std::time::Duration;
 
 use bowline_core::call::{Call, Reply, Route, Subject};
 use bowline_core::error::CallError;
-use bowline_core::lane::Board;
+use bowline_core::lane::{Board, DRAINS_MAX};
 use bowline_core::sync::lock;
 use bowline_core::time::Now;
 use bowline_journal::{At, Journal, JournalError, Known, Lane, Receipt};
-use tokio::sync::{Notify, RwLock, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 
 use self::answer::{Queued, Reason, queued, recorded, unrecorded};
 use self::flights::{Flight, Flights};
@@ -54,6 +54,9 @@ pub use self::letter::{LaneLetters, Letter, LetterState, ServerLetters};
 
 /// How the names of our lanes begin.
 pub(crate) const LANES: &str = "outbox/";
+
+/// Permits of those who depend on the order of lanes: one for each lane that drains.
+const ORDER_PERMITS: usize = DRAINS_MAX;
 
 /// How long the end of the drain is waited for.
 const CLOSE_WAIT: Duration = Duration::from_secs(3);
@@ -94,9 +97,9 @@ pub(crate) struct Shared {
     parked: ParkedCalls,
     /// Wakes the drains of lanes.
     signals: Mutex<HashMap<Arc<str>, Arc<LaneSignal>>>,
-    /// Read by whoever leases the next messages of a lane in order, written by whoever picks some
-    /// out of the middle.
-    order: RwLock<()>,
+    /// One permit for each drain that leases the next messages of a lane in order; picking messages
+    /// out of the middle takes all.
+    order: Semaphore,
     closing: watch::Receiver<bool>,
 }
 
@@ -139,7 +142,7 @@ impl Outbox {
             index: Index::default(),
             parked: ParkedCalls::default(),
             signals: Mutex::default(),
-            order: RwLock::default(),
+            order: Semaphore::new(ORDER_PERMITS),
             closing: seen,
         };
         Self {

@@ -16,7 +16,7 @@ use super::answer::URI;
 use super::letter::{LaneLetters, Letter, ServerLetters, parties};
 use super::record::Record;
 use super::tell::PLACE;
-use super::{LANES, Shared, deliver};
+use super::{LANES, ORDER_PERMITS, Shared, deliver};
 use crate::host::Host;
 
 /// Writes that one look returns at most.
@@ -264,7 +264,8 @@ impl OutboxHandle {
             notes.revoked.insert(credential.into());
         }
         // The drain leases nothing meanwhile: what is picked out here is put back in its place.
-        let _order = shared.order.write().await;
+        let all = u32::try_from(ORDER_PERMITS).unwrap_or(u32::MAX);
+        let _order = shared.order.acquire_many(all).await;
         let mut count = 0;
         for view in shared.journal.lanes(LANES, shared.at()).await? {
             if view.waiting > 0 {

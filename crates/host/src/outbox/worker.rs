@@ -186,7 +186,7 @@ impl LaneWorker {
         let hold = HOLD.max(shared.parked.hold(&self.lane));
         let given = {
             // Nobody picks messages out of the lane meanwhile.
-            let _order = shared.order.read().await;
+            let _order = shared.order.acquire().await;
             let at = shared.at();
             shared
                 .journal
