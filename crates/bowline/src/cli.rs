@@ -18,6 +18,7 @@ mod outbox;
 mod pin;
 mod power;
 mod pretty;
+mod refresh;
 mod reload;
 mod role;
 mod run;
@@ -164,6 +165,7 @@ pub fn run(command: &Command, context: &mut Context) -> Result<Exit, Failure> {
         Command::Stop { server } => power::run(server, power::Turn::Stop, context),
         Command::Restart { server } => power::run(server, power::Turn::Restart, context),
         Command::Reload { server } => reload::run(server.as_deref(), context),
+        Command::Refresh(asked) => refresh::run(asked.server.as_deref(), context),
         Command::Role { command } => role::run(command, context),
         Command::Token { command } => token::run(command, context),
         Command::Session { command } => session::run(command, context),

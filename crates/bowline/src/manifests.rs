@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::state::{self, State, file};
 
 /// The largest file that is written or read.
-const MANIFEST_BYTES_MAX: u64 = 16 * 1024 * 1024;
+const MANIFEST_BYTES_MAX: u64 = 96 * 1024 * 1024;
 
 /// Version of the files.
 const VERSION: u32 = 1;

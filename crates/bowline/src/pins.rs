@@ -20,7 +20,7 @@ pub(crate) use self::record::read_hash;
 use crate::state::{self, State, file};
 
 /// The largest file that is written or read.
-const PINS_BYTES_MAX: u64 = 32 * 1024 * 1024;
+const PINS_BYTES_MAX: u64 = 96 * 1024 * 1024;
 
 /// Keeps the pins of each server in `pins/NAME.json` of the state directory.
 #[derive(Clone, Debug)]

@@ -13,8 +13,11 @@ use crate::lint::Finding;
 
 pub use kind::PinKind;
 
-/// Tools of one server that are remembered, gone ones included; so many prompts and templates too.
-pub const TOOLS_MAX: usize = 2_048;
+/// Tools of one server that are remembered, gone ones included.
+pub const TOOLS_MAX: usize = 32_768;
+
+/// Prompts of one server that are remembered, gone ones included; so many templates too.
+pub const PROMPTS_MAX: usize = 2_048;
 
 /// Resources of one server that are remembered, gone ones included.
 pub const RESOURCES_MAX: usize = 8_192;

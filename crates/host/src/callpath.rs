@@ -4,6 +4,7 @@ pub(crate) mod audited;
 pub(crate) mod cached;
 pub(crate) mod charge;
 pub(crate) mod checked;
+pub(crate) mod kept_results;
 mod key_scope;
 mod mirrored;
 mod replay;
@@ -33,6 +34,7 @@ use crate::callpath::audited::{Auditor, Record};
 use crate::callpath::cached::{Answers, Ask, Begun, Entered};
 use crate::callpath::charge::Purse;
 use crate::callpath::checked::Checker;
+use crate::callpath::kept_results::KeptResults;
 use crate::callpath::seat::SeatTable;
 use crate::catalog::CatalogStore;
 use crate::decide::Decider;
@@ -69,6 +71,8 @@ pub struct CallPath {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) memory: Arc<Memory>,
     pub(crate) offload: Offload,
+    /// Results that are read in parts.
+    pub(crate) results: KeptResults,
     /// Binds idempotency keys to their principals.
     pub(crate) keys: KeyScope,
     /// Set once, when the host goes down: from then on a missing server is no news.
@@ -231,7 +235,15 @@ impl CallPath {
         let promised = (route, server.spec());
         self.checker.check(&self.catalog, call, promised, &reply)?;
         self.decider.accept(route, &reply)?;
-        Ok((reply, link))
+
+        // Length: what is too long to be passed on is kept, and read in parts.
+        match server.spec().passes(reply.answer.len()) {
+            true => Ok((reply, link)),
+            false => {
+                let reply = Box::pin(self.keep(call, promised, reply)).await?;
+                Ok((reply, link))
+            }
+        }
     }
 
     /// Gives out an answer that was kept. The guard may have changed since it came, and this

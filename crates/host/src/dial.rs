@@ -11,7 +11,7 @@ use bowline_link::stderr::StderrLog;
 use bowline_link::stdio::{
     self, ClientInfo, ConnectError, Opening, Reaper, Seat, StdioLimits, StdioSpec,
 };
-use bowline_link::{BoxFuture, Instance, Spawner};
+use bowline_link::{BoxFuture, Instance, LARGE_BYTES_MAX, LargeLimits, Spawner};
 use tokio::time::Instant;
 
 mod eras;
@@ -132,6 +132,7 @@ impl<S: Spawner> RealDial<S> {
     fn stdio_limits(&self, server: &ServerSpec) -> StdioLimits {
         StdioLimits {
             in_flight_max: in_flight_max(self.stdio_limits.in_flight_max, server),
+            large: large_limits(server),
             ..self.stdio_limits
         }
     }
@@ -157,6 +158,7 @@ impl<S: Spawner> RealDial<S> {
             owner,
             limits: HttpLimits {
                 in_flight_max: in_flight_max(self.http_limits.in_flight_max, server),
+                large: large_limits(server),
                 ..self.http_limits
             },
         };
@@ -168,6 +170,15 @@ impl<S: Spawner> RealDial<S> {
             }
         };
         http::connect(&spec, client, self.client.clone(), deadline, &self.spawner).await
+    }
+}
+
+/// Returns how long responses of a server may be: what is not passed on whole is kept.
+const fn large_limits(server: &ServerSpec) -> LargeLimits {
+    LargeLimits {
+        list_bytes_max: LARGE_BYTES_MAX,
+        result_bytes_max: LARGE_BYTES_MAX,
+        content_bytes_max: server.result_max,
     }
 }
 

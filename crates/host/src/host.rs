@@ -9,6 +9,7 @@ mod limits;
 mod measure;
 mod peers;
 mod pins;
+mod refresh;
 mod rules;
 mod shown;
 mod spawn;
@@ -40,6 +41,7 @@ use crate::callpath::audited::Auditor;
 use crate::callpath::cached::Answers;
 use crate::callpath::charge::Purse;
 use crate::callpath::checked::Checker;
+use crate::callpath::kept_results::KeptResults;
 use crate::callpath::seat::SeatTable;
 use crate::callpath::{CallPath, Servers};
 use crate::catalog::{Catalog, CatalogStore};
@@ -67,6 +69,7 @@ pub use discover::{DISCOVER_MAX, Discovered, FRESH_LIST_WAIT, Undiscovered};
 pub use embed::{DiscoveredEntry, DiscoveredError};
 pub use limits::HostLimits;
 pub use peers::{AdoptError, Adopted, PEER_SERVERS_MAX};
+pub use refresh::{FailedList, Refreshed};
 
 /// The servers in care. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -208,6 +211,7 @@ impl Host {
             keys,
             seats: SeatTable::new(limits.principal_calls_max),
             offload: Offload::default(),
+            results: KeptResults::new(clock.unix_ms()),
             servers: ArcSwap::from_pointee(servers),
             clock,
             closing: AtomicBool::new(false),
@@ -272,6 +276,9 @@ impl Host {
             && let Some(found) = Box::pin(self.by_finding(meta, call)).await
         {
             return found;
+        }
+        if let Some(kept) = self.path.read_kept(call) {
+            return kept;
         }
         self.path.call(call).await
     }

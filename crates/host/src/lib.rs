@@ -44,7 +44,7 @@ pub use builder::{BuildError, HostBuilder};
 pub use callpath::checked::Unchecked;
 pub use host::{
     AdoptError, Adopted, Applied, Changed, DISCOVER_MAX, Discovered, DiscoveredEntry,
-    DiscoveredError, FRESH_LIST_WAIT, Host, HostLimits, Ports, Undiscovered,
+    DiscoveredError, FRESH_LIST_WAIT, FailedList, Host, HostLimits, Ports, Refreshed, Undiscovered,
 };
 pub use output::ToolOutput;
 pub use router::Router;

@@ -54,8 +54,18 @@ pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 /// A quiet server is asked this often whether it is still there.
 pub const PING_EVERY: Duration = Duration::from_secs(30);
 
+/// Lists of a server that says nothing of their age and of their changes are asked for again when
+/// they are older than this, unless told otherwise.
+pub const RELIST_AFTER: Duration = Duration::from_secs(60);
+
 /// Calls that one server has in flight at most.
 pub const CALLS_MAX: usize = 256;
+
+/// Entries of one list of a server that are offered, unless told otherwise.
+pub const LIST_MAX: usize = 32_768;
+
+/// Bytes of a result that is passed on whole, unless told otherwise.
+pub const RESULT_MAX: usize = 8 * 1024 * 1024;
 
 /// Calls that wait for one of those places at most.
 pub const QUEUE_MAX: usize = 256;
@@ -111,6 +121,9 @@ pub struct ServerSpec {
     pub idle_stop: Option<Duration>,
     /// How often it is asked, while it is quiet, whether it is still there.
     pub ping: Option<Duration>,
+    /// Lists older than this are asked for again when they are wanted, where the server announces
+    /// neither their changes nor how long they are good; never where absent.
+    pub relist: Option<Duration>,
     /// How long calls in flight may go on when it is reloaded.
     pub drain_timeout: Duration,
     /// How long one call may take.
@@ -119,6 +132,10 @@ pub struct ServerSpec {
     pub calls_max: usize,
     /// Calls that wait for one of those places at most.
     pub queue_max: usize,
+    /// Entries of one of its lists that are offered at most; the others are left out.
+    pub list_max: usize,
+    /// Bytes of a response that is passed on whole; a longer result is kept and read in parts.
+    pub result_max: usize,
     /// How often it may be restarted.
     pub restart: RestartPolicy,
     /// How long to wait between restarts.
@@ -181,7 +198,8 @@ impl ServerSpec {
     /// Returns a spec for a server that is part of this program: its tools are those of
     /// `executor`, and calls of them are decided, counted, cached and measured like any others. A
     /// tool that panics fails its call and nothing else. What the executor offers is asked for
-    /// when the server starts; [`Host::reload`](crate::Host::reload) asks again.
+    /// when the server starts, when a list older than [`relist`](Self::relist) is wanted, and by
+    /// [`Host::refresh`](crate::Host::refresh).
     ///
     /// ```
     /// use bowline_host::tools::Toolbox;
@@ -214,10 +232,13 @@ impl ServerSpec {
             install_timeout: None,
             idle_stop: None,
             ping: Some(PING_EVERY),
+            relist: Some(RELIST_AFTER),
             drain_timeout: DRAIN_TIMEOUT,
             call_timeout: CALL_TIMEOUT,
             calls_max: CALLS_MAX,
             queue_max: QUEUE_MAX,
+            list_max: LIST_MAX,
+            result_max: RESULT_MAX,
             restart: RestartPolicy::default(),
             backoff: Backoff::default(),
             breaker: BreakerPolicy::default(),
@@ -231,6 +252,14 @@ impl ServerSpec {
             card: None,
         };
         spec.with_slug()
+    }
+}
+
+impl ServerSpec {
+    /// Whether a response of so many bytes is passed on whole. What a server inside this program
+    /// returns is in memory as it is.
+    pub(crate) const fn passes(&self, bytes: usize) -> bool {
+        bytes <= self.result_max || matches!(self.reach, Reach::InProcess(_))
     }
 }
 

@@ -3,8 +3,10 @@
 
 mod actor;
 mod cause;
+mod freshness;
 pub(crate) mod list;
 mod own;
+mod refresh;
 mod relist;
 mod said;
 mod starts;
@@ -36,6 +38,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout_at};
 
 use crate::beacon;
+use crate::catalog::PerList;
 use crate::events::Events;
 use crate::manifest;
 use crate::pins::Pins;
@@ -43,6 +46,8 @@ use crate::ports::Clock;
 use crate::spec::{Reach, ServerSpec};
 
 use self::cause::Cause;
+use self::freshness::Freshness;
+use self::list::LeftOut;
 use self::own::OwnLinks;
 use self::turn::Turns;
 
@@ -50,7 +55,7 @@ pub use cause::Blame;
 pub use list::ListError;
 pub use own::Passage;
 pub use state::{Order, State};
-pub use status::{CacheStatus, LastError, Limits, ServerStatus};
+pub use status::{CacheStatus, LastError, LeftOutStatus, Limits, ServerStatus};
 pub use surroundings::Surroundings;
 pub(crate) use tally::Tally;
 pub use ticket::Ticket;
@@ -150,10 +155,10 @@ struct Shared {
     renewals: watch::Sender<u64>,
     /// Rung by a caller who needs a lazy server.
     demand: Notify,
-    /// Rung by a caller who was shown lists that are no longer good.
-    worn: Notify,
-    /// Since when those lists were worn that it was last rung for.
-    worn_ms: AtomicU64,
+    /// What is left out of the lists.
+    left_out: Mutex<PerList<LeftOut>>,
+    /// How old the lists are, and which are to be asked for again.
+    freshness: Freshness,
     log: Arc<StderrLog>,
     /// Links beside the shared one.
     own: Arc<OwnLinks>,
@@ -210,8 +215,8 @@ impl Supervisor {
             state: beacon::Sender::new(first),
             renewals: watch::Sender::new(0),
             demand: Notify::new(),
-            worn: Notify::new(),
-            worn_ms: AtomicU64::new(0),
+            left_out: Mutex::default(),
+            freshness: Freshness::default(),
             log,
             interactive: AtomicBool::new(false),
             retired: AtomicBool::new(false),
@@ -308,15 +313,6 @@ impl Supervisor {
     pub(crate) fn rouse(&self) {
         if self.is_idle() {
             self.shared.demand.notify_one();
-        }
-    }
-
-    /// Has a server that serves asked for its lists again, which are worn since `since`: once,
-    /// however many see them meanwhile.
-    pub(crate) fn refresh(&self, since: Now) {
-        let known = self.shared.worn_ms.fetch_max(since.0, Ordering::Relaxed);
-        if known < since.0 && self.open_link().is_some() {
-            self.shared.worn.notify_one();
         }
     }
 

@@ -12,6 +12,7 @@ use std::time::Duration;
 use bowline_core::call::{Effect, Scope};
 use bowline_core::error::{CallError, Execution};
 use bowline_host::catalog::ListKind;
+use bowline_host::supervisor::LeftOutStatus;
 use bowline_host::{Host, HostLimits};
 use bowline_link::LinkEvent;
 use bowline_sim::{Act, Generation, Script, World, call, call_of, definition, reaches, spec};
@@ -161,7 +162,7 @@ fn crowd(tools: usize) -> Generation {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_that_is_too_much_fails_the_start_and_status_says_why() {
+async fn unreadable_list_fails_start_with_reason() {
     let circle = offering(&[])
         .page("", &["one"], Some("c"))
         .page("c", &["two"], Some("c"));
@@ -170,8 +171,6 @@ async fn a_list_that_is_too_much_fails_the_start_and_status_says_why() {
     for (generation, reason) in [
         (circle, "tools/list repeats a cursor"),
         (huge, "tools/list has a cursor of more than 65536 bytes"),
-        (paged(101), "tools/list has more than 100 pages"),
-        (crowd(2_049), "tools/list has more than 2048 entries"),
         (
             missing,
             r#"tools/list was refused: {"code":-32602,"message":"no such page"}"#,
@@ -189,13 +188,69 @@ async fn a_list_that_is_too_much_fails_the_start_and_status_says_why() {
     }
 }
 
+/// A host whose server `s` may offer so many entries.
+async fn bounded(generation: Generation, list_max: usize) -> (World, Host) {
+    let world = World::new([("s", Script::always(generation))]);
+    let mut server = spec("s");
+    server.list_max = list_max;
+    let host = world.host(vec![server], HostLimits::default());
+    assert!(reaches(&host, "s", "ready").await);
+    (world, host)
+}
+
 #[tokio::test(start_paused = true)]
-async fn a_list_at_its_limits_is_read_whole() {
-    for (generation, tools) in [(paged(100), 100), (crowd(2_048), 2_048)] {
-        let (_world, host) = world(generation);
-        assert!(reaches(&host, "s", "ready").await);
-        assert_eq!(host.status_of("s").unwrap().tools, tools);
+async fn entries_beyond_the_limit_are_left_out() {
+    for (generation, entries, more) in [
+        (crowd(5), 2, false),
+        (
+            offering(&[])
+                .page("", &["t0", "t1"], Some("a"))
+                .page("a", &["t2", "t3", "t4"], Some("b"))
+                .page("b", &["t5"], None),
+            2,
+            true,
+        ),
+    ] {
+        let (world, host) = bounded(generation, 3).await;
+        assert_eq!(names(&host), ["t0", "t1", "t2"], "the first ones, in order");
+        let status = host.status_of("s").unwrap();
+        assert_eq!((status.tools, status.active), (3, true));
+        let list = "tools";
+        let left_out = LeftOutStatus {
+            list,
+            entries,
+            more,
+        };
+        assert_eq!(status.left_out, [left_out]);
+        assert!(host.call(call("s__t2", "{}")).await.is_ok());
+        assert!(host.call(call("s__t3", "{}")).await.is_err());
+        for scope in [Scope::All, Scope::Server("s".into())] {
+            let list = host.catalog().listing(&scope, ListKind::Tools).result;
+            let list: serde_json::Value = serde_json::from_slice(&list).unwrap();
+            assert_eq!(list["tools"].as_array().unwrap().len(), 3, "{list}");
+        }
+        // Once the list fits, nothing is left out any more.
+        world.link("s").unwrap().follow(crowd(3));
+        assert!(world.say("s", LinkEvent::ToolsChanged));
+        host.refresh("s").await.unwrap();
+        assert_eq!(host.status_of("s").unwrap().left_out, []);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn twenty_thousand_tools_are_offered_by_default() {
+    let (_world, host) = world(crowd(20_000));
+    assert!(reaches(&host, "s", "ready").await);
+    let status = host.status_of("s").unwrap();
+    assert_eq!((status.tools, status.left_out), (20_000, Vec::new()));
+    assert!(host.call(call("s__t19999", "{}")).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_page_of_a_long_list_is_read() {
+    let (_world, host) = world(paged(2_100));
+    assert!(reaches(&host, "s", "ready").await);
+    assert_eq!(host.status_of("s").unwrap().tools, 2_100);
 }
 
 #[tokio::test(start_paused = true)]

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bowline_core::call::{Principal, Role, Scope};
 use bowline_host::catalog::ListKind;
-use bowline_host::{Host, HostLimits};
+use bowline_host::{Host, HostLimits, Otherwise, Policy};
 use bowline_link::LinkEvent;
 use bowline_sim::{Act, Generation, Script, World, call, reaches, spec};
 
@@ -184,4 +184,175 @@ async fn a_list_of_a_server_that_tells_of_changes_is_not_asked_for_again() {
     assert_eq!(told(&host), (false, 0));
     pass(10).await;
     assert_eq!(pages(&world), read);
+}
+
+/// A server that says neither how long its tools are good nor when they change.
+fn silent(tool: &str) -> Generation {
+    Generation::tools([(tool, Act::Answers)]).introduces(r#"{"capabilities":{"tools":{}}}"#)
+}
+
+fn sees(host: &Host, tool: &str) -> bool {
+    let owner = Principal::new("owner", Role::Owner);
+    let list = host.view(&owner, &Scope::All, ListKind::Tools);
+    String::from_utf8_lossy(&list.result).contains(tool)
+}
+
+#[tokio::test(start_paused = true)]
+async fn stale_list_without_ttl_is_asked_again_in_background() {
+    let (world, host) = world(silent("old")).await;
+    let read = pages(&world);
+    world.link("s").unwrap().follow(silent("new"));
+    pass(59).await;
+    assert!(!sees(&host, "s__new"));
+    pass(1).await;
+    assert_eq!(pages(&world), read, "it is younger than a minute");
+    for _ in 0..3 {
+        assert!(!sees(&host, "s__new"), "no caller waits for it");
+    }
+    pass(1).await;
+    assert_eq!(pages(&world), read + 1, "once, however many ask");
+    assert!(sees(&host, "s__new"));
+    // A list that is found to be the same is as fresh.
+    pass(60).await;
+    assert!(sees(&host, "s__new"));
+    pass(1).await;
+    assert_eq!(pages(&world), read + 2);
+    pass(10).await;
+    assert!(sees(&host, "s__new"));
+    assert_eq!(pages(&world), read + 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn stale_prompts_are_asked_again_without_the_tools() {
+    let introduction = r#"{"capabilities":{"tools":{"listChanged":true},"prompts":{}}}"#;
+    let server = |prompts: &str| {
+        let tools = Generation::tools([("t", Act::Answers)]).introduces(introduction);
+        tools.answers("prompts/list", "", prompts)
+    };
+    let (world, host) = world(server(r#"{"prompts":[]}"#)).await;
+    let read = (pages(&world), asked(&world));
+    world.link("s").unwrap().follow(server(PROMPTS));
+    pass(61).await;
+    let owner = Principal::new("owner", Role::Owner);
+    for kind in ListKind::ALL {
+        drop(host.view(&owner, &Scope::All, kind));
+    }
+    pass(1).await;
+    assert_eq!((pages(&world), asked(&world)), (read.0, read.1 + 1));
+    assert!(listed(&host, ListKind::Prompts).contains("\"p\""));
+}
+
+#[tokio::test(start_paused = true)]
+async fn relist_off_never_asks_again() {
+    let world = World::new([("s", Script::always(silent("old")))]);
+    let mut server = spec("s");
+    server.relist = None;
+    let host = world.host(vec![server], HostLimits::default());
+    assert!(reaches(&host, "s", "ready").await);
+    let read = pages(&world);
+    world.link("s").unwrap().follow(silent("new"));
+    pass(3_600).await;
+    assert!(!sees(&host, "s__new"));
+    assert!(host.call(call("s__new", "{}")).await.is_err());
+    pass(10).await;
+    assert_eq!(pages(&world), read);
+}
+
+#[tokio::test(start_paused = true)]
+async fn unknown_tool_is_looked_for_once_before_refusal() {
+    let (world, host) = world(silent("old")).await;
+    let read = pages(&world);
+    world.link("s").unwrap().follow(silent("new"));
+    pass(6).await;
+    assert!(host.call(call("s__new", "{}")).await.is_ok());
+    assert_eq!(pages(&world), read + 1);
+    // Names without end cost the server one list in an interval.
+    for nth in 0..100 {
+        let error = host.call(call(&format!("s__no{nth}"), "{}")).await;
+        assert_eq!(error.unwrap_err().code(), "tool_not_found");
+    }
+    assert_eq!(pages(&world), read + 1);
+    pass(5).await;
+    let calls = (0..100).map(|nth| {
+        let host = host.clone();
+        tokio::spawn(async move { host.call(call(&format!("s__no{nth}"), "{}")).await })
+    });
+    for call in calls.collect::<Vec<_>>() {
+        let error = call.await.unwrap().unwrap_err();
+        assert_eq!(error.code(), "tool_not_found");
+    }
+    assert_eq!(pages(&world), read + 2);
+    // What names no server, or none of ours, asks nobody.
+    pass(6).await;
+    for tool in ["none", "t__none"] {
+        assert!(host.call(call(tool, "{}")).await.is_err());
+    }
+    assert_eq!(pages(&world), read + 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn hanging_relist_delays_unknown_tool_briefly() {
+    let (world, host) = world(silent("old")).await;
+    world
+        .link("s")
+        .unwrap()
+        .follow(silent("new").list_takes(Duration::from_secs(3_600)));
+    pass(6).await;
+    let begun = tokio::time::Instant::now();
+    let error = host.call(call("s__new", "{}")).await.unwrap_err();
+    assert_eq!(error.code(), "tool_not_found");
+    assert_eq!(begun.elapsed(), Duration::from_secs(3));
+    // The one that comes next does not wait for the same request once more.
+    assert!(host.call(call("s__new", "{}")).await.is_err());
+    assert_eq!(begun.elapsed(), Duration::from_secs(3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn idle_server_is_not_started_for_stale_lists() {
+    let world = World::new([("s", Script::always(silent("old")))]);
+    let mut server = spec("s");
+    server.lazy = true;
+    server.idle_stop = Some(Duration::from_secs(30));
+    let host = world.host(vec![server], HostLimits::default());
+    host.shown(&Scope::All).await;
+    assert!(reaches(&host, "s", "idle").await, "it was stopped again");
+    assert_eq!(world.record().starts_of("s"), 1);
+    pass(3_600).await;
+    assert!(sees(&host, "s__old"));
+    assert!(host.call(call("s__new", "{}")).await.is_err());
+    pass(10).await;
+    assert_eq!(world.record().starts_of("s"), 1);
+    assert_eq!(pages(&world), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn principal_without_access_causes_no_relist() {
+    let (world, host) = world(silent("old")).await;
+    let read = pages(&world);
+    pass(6).await;
+    let mut asked = call("s__new", "{}");
+    asked.principal = std::sync::Arc::new(Principal::new("nobody", Role::Named("none".into())));
+    host.set_policy(Policy::new(Otherwise::Deny));
+    assert!(host.call(asked).await.is_err());
+    assert_eq!(pages(&world), read);
+}
+
+#[tokio::test(start_paused = true)]
+async fn refresh_reads_lists_at_once() {
+    let (world, host) = world(silent("old")).await;
+    world.link("s").unwrap().follow(silent("new"));
+    let refreshed = host.refresh("s").await.unwrap();
+    assert_eq!((refreshed.tools_added, refreshed.tools_removed), (1, 1));
+    assert_eq!(refreshed.failed, []);
+    assert!(sees(&host, "s__new"));
+    let broken = silent("new").page("", &["new"], Some("nowhere"));
+    world.link("s").unwrap().follow(broken);
+    let refreshed = host.refresh_all().await;
+    assert_eq!(refreshed[0].failed[0].list, "tools");
+    assert!(refreshed[0].failed[0].message.contains("no such page"));
+    assert!(sees(&host, "s__new"), "the old list stays");
+    assert_eq!(
+        host.refresh("t").await.unwrap_err().code(),
+        "server_not_found"
+    );
 }

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use crate::link::{
     Answer, BoxFuture, Exit, Link, LinkError, LinkEvent, Request, ServerInfo, Spawner,
 };
+use crate::message_limits::LargeLimits;
 use crate::modern::discover::Found;
 use crate::modern::listen::{Filter, Listener, listen as listen_to};
 use crate::modern::{params, rounds};
@@ -82,6 +83,8 @@ pub enum Transport {
 pub struct HttpLimits {
     /// The longest body, line or event.
     pub body_bytes_max: usize,
+    /// The longest bodies and events that are lists or results; one of a link is read at a time.
+    pub large: LargeLimits,
     /// Requests that may wait for an answer at once.
     pub in_flight_max: usize,
     /// Messages without an answer that may wait to be sent.
@@ -98,6 +101,7 @@ impl Default for HttpLimits {
     fn default() -> Self {
         Self {
             body_bytes_max: 8 * 1024 * 1024,
+            large: LargeLimits::default(),
             in_flight_max: 1024,
             outbox_max: 256,
             events_max: 64,

@@ -7,6 +7,7 @@ pub mod http;
 mod limits;
 pub mod link;
 mod marks;
+mod message_limits;
 mod modern;
 mod peer;
 mod processes;
@@ -25,6 +26,7 @@ pub use link::{
     Rename, Request, ServerInfo, Spawner,
 };
 pub use marks::{Ended, Instance, MARK_VARIABLE, end_instances};
+pub use message_limits::{LARGE_BYTES_MAX, LargeLimits};
 pub use modern::Filter;
 pub use processes::{Processes, Usage};
 pub use stderr::{LogLine, Stamps, StderrLimits, StderrLog};

@@ -17,6 +17,7 @@ use crate::modern::listen::Opened;
 use crate::stdio::StdioLimits;
 
 pub(crate) mod frame;
+mod length;
 mod lines;
 mod overlong;
 mod reader;

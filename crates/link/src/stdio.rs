@@ -19,6 +19,7 @@ use crate::link::{
     Answer, BoxFuture, Exit, Link, LinkError, LinkEvent, Request, ServerInfo, Spawner,
 };
 use crate::marks::Instance;
+use crate::message_limits::{LARGE_BYTES_MAX, LargeLimits};
 use crate::modern::listen::Listener;
 use crate::modern::{params, rounds};
 use crate::peer::{Peer, Stop, read_loop, write_loop};
@@ -87,6 +88,8 @@ pub struct Reaper {
 pub struct StdioLimits {
     /// The longest line that is read as a message.
     pub line_bytes_max: usize,
+    /// The longest lines that are read as messages while a list or a result is waited for.
+    pub large: LargeLimits,
     /// The longest line that is thrown away; a longer one ends the link.
     pub discard_bytes_max: usize,
     /// Requests that may wait for an answer at once.
@@ -107,7 +110,8 @@ impl Default for StdioLimits {
     fn default() -> Self {
         Self {
             line_bytes_max: 8 * 1024 * 1024,
-            discard_bytes_max: 64 * 1024 * 1024,
+            large: LargeLimits::default(),
+            discard_bytes_max: 2 * LARGE_BYTES_MAX,
             in_flight_max: 256,
             queue_frames_max: 256,
             queue_bytes_max: 16 * 1024 * 1024,

@@ -50,10 +50,13 @@ fn spec_of(
         install_timeout: server.install_timeout,
         idle_stop: server.idle_stop,
         ping: server.ping,
+        relist: server.relist,
         drain_timeout: server.drain_timeout,
         call_timeout: server.call_timeout,
         calls_max: server.calls_max as usize,
         queue_max: server.queue_max as usize,
+        list_max: server.list_max as usize,
+        result_max: server.result_max,
         restart: RestartPolicy {
             restarts_max: server.restart.budget,
             window: server.restart.window,

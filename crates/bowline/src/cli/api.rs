@@ -30,6 +30,15 @@ pub(crate) struct OneServer {
     pub(crate) server: Server,
 }
 
+/// A list of which entries are left out.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct LeftOut {
+    pub(crate) list: String,
+    pub(crate) entries: u64,
+    pub(crate) more: bool,
+}
+
 /// One server as the gateway sees it.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
@@ -47,6 +56,7 @@ pub(crate) struct Server {
     pub(crate) processes: Option<u64>,
     pub(crate) memory_bytes: Option<u64>,
     pub(crate) tools: u64,
+    pub(crate) left_out: Vec<LeftOut>,
     pub(crate) manifest: String,
     pub(crate) stale: bool,
     pub(crate) pin: String,
@@ -88,6 +98,21 @@ pub(crate) struct Sandbox {
 }
 
 impl Server {
+    /// Says what is left out of its lists, where anything is.
+    pub(crate) fn left_out(&self) -> Option<String> {
+        let lists = self.left_out.iter().map(|left_out| {
+            let LeftOut {
+                list,
+                entries,
+                more,
+            } = left_out;
+            let at_least = if *more { "at least " } else { "" };
+            format!("{at_least}{entries} {list} left out")
+        });
+        let lists: Vec<_> = lists.collect();
+        (!lists.is_empty()).then(|| format!("{}; see max_list", lists.join(", ")))
+    }
+
     /// What the kernel does not have of its sandbox.
     pub(crate) fn sandbox_lacks(&self) -> Option<&str> {
         self.sandbox.as_ref()?.lacks.as_deref()

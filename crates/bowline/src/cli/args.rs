@@ -18,7 +18,7 @@ use clap::{Args, Parser, Subcommand};
 pub(super) use self::agents::{Connect, RunClient};
 pub(super) use self::executors::{ExecutorCommand, JoinGateway, Listen, Means};
 pub(super) use self::nouns::{OutboxCommand, OutboxFilter, Pin, RoleCommand, SecretCommand, Trial};
-pub(super) use self::search::Search;
+pub(super) use self::search::{Refresh, Search};
 pub(super) use self::tokens::{NewToken, SessionCommand, TokenCommand};
 pub(super) use self::workers::{Join, MailCommand, MailFilter, WorkerCommand};
 use crate::config::duration;
@@ -45,6 +45,7 @@ Fix
   stop      stop a server
   restart   stop and start a server
   reload    apply the config file, or start a server anew once its calls ended
+  refresh   ask a server, or all that serve, for their tools again
   pin       look at tools whose definitions changed, and accept them
   outbox    look at queued calls, send them anew or drop them
 Share
@@ -185,6 +186,8 @@ pub enum Command {
         /// Only this server, as it is configured now
         server: Option<String>,
     },
+    /// Ask a server, or all that serve, for their lists again
+    Refresh(Refresh),
     /// Say what a role may do, and by which rule
     Role {
         /// What to ask

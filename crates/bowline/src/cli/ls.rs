@@ -77,9 +77,10 @@ fn row(server: &Server) -> [String; 5] {
             false => server.tools.to_string(),
         },
         server.command.clone(),
-        error.map_or_else(String::new, |error| {
-            format!("{}: {}", error.class, error.message)
-        }),
+        match error {
+            Some(error) => format!("{}: {}", error.class, error.message),
+            None => server.left_out().unwrap_or_default(),
+        },
     ]
 }
 

@@ -359,6 +359,7 @@ fn note(server: &Server) -> String {
     if let Some(why) = &server.isolated_because {
         notes.push(format!("not shared: {why}"));
     }
+    notes.extend(server.left_out());
     notes.extend(pins(server));
     if server.is_failing() {
         notes.extend(last_error(server));

@@ -248,10 +248,13 @@ fn one(server: &Server, name: &str, source: Source<'_>) -> Result<ServerConfig, 
         lazy: server.lazy.unwrap_or(fallback.lazy),
         idle_stop: server.idle_stop.and_then(Span::duration),
         ping: server.ping.map_or(fallback.ping, Span::duration),
+        relist: server.relist.map_or(fallback.relist, Span::duration),
         speaks: server.speaks,
         isolation: server.isolation,
         calls_max: server.max_calls.unwrap_or(fallback.calls_max),
         queue_max: server.queue.unwrap_or(fallback.queue_max),
+        list_max: server.max_list.unwrap_or(fallback.list_max),
+        result_max: max_result(server).unwrap_or(fallback.result_max),
         restart: Restart {
             budget: server.restart_budget.unwrap_or(fallback.restart.budget),
             window: server.restart_window.unwrap_or(fallback.restart.window),
@@ -271,6 +274,10 @@ fn one(server: &Server, name: &str, source: Source<'_>) -> Result<ServerConfig, 
         secrets,
         ..fallback
     })
+}
+
+fn max_result(server: &Server) -> Option<usize> {
+    usize::try_from(server.max_result?).ok()
 }
 
 /// Where values come from, and where those are noted that nobody should read.

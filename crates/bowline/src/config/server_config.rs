@@ -45,6 +45,9 @@ pub struct ServerConfig {
     pub idle_stop: Option<Duration>,
     /// How often it is asked, while it is quiet, whether it is still there.
     pub ping: Option<Duration>,
+    /// Lists older than this are asked for again when they are wanted, where the server announces
+    /// neither their changes nor how long they are good.
+    pub relist: Option<Duration>,
     /// How it speaks, as far as that is said.
     pub speaks: Speaks,
     /// Who shares a link to it.
@@ -53,6 +56,10 @@ pub struct ServerConfig {
     pub calls_max: u32,
     /// Calls that wait for one of those places at most.
     pub queue_max: u32,
+    /// Entries of one of its lists that are offered at most.
+    pub list_max: u32,
+    /// Bytes of a response of it that is passed on whole.
+    pub result_max: usize,
     /// How often it may be started again by itself.
     pub restart: Restart,
     /// When calls to it rest.
@@ -87,10 +94,13 @@ impl ServerConfig {
             lazy: false,
             idle_stop: None,
             ping: Some(spec::PING_EVERY),
+            relist: Some(spec::RELIST_AFTER),
             speaks: Speaks::Auto,
             isolation: Isolation::default(),
             calls_max: u32::try_from(spec::CALLS_MAX).unwrap_or(u32::MAX),
             queue_max: u32::try_from(spec::QUEUE_MAX).unwrap_or(u32::MAX),
+            list_max: u32::try_from(spec::LIST_MAX).unwrap_or(u32::MAX),
+            result_max: spec::RESULT_MAX,
             restart: Restart {
                 budget: defaults::RESTART_BUDGET,
                 window: defaults::RESTART_WINDOW,

@@ -81,8 +81,11 @@ fn a_whole_file_becomes_values_without_options() {
         lazy: true,
         idle_stop: None,
         ping: Some(Duration::from_secs(30)),
+        relist: Some(Duration::from_secs(60)),
         calls_max: 256,
         queue_max: 256,
+        list_max: 32_768,
+        result_max: 8 << 20,
         restart: Restart {
             budget: 2,
             window: Duration::from_secs(60),
@@ -147,8 +150,8 @@ error[config]: unknown key `lasy` in [servers.files]
   | ^^^^ did you mean `lazy`?
   |
   = help: keys here: command, args, env, cwd, inherit_env, url, headers, transport, via, server, timeout, \
-start_timeout, install_timeout, drain_timeout, lazy, idle_stop, ping, era, isolation, max_calls, \
-queue, limits, sandbox, fs, net, restart, breaker, pin, cache, check_output, \
+start_timeout, install_timeout, drain_timeout, lazy, idle_stop, ping, relist, era, isolation, max_calls, \
+queue, max_list, max_result, limits, sandbox, fs, net, restart, breaker, pin, cache, check_output, \
 redact_results, argv_secrets, tools"
     );
 }

@@ -10,6 +10,7 @@ mod executors;
 mod logs;
 mod outbox;
 mod pins;
+mod refresh;
 mod reload;
 mod roles;
 mod search;
@@ -159,6 +160,7 @@ pub(super) fn router(edge: Weak<Edge>) -> Router {
         .route("/api/v1/status", get(servers::status))
         .route("/api/v1/servers", get(servers::list))
         .route("/api/v1/servers/{name}", get(servers::one))
+        .route("/api/v1/servers/{name}/refresh", post(refresh::one))
         .route("/api/v1/servers/{name}/{order}", post(servers::order))
         .route("/api/v1/discover", get(discover::discover))
         .route("/api/v1/tools", get(servers::tools))
@@ -169,6 +171,7 @@ pub(super) fn router(edge: Weak<Edge>) -> Router {
         .route("/api/v1/audit", get(audit::rows))
         .route(VERIFY, get(audit::verify).post(audit::verify))
         .route("/api/v1/reload", post(reload::reload))
+        .route("/api/v1/refresh", post(refresh::all))
         .route("/api/v1/sessions", get(sessions::list))
         .route("/api/v1/sessions/{id}", delete(sessions::end))
         .route("/api/v1/sessions/{id}/context", put(sessions::narrow))

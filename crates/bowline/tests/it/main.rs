@@ -46,6 +46,7 @@ mod peers;
 mod pins;
 mod props;
 mod recovery;
+mod relisting;
 mod reload;
 mod robust;
 mod roles;

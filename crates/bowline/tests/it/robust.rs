@@ -15,6 +15,9 @@ const MIB: usize = 1024 * 1024;
 /// What one overlong answer may cost: a line at its limit, and what surrounds it.
 const GROWTH_BYTES_MAX: usize = (8 + 16) * MIB;
 
+/// What a gateway may grow by for one message of 64 MiB, which its buffer doubles up to.
+const LARGE_GROWTH_BYTES_MAX: usize = 3 * 64 * MIB;
+
 /// The calls of the good server are as many as fit into the time: rows of them that wait to be
 /// written would be most of the memory that is measured.
 const WITHOUT_ROWS: &str = "[audit]\ncalls = false\n";
@@ -86,7 +89,7 @@ fn a_line_of_a_gibibyte_is_bounded_and_others_are_served() {
     session.text("echo", &json!({"message": "warm"}));
     let (answer, growth, served) = watched(&gateway, move || session.call("long_line", &json!({})));
     assert_eq!(data(&answer), ("connection_lost", "unknown"), "{answer}");
-    assert!(growth < GROWTH_BYTES_MAX, "{growth}");
+    assert!(growth < LARGE_GROWTH_BYTES_MAX, "{growth}");
     assert!(served > 0);
     let mut session = gateway.session("/servers/odd/mcp");
     assert_eq!(session.text("echo", &json!({"message": "back"})), "back");
@@ -94,13 +97,37 @@ fn a_line_of_a_gibibyte_is_bounded_and_others_are_served() {
 }
 
 #[test]
-fn a_line_of_nine_mebibytes_is_bounded_and_typed() {
+fn nine_mebibyte_result_is_read_in_parts() {
     let gateway = beside(&["long-line"], "");
+    let mut session = gateway.session("/servers/odd/mcp");
+    let answer = session.call("long_line", &json!({}));
+    let result = &answer["result"];
+    assert_eq!(result["isError"], false, "{}", answer.to_string().len());
+    let meta = &result["_meta"]["dev.bowline/result"];
+    assert_eq!(meta["execution"], "completed");
+    let mut bytes = result["content"][0]["text"].as_str().unwrap().len();
+    let mut next = result["content"][2]["uri"].as_str().map(str::to_owned);
+    while let Some(uri) = next {
+        let part = session.request("resources/read", &json!({"uri": uri}));
+        let part = &part["result"]["contents"][0];
+        bytes += part["text"].as_str().unwrap().len();
+        next = part["_meta"]["dev.bowline/next"]
+            .as_str()
+            .map(str::to_owned);
+    }
+    assert_eq!(bytes, 9 * MIB);
+    assert_eq!(meta["bytes"], bytes);
+    exchanges_after_a_fault(&gateway);
+}
+
+#[test]
+fn line_beyond_ceiling_is_bounded_and_typed() {
+    let gateway = beside(&["long-line=68157440"], "");
     let mut session = gateway.session("/servers/odd/mcp");
     session.text("echo", &json!({"message": "warm"}));
     let (answer, growth, _) = watched(&gateway, move || session.call("long_line", &json!({})));
     assert_eq!(data(&answer), ("answer_too_large", "completed"), "{answer}");
-    assert!(growth < GROWTH_BYTES_MAX, "{growth}");
+    assert!(growth < LARGE_GROWTH_BYTES_MAX, "{growth}");
     exchanges_after_a_fault(&gateway);
 }
 

@@ -1,6 +1,6 @@
 //! The kinds of definitions that are pinned: the four lists and the introduction of a server.
 
-use super::{RESOURCES_MAX, TOOLS_MAX};
+use super::{PROMPTS_MAX, RESOURCES_MAX, TOOLS_MAX};
 
 /// What a pinned definition is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -50,7 +50,8 @@ impl PinKind {
     #[must_use]
     pub const fn entries_max(self) -> usize {
         match self {
-            Self::Tool | Self::Prompt | Self::Template | Self::Introduction => TOOLS_MAX,
+            Self::Tool => TOOLS_MAX,
+            Self::Prompt | Self::Template | Self::Introduction => PROMPTS_MAX,
             Self::Resource => RESOURCES_MAX,
         }
     }

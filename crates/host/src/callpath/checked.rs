@@ -153,6 +153,12 @@ fn definition(catalog: &CatalogStore, route: &Route) -> Option<Bytes> {
     (item.route.definition == route.definition).then(|| item.written.clone())
 }
 
+/// Whether a tool promises structured content.
+pub(crate) fn has_output_schema(catalog: &CatalogStore, route: &Route) -> bool {
+    let definition = definition(catalog, route);
+    definition.is_some_and(|definition| object::field(&definition, "outputSchema").is_some())
+}
+
 /// Returns the structured content of a result that does not tell of a failure.
 fn promised(result: &[u8]) -> Option<&[u8]> {
     let content = object::field(result, "structuredContent")?.of(result);

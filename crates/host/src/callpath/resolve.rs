@@ -16,7 +16,7 @@ use bowline_core::time::Now;
 use bowline_wire::object;
 
 use super::{CallPath, STORED_WAIT, Servers};
-use crate::catalog::Found;
+use crate::catalog::{Found, ListKind};
 use crate::decide::Refusal;
 use crate::spec::ServerSpec;
 use crate::supervisor::{State, Supervisor};
@@ -77,10 +77,15 @@ impl CallPath {
         let servers = self.servers.load();
         let route = match self.look_up(ask)? {
             Found::Route(route) => route,
-            // A URI does not say whose it is; a server that is still starting may list it.
+            // A URI does not say whose it is; a server that is still starting may list it. Its
+            // list may have changed without notice where the name says whose it is.
             Found::Nothing => {
                 let waits = matches!(ask.subject, Subject::Resource(_)) && ask.scope.is_shared();
-                if !waits || !Box::pin(settle(&servers)).await {
+                let looks_again = match waits {
+                    true => Box::pin(settle(&servers)).await,
+                    false => Box::pin(self.relist(ask, &servers, started)).await,
+                };
+                if !looks_again {
                     return Err(unknown());
                 }
                 match self.look_up(ask)? {
@@ -136,6 +141,32 @@ impl CallPath {
             },
         })?;
         Ok((route, server))
+    }
+
+    /// Asks the server that a name belongs to for its list again; `false` where there is none
+    /// that the principal may see, or its list was asked for a moment ago.
+    async fn relist(&self, ask: Ask<'_>, servers: &Servers, started: Now) -> bool {
+        let kind = match ask.subject {
+            Subject::Tool(_) => ListKind::Tools,
+            Subject::Prompt(_) | Subject::CompletePrompt(_) => ListKind::Prompts,
+            Subject::Resource(_) | Subject::CompleteResource(_) | Subject::Task { .. } => {
+                return false;
+            }
+        };
+        let name = match ask.scope {
+            Scope::Server(server) => Some(&**server),
+            Scope::All | Scope::Profile(_) => name::server_of(ask.subject.name()),
+        };
+        let Some(server) = name.and_then(|name| servers.get(name)) else {
+            return false;
+        };
+        let spec = server.spec();
+        if !self.decider.reaches(ask.principal, ask.scope, &spec.name) {
+            return false;
+        }
+        let limit = started.plus(spec.call_timeout);
+        let end = ask.deadline.map_or(limit, |asked| asked.min(limit));
+        server.relist_for_unknown(kind, end).await
     }
 
     fn look_up(&self, ask: Ask<'_>) -> Result<Found, CallError> {

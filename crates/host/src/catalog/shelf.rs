@@ -18,9 +18,6 @@ use super::offer::{Age, Item, Mirroring, Verdict};
 use super::{ListKind, keep};
 use crate::spec::ToolRule;
 
-/// A list is not asked for again sooner, however short its server says that it is good.
-const WORN_MIN: Duration = Duration::from_secs(5);
-
 /// One list of one server.
 #[derive(Clone, Debug, Default)]
 pub struct Shelf {
@@ -180,12 +177,9 @@ impl Shelf {
         )
     }
 
-    /// Returns when the list is worth asking for again, where its server says how long it is
-    /// good: not too often, since some say that it never is.
-    pub(crate) fn worn_at(&self) -> Option<Now> {
-        let hint = self.hint?;
-        let read_at = self.read_at?;
-        Some(read_at.plus(hint.ttl.max(WORN_MIN)))
+    /// Returns how long the list is good, where its server says so.
+    pub(crate) fn ttl(&self) -> Option<Duration> {
+        self.hint.map(|hint| hint.ttl)
     }
 
     /// Returns the era that its entries are written in.

@@ -34,6 +34,9 @@ const TOLD_WAIT: Duration = Duration::from_secs(5);
 /// hold up calls of the others.
 const ALL_TOLD_WAIT: Duration = Duration::from_millis(250);
 
+/// Tasks that one server may have.
+const TASKS_MAX: usize = 2_048;
+
 /// How long a server may take to list its tasks.
 const TASKS_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -288,7 +291,12 @@ impl Host {
         let until = self.path.clock.instant(end);
         let whom = self.path.stamped(principal, &server);
         let asked = (method::TASKS_LIST, whom.map(Box::new));
-        let pages = list::pages(ready.link.as_ref(), asked, "tasks", until).await;
+        let pages = list::pages(ready.link.as_ref(), asked, "tasks", TASKS_MAX, until).await;
+        // Nobody is told that a task of theirs is gone because there are many of others.
+        let pages = pages.and_then(|read| match read.left_out.is_empty() {
+            true => Ok(read.pages),
+            false => Err(ListError::TooManyItems(method::TASKS_LIST)),
+        });
         let pages = pages.map_err(|error| unlisted(error, &server, &ready));
         ticket.report(health(pages.as_ref().err()));
         pages
@@ -376,8 +384,7 @@ fn unlisted(error: ListError, server: &Supervisor, ready: &Ready) -> CallError {
             server: Arc::clone(server),
             error,
         },
-        error @ (ListError::TooManyPages(_)
-        | ListError::TooManyItems(_)
+        error @ (ListError::TooManyItems(_)
         | ListError::RepeatedCursor(_)
         | ListError::CursorTooLarge(_)) => CallError::BadAnswer {
             server: Arc::clone(server),

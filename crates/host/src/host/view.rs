@@ -11,7 +11,6 @@ use bytes::Bytes;
 
 use super::Host;
 use super::views::{Key, Moment, View, What};
-use crate::catalog::introduction::declares;
 use crate::catalog::{Catalog, Introduction, Item, ListKind, Listing, Offer, keep};
 use crate::decide::Sight;
 use crate::expose;
@@ -23,7 +22,7 @@ impl Host {
     #[must_use]
     pub fn view(&self, principal: &Principal, scope: &Scope, kind: ListKind) -> Listing {
         let catalog = self.catalog();
-        self.refresh(&catalog, scope, kind);
+        self.refresh_stale(&catalog, scope, kind);
         let sight = self.path.decider.sight();
         let expose = sight.policy().exposure().expose;
         if expose == Expose::All || kind != ListKind::Tools || !scope.is_shared() {
@@ -121,19 +120,14 @@ impl Host {
         list
     }
 
-    /// Has lists asked for again that are no longer good, of servers that do not say when they
-    /// change. Whoever asks now is shown the old ones.
-    pub(crate) fn refresh(&self, catalog: &Catalog, scope: &Scope, kind: ListKind) {
+    /// Has stale lists asked for again, of servers that do not say when they change: those older
+    /// than their server says that they are good, and those older than `relist` where it says
+    /// nothing. The request runs in the background; its caller is shown the lists as they are.
+    pub(crate) fn refresh_stale(&self, catalog: &Catalog, scope: &Scope, kind: ListKind) {
+        let servers = self.path.servers.load();
         for offer in in_scope(catalog, scope) {
-            let worn_at = offer.shelf(kind).worn_at();
-            let Some(worn_at) = worn_at.filter(|at| *at <= self.path.clock.now()) else {
-                continue;
-            };
-            let tells = format!("{}.listChanged", kind.capability());
-            if !declares(&offer.initialize, &tells)
-                && let Some(server) = self.path.servers.load().get(&offer.server)
-            {
-                server.refresh(worn_at);
+            if let Some(server) = servers.get(&offer.server) {
+                server.refresh_stale(kind, offer.shelf(kind).ttl());
             }
         }
     }

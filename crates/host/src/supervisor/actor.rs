@@ -65,6 +65,18 @@ impl Relists {
         let others = [ListKind::Prompts, ListKind::Resources, ListKind::Templates];
         self.others.note(&others);
     }
+
+    /// These lists may have changed.
+    fn note(&mut self, kinds: &[ListKind]) {
+        for kind in kinds {
+            match kind {
+                ListKind::Tools => self.tools.note(&[*kind]),
+                ListKind::Prompts | ListKind::Resources | ListKind::Templates => {
+                    self.others.note(&[*kind]);
+                }
+            }
+        }
+    }
 }
 
 impl Actor {

@@ -148,8 +148,7 @@ impl From<&ListError> for Cause {
                 (class_of(source), challenge_of(source), menu_of(source))
             }
             ListError::Refused { .. } => (Class::ProtocolError, None, Menu::Withdrawn),
-            ListError::TooManyPages(_)
-            | ListError::TooManyItems(_)
+            ListError::TooManyItems(_)
             | ListError::RepeatedCursor(_)
             | ListError::CursorTooLarge(_) => (Class::ProtocolError, None, Menu::LastKnown),
         };

@@ -13,14 +13,14 @@ use bytes::Bytes;
 use thiserror::Error;
 use tokio::time::Instant;
 
+use crate::catalog::ListKind;
 use crate::catalog::introduction::declares;
-use crate::catalog::{ListKind, listing};
 
 /// Pages read of one list.
-const PAGES_MAX: usize = 100;
+const PAGES_MAX: usize = 4_096;
 
-/// Entries read of one list.
-const ITEMS_MAX: usize = 2_048;
+/// Bytes of the entries of one list that are kept.
+const LIST_BYTES_MAX: usize = bowline_link::LARGE_BYTES_MAX;
 
 /// Bytes of a cursor.
 const CURSOR_BYTES_MAX: usize = 64 * 1024;
@@ -48,11 +48,8 @@ pub enum ListError {
         /// The error object.
         error: Bytes,
     },
-    /// It never ends.
-    #[error("{0} has more than {PAGES_MAX} pages")]
-    TooManyPages(&'static str),
-    /// It is too much.
-    #[error("{0} has more than {ITEMS_MAX} entries")]
+    /// It is too much where nothing may be left out.
+    #[error("{0} has too many entries")]
     TooManyItems(&'static str),
     /// It goes round in circles.
     #[error("{0} repeats a cursor")]
@@ -68,22 +65,88 @@ impl ListError {
     pub(super) const fn may_pass(&self) -> bool {
         match self {
             Self::Link { .. } | Self::Refused { .. } => true,
-            Self::TooManyPages(_)
-            | Self::TooManyItems(_)
-            | Self::RepeatedCursor(_)
-            | Self::CursorTooLarge(_) => false,
+            Self::TooManyItems(_) | Self::RepeatedCursor(_) | Self::CursorTooLarge(_) => false,
         }
     }
 }
 
 /// A list and what came of asking for it.
-pub(super) type Listed = (ListKind, Result<Vec<Bytes>, ListError>);
+pub(super) type Listed = (ListKind, Result<ReadList, ListError>);
+
+/// The part of a list that fits.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ReadList {
+    /// The results, page by page.
+    pub(crate) pages: Vec<Bytes>,
+    /// What does not fit.
+    pub(crate) left_out: LeftOut,
+}
+
+/// Entries of a list that are beyond its limits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LeftOut {
+    /// How many were seen.
+    pub(crate) entries: usize,
+    /// Whether there are pages behind them that were not read.
+    pub(crate) more: bool,
+}
+
+impl LeftOut {
+    pub(crate) const fn is_empty(self) -> bool {
+        self.entries == 0 && !self.more
+    }
+}
+
+/// What is kept of one list.
+#[derive(Clone, Copy, Debug)]
+struct Room {
+    entries: usize,
+    bytes: usize,
+}
+
+impl Room {
+    /// Takes the room of a page's entries, and returns the page with those that fit and the
+    /// number of the others.
+    fn fit(&mut self, member: &str, page: Bytes) -> (Bytes, usize) {
+        let Some(list) = object::field(&page, member) else {
+            return (page, 0);
+        };
+        let mut items = object::items(list.of(&page));
+        let mut end = None;
+        let mut left_out = 0;
+        for item in items.by_ref() {
+            let bytes = item.end - item.start;
+            if self.entries == 0 || bytes > self.bytes {
+                left_out = 1;
+                break;
+            }
+            self.entries -= 1;
+            self.bytes -= bytes;
+            end = Some(list.start + item.end);
+        }
+        if left_out == 0 {
+            return (page, 0);
+        }
+        left_out += items.count();
+        let mut kept = page
+            .get(..end.unwrap_or(list.start))
+            .unwrap_or_default()
+            .to_vec();
+        if end.is_none() {
+            kept.push(b'[');
+        }
+        kept.push(b']');
+        kept.extend_from_slice(page.get(list.end..).unwrap_or_default());
+        (kept.into(), left_out)
+    }
+}
 
 /// Asks for those lists that are `wanted`, all at once; a server is not asked for one that it
 /// does not declare, and has then none.
 pub(super) async fn list_all(
     link: &dyn Link,
     wanted: &[ListKind],
+    entries_max: usize,
     deadline: Instant,
     others: Instant,
 ) -> Vec<Listed> {
@@ -93,7 +156,7 @@ pub(super) async fn list_all(
             ListKind::Prompts | ListKind::Resources | ListKind::Templates => others.min(deadline),
         };
         match wanted.contains(&kind) {
-            true => Some((kind, list(link, kind, until).await)),
+            true => Some((kind, list(link, kind, entries_max, until).await)),
             false => None,
         }
     };
@@ -107,47 +170,57 @@ pub(super) async fn list_all(
     all.into_iter().flatten().collect()
 }
 
-async fn list(link: &dyn Link, kind: ListKind, end: Instant) -> Result<Vec<Bytes>, ListError> {
+async fn list(
+    link: &dyn Link,
+    kind: ListKind,
+    entries_max: usize,
+    end: Instant,
+) -> Result<ReadList, ListError> {
     if !declares(&link.server().initialize, kind.capability()) {
-        return Ok(Vec::new());
+        return Ok(ReadList::default());
     }
-    match pages(link, (kind.method(), None), kind.member(), end).await {
+    match pages(link, (kind.method(), None), kind.member(), entries_max, end).await {
         // It declares one half of a capability and does not know the other.
-        Err(ListError::Refused { error, .. }) if is_unknown_method(&error) => Ok(Vec::new()),
+        Err(ListError::Refused { error, .. }) if is_unknown_method(&error) => {
+            Ok(ReadList::default())
+        }
         pages => pages,
     }
 }
 
-/// Returns the results of a listing `method`, page by page; `member` holds the entries. A peer is
-/// told whose they are, where they are somebody's.
+/// Returns the results of a listing `method`, page by page, as far as they fit; `member` holds the
+/// entries. A peer is told whose they are, where they are somebody's.
 pub(crate) async fn pages(
     link: &dyn Link,
     (method, whom): (&'static str, Option<Box<OnBehalf>>),
     member: &str,
+    entries_max: usize,
     deadline: Instant,
-) -> Result<Vec<Bytes>, ListError> {
-    let mut pages = Vec::new();
-    let mut items = 0;
+) -> Result<ReadList, ListError> {
+    let mut read = ReadList::default();
+    let mut room = Room {
+        entries: entries_max,
+        bytes: LIST_BYTES_MAX,
+    };
     let mut cursors: HashSet<String> = HashSet::new();
     let mut cursor: Option<String> = None;
     loop {
         let asked = (method, whom.clone());
         let page = page(link, asked, cursor.as_deref(), deadline).await?;
-        items += listing::read_member(member, &page).count();
         let next = object::field(&page, "nextCursor")
             .and_then(|at| object::string(at.of(&page)).map(Cow::into_owned));
-        pages.push(page);
-        if items > ITEMS_MAX {
-            return Err(ListError::TooManyItems(method));
-        }
-        let Some(next) = next else {
-            return Ok(pages);
+        let (page, entries) = room.fit(member, page);
+        read.pages.push(page);
+        let is_full = entries > 0 || read.pages.len() >= PAGES_MAX;
+        read.left_out = LeftOut {
+            entries,
+            more: is_full && next.is_some(),
+        };
+        let Some(next) = next.filter(|_| !is_full) else {
+            return Ok(read);
         };
         if next.len() > CURSOR_BYTES_MAX {
             return Err(ListError::CursorTooLarge(method));
-        }
-        if pages.len() >= PAGES_MAX {
-            return Err(ListError::TooManyPages(method));
         }
         if !cursors.insert(next.clone()) {
             return Err(ListError::RepeatedCursor(method));

@@ -67,14 +67,19 @@ impl Relist {
 
     /// Asks for what is due, and returns what came of it; never while nothing is due. Dropped,
     /// it goes on when it is called again.
-    pub(super) async fn next(&mut self, link: &Arc<dyn Link>, clock: &dyn Clock) -> Vec<Listed> {
+    pub(super) async fn next(
+        &mut self,
+        link: &Arc<dyn Link>,
+        entries_max: usize,
+        clock: &dyn Clock,
+    ) -> Vec<Listed> {
         loop {
             if !self.changed.is_empty() && self.asked.is_none() {
                 let wanted = std::mem::take(&mut self.changed);
                 let deadline = clock.instant(clock.now().plus(RELIST_TIMEOUT));
                 let link = Arc::clone(link);
                 self.asked = Some(Box::pin(async move {
-                    list_all(link.as_ref(), &wanted, deadline, deadline).await
+                    list_all(link.as_ref(), &wanted, entries_max, deadline, deadline).await
                 }));
             }
             if let Some(asked) = &mut self.asked {

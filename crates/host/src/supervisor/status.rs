@@ -13,7 +13,7 @@ use bowline_link::Processes;
 use serde::Serialize;
 
 use super::{Blame, State, Supervisor, lock};
-use crate::catalog::{Age, Offer};
+use crate::catalog::{Age, ListKind, Offer};
 use crate::pins::Summary;
 use crate::spec::{ChildLimits, Reach, ServerSpec};
 
@@ -51,6 +51,9 @@ pub struct ServerStatus {
     pub memory_bytes: Option<u64>,
     /// How many tools the catalog holds of it.
     pub tools: usize,
+    /// Its lists that do not fit.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<LeftOutStatus>,
     /// How its tools stand to their pins.
     #[serde(flatten)]
     pub pins: Summary,
@@ -133,6 +136,17 @@ impl SandboxStatus {
 const INTERACTIVE: &str = "it asked a client for something while calls of several sessions were \
                            in flight";
 
+/// A list of which entries are left out, because it is longer than its server's limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct LeftOutStatus {
+    /// Which list: the member of its result.
+    pub list: &'static str,
+    /// How many entries are left out, as far as they were seen.
+    pub entries: usize,
+    /// Whether there are more pages that were not read.
+    pub more: bool,
+}
+
 /// What is kept of a server's answers.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct CacheStatus {
@@ -186,6 +200,8 @@ pub struct Limits {
     pub calls_max: usize,
     /// Calls that wait for one of those places at most.
     pub queue_max: usize,
+    /// Entries of one of its lists that are offered at most.
+    pub list_max: usize,
     /// How long one call may take, unless its tool has a limit of its own.
     pub call_timeout_ms: u64,
     /// How long it may take to start.
@@ -219,6 +235,7 @@ impl Limits {
         Self {
             calls_max: spec.calls_max,
             queue_max: spec.queue_max,
+            list_max: spec.list_max,
             call_timeout_ms: millis(spec.call_timeout),
             start_timeout_ms: millis(spec.start_timeout),
             restarts_max: spec.restart.restarts_max,
@@ -293,6 +310,7 @@ impl Supervisor {
             processes: None,
             memory_bytes: None,
             tools: offer.map_or(0, |offer| offer.tools.len()),
+            left_out: self.left_out(),
             pins: Summary::of(&shared.pins, spec),
             manifest: match (offer, &state) {
                 (None, _) => "none",
@@ -369,6 +387,20 @@ impl Supervisor {
             message: shared.spec.secrets.clean_shared(message),
             age_ms: now.millis_since(*at),
         })
+    }
+
+    fn left_out(&self) -> Vec<LeftOutStatus> {
+        let left_out = lock(&self.shared.left_out);
+        let lists = ListKind::ALL
+            .into_iter()
+            .map(|kind| (kind, *left_out.get(kind)));
+        let lists = lists.filter(|(_, left_out)| !left_out.is_empty());
+        let lists = lists.map(|(kind, left_out)| LeftOutStatus {
+            list: kind.member(),
+            entries: left_out.entries,
+            more: left_out.more,
+        });
+        lists.collect()
     }
 
     /// Returns the processes behind each of its links.

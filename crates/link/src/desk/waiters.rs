@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::questions::{Open, Questions};
 use crate::link::{Answer, LinkError, Request};
+use crate::message_limits::ResponseKind;
 
 /// How long a call may wait for a person in all, before its own time runs on.
 pub const ASKED_MAX: Duration = Duration::from_secs(3_600);
@@ -36,6 +37,8 @@ pub(crate) struct Waiter {
     /// The caller's progress token, as it wrote it.
     token: Option<Bytes>,
     asked: Asked,
+    /// What is waited for, as far as its length goes.
+    pub(crate) kind: ResponseKind,
     /// Whether it is a request during which servers ask, as far as the protocol foresees.
     may_ask: bool,
     /// Present where it is no call, but a stream of changes.
@@ -97,6 +100,7 @@ impl Waiter {
             caller: request.caller.clone(),
             token,
             asked: Asked::default(),
+            kind: ResponseKind::from_method(&request.method),
             may_ask: may_ask(&request.method),
             stream: None,
         };

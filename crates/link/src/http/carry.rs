@@ -167,13 +167,13 @@ impl Talk {
         if status == StatusCode::NOT_FOUND && held.id.is_some() {
             return Err(Trouble::Expired);
         }
-        let bytes_max = self.spec.limits.body_bytes_max;
+        let usual_bytes = self.spec.limits.body_bytes_max;
         let content = refusal::content(&response.headers);
         if !status.is_success() {
             if content != Content::Json {
                 return Err(Box::pin(refusal::refusal(response)).await.into());
             }
-            let body = response.body.whole(bytes_max).await.map_err(trouble)?;
+            let body = response.body.whole(usual_bytes).await.map_err(trouble)?;
             let body = match self.form {
                 Form::Streamable | Form::Sse => body,
                 Form::Stateless => addressed(status, body, id),
@@ -204,9 +204,12 @@ impl Talk {
                 return Ok(());
             }
         }
+        let bytes_max = self.response_bytes_max(id);
         match content {
             Content::Json => {
-                let body = response.body.whole(bytes_max).await.map_err(trouble)?;
+                let reads = &self.large_reads;
+                let body = response.body.whole_gated(usual_bytes, bytes_max, reads);
+                let body = body.await.map_err(trouble)?;
                 if self.take(body, Some(id)) {
                     return Ok(());
                 }
@@ -215,6 +218,7 @@ impl Talk {
             }
             Content::Events => {
                 let stream = Stream::new(response.body, bytes_max);
+                let stream = stream.gated(usual_bytes, &self.large_reads);
                 Ok(Box::pin(self.follow(stream, held, id, deadline)).await?)
             }
             Content::Other => Err(Box::pin(refusal::foreign(response)).await.into()),
@@ -247,19 +251,28 @@ impl Talk {
             };
             let lost = match ended {
                 Ended::Fault(_) => {
-                    let bytes_max = self.spec.limits.body_bytes_max;
+                    let bytes_max = self.response_bytes_max(id);
                     return Err(LinkError::TooLong { bytes_max });
                 }
                 Ended::Broken(error) => trouble(error),
                 Ended::Over => LinkError::Cut(NO_RESPONSE.into()),
             };
-            let resumed = self.resume(&mut resume, held, deadline).await;
-            stream = resumed.ok_or(lost)?;
+            let usual_bytes = self.spec.limits.body_bytes_max;
+            let resumed = self.resume(&mut resume, held, id, deadline).await;
+            stream = resumed
+                .ok_or(lost)?
+                .gated(usual_bytes, &self.large_reads);
         }
     }
 
     /// Opens the stream of a request again where it broke off, if that can be done.
-    async fn resume(&self, resume: &mut Resume, held: &Held, deadline: Instant) -> Option<Stream> {
+    async fn resume(
+        &self,
+        resume: &mut Resume,
+        held: &Held,
+        id: u64,
+        deadline: Instant,
+    ) -> Option<Stream> {
         for _ in 0..RESUMES_MAX {
             if resume.last.is_none() || self.form == Form::Stateless {
                 return None;
@@ -271,7 +284,7 @@ impl Talk {
                     refusal::refusal(response).await
                 }
                 Ok(response) if refusal::content(&response.headers) == Content::Events => {
-                    let bytes_max = self.spec.limits.body_bytes_max;
+                    let bytes_max = self.response_bytes_max(id);
                     return Some(Stream::new(response.body, bytes_max));
                 }
                 Ok(_) => return None,

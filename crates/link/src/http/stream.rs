@@ -1,11 +1,13 @@
 //! A stream of events on its way in, and where a broken one goes on.
 
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
 use bowline_wire::sse::{Decoder, Limits, OwnedEvent, SseFault};
 use http::HeaderValue;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::client::{Body, HttpError};
 
@@ -26,6 +28,28 @@ const DOUBLINGS_MAX: u32 = 8;
 pub(super) struct Stream {
     body: Body,
     decoder: Decoder,
+    gate: Option<Gate>,
+}
+
+/// What an event has to pass that is longer than usual.
+#[derive(Debug)]
+struct Gate {
+    usual_bytes: usize,
+    reads: Arc<Semaphore>,
+    /// Held while such an event arrives.
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Gate {
+    /// Waits for the permit before more than usual is held, and gives it back after.
+    async fn pass(&mut self, bytes: usize) {
+        if bytes <= self.usual_bytes {
+            self.permit = None;
+        } else if self.permit.is_none() {
+            // The semaphore is never closed.
+            self.permit = Arc::clone(&self.reads).acquire_owned().await.ok();
+        }
+    }
 }
 
 /// Why there are no more events.
@@ -58,6 +82,19 @@ impl Stream {
         Self {
             body,
             decoder: Decoder::new(limits),
+            gate: None,
+        }
+    }
+
+    /// Has events that are longer than usual wait for a permit of `reads`.
+    pub(super) fn gated(self, usual_bytes: usize, reads: &Arc<Semaphore>) -> Self {
+        Self {
+            gate: Some(Gate {
+                usual_bytes,
+                reads: Arc::clone(reads),
+                permit: None,
+            }),
+            ..self
         }
     }
 
@@ -70,16 +107,16 @@ impl Stream {
             }
             match self.body.chunk().await {
                 // Events before the fault are still taken; it is told again after them.
-                Some(Ok(chunk)) => match self.decoder.push(&chunk) {
-                    Ok(()) => {}
-                    Err(fault) => match self.decoder.next() {
-                        Some(event) => {
-                            resume.note(&event);
-                            return Ok(event);
-                        }
-                        None => return Err(Ended::Fault(fault)),
-                    },
-                },
+                Some(Ok(chunk)) => {
+                    if let Some(gate) = &mut self.gate {
+                        gate.pass(self.decoder.held_bytes() + chunk.len()).await;
+                    }
+                    if let Err(fault) = self.decoder.push(&chunk) {
+                        let event = self.decoder.next().ok_or(Ended::Fault(fault))?;
+                        resume.note(&event);
+                        return Ok(event);
+                    }
+                }
                 Some(Err(error)) => return Err(Ended::Broken(error)),
                 None => return Err(Ended::Over),
             }

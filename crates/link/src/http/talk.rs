@@ -69,6 +69,8 @@ pub(super) struct Talk {
     pub(super) session: watch::Sender<Arc<Held>>,
     /// One permit: who holds it makes the next session, for all.
     pub(super) renewing: Semaphore,
+    /// One permit: the response whose reader holds it may be longer than usual.
+    pub(super) large_reads: Arc<Semaphore>,
     /// Wakes who delivers changes that found no room.
     pub(super) due: Notify,
     state: Mutex<State>,
@@ -123,6 +125,7 @@ impl Talk {
             road: Road::new(http, Arc::clone(&spec.credentials)),
             events: Events::new(events),
             renewing: Semaphore::new(1),
+            large_reads: Arc::new(Semaphore::new(1)),
             due: Notify::new(),
             state: Mutex::new(State {
                 phase: Phase::Open,
@@ -178,6 +181,15 @@ impl Talk {
             Form::Streamable | Form::Sse => Ok(Verb::call(body, request.trace, request.key)),
             Form::Stateless => labels::labelled(&self.session.borrow(), body, request),
         }
+    }
+
+    /// Returns how long the response to a request may be.
+    pub(super) fn response_bytes_max(&self, id: u64) -> usize {
+        let limits = &self.spec.limits;
+        let kind = self.with(|waiters| waiters.pending.get(id).map(|waiter| waiter.kind));
+        kind.map_or(limits.body_bytes_max, |kind| {
+            limits.large.bytes_max(kind, limits.body_bytes_max)
+        })
     }
 
     /// Waits for an answer while `carrying` brings the request there; `None` when the deadline

@@ -54,8 +54,9 @@ impl Lines {
         &mut self.buffer
     }
 
-    /// Takes the next line out of what was read.
-    pub(super) fn next(&mut self) -> Option<Line> {
+    /// Takes the next line out of what was read. A line that is longer than usual is kept up to
+    /// the length that `large` returns, which is asked for such lines only.
+    pub(super) fn next(&mut self, large: impl FnOnce() -> usize) -> Option<Line> {
         if let Some(mut overlong) = self.overlong.take() {
             let end = memchr::memchr(b'\n', &self.buffer);
             let length = end.unwrap_or(self.buffer.len());
@@ -67,7 +68,7 @@ impl Lines {
         let end = memchr::memchr(b'\n', unsearched).map(|at| self.searched + at);
         self.searched = 0;
         let length = end.unwrap_or(self.buffer.len());
-        if length > self.line_bytes_max {
+        if length > self.line_bytes_max && length > large() {
             let mut overlong = Overlong::default();
             overlong.push(self.buffer.get(..length).unwrap_or_default());
             match end {
@@ -109,7 +110,7 @@ mod tests {
 
     fn all(lines: &mut Lines) -> Vec<String> {
         let mut found = Vec::new();
-        while let Some(line) = lines.next() {
+        while let Some(line) = lines.next(|| 0) {
             found.push(match line {
                 Line::Whole(line) => String::from_utf8(line.to_vec()).unwrap(),
                 Line::TooLong(line) => format!("<{} {:?}>", line.length(), line.answers()),

@@ -48,9 +48,12 @@ pub(crate) async fn read_loop<R: AsyncRead + Unpin>(
         if !matches!(read, Ok(1..)) {
             break;
         }
-        while let Some(line) = lines.next() {
+        while let Some(line) = lines.next(|| peer.large_bytes_max()) {
             match line {
-                Line::Whole(line) => reader.line(line),
+                Line::Whole(line) => match peer.admits(&line) {
+                    Ok(()) => reader.line(line),
+                    Err(answers) => reader.too_long(answers),
+                },
                 Line::TooLong(line) => reader.too_long(line.answers()),
                 Line::Overrun => {
                     warn!(server = %peer.server, "a line on stdout has no end");
@@ -112,11 +115,13 @@ impl Reader<'_> {
 
     /// Ends the wait of the one whose answer was thrown away.
     fn too_long(&mut self, answers: Option<u64>) {
-        let bytes_max = self.peer.limits.line_bytes_max;
         match answers {
-            Some(id) => desk::fail(self.peer.as_ref(), id, LinkError::TooLong { bytes_max }),
+            Some(id) => {
+                let bytes_max = self.peer.response_bytes_max(id);
+                desk::fail(self.peer.as_ref(), id, LinkError::TooLong { bytes_max });
+            }
             None => {
-                self.waste += cost(1, bytes_max);
+                self.waste += cost(1, self.peer.limits.line_bytes_max);
                 self.noise();
             }
         }

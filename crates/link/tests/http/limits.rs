@@ -51,6 +51,42 @@ async fn a_body_of_just_under_eight_mebibytes_arrives_whole() {
 }
 
 #[tokio::test]
+async fn nine_mebibyte_lists_are_read_in_turn() {
+    let mut scene = Scene::new().await;
+    let value = format!("\"{}\"", "x".repeat(BYTES_MAX + 1024 * 1024));
+    let first = scene.begin(request("tools/list"));
+    let mut seen = scene.server.post().await;
+    let body = server::result(&seen.id(), &value);
+    let (start, rest) = body.split_at(BYTES_MAX + 1024 * 512);
+    let head = format!(
+        "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    seen.writes(&head).await;
+    // All but the last piece: the first list is being read, and longer than usual.
+    assert!(seen.pours(start).await);
+    let second = scene.begin(request("tools/list"));
+    let mut other = scene.server.post().await;
+    let writing = spawn({
+        let value = value.clone();
+        async move {
+            other.streams().await;
+            let data = server::result(&other.id(), &value);
+            let event = format!("data: {data}\n\n");
+            other
+                .pours(&format!("{:x}\r\n{event}\r\n", event.len()))
+                .await
+        }
+    });
+    tokio::task::yield_now().await;
+    assert!(!second.is_finished(), "its rest waits for the first one");
+    seen.pours(rest).await;
+    assert_eq!(text(first.await.unwrap()), answered(&value));
+    assert_eq!(text(second.await.unwrap()), answered(&value));
+    assert!(soon(writing).await.unwrap());
+}
+
+#[tokio::test]
 async fn an_event_line_without_end_is_refused() {
     let mut scene = Scene::new().await;
     let call = scene.call();

@@ -95,6 +95,12 @@ impl Decoder {
         self.ready.pop_front()
     }
 
+    /// Returns how many bytes are held of an event that is not complete.
+    #[must_use]
+    pub const fn held_bytes(&self) -> usize {
+        self.line.len() + self.event.data.len()
+    }
+
     fn read(&mut self, chunk: &[u8]) -> Result<(), SseFault> {
         let mut rest = chunk;
         while !rest.is_empty() {

@@ -1,4 +1,4 @@
-//! The words of `search`.
+//! The words of `search` and `refresh`.
 
 use clap::Args;
 
@@ -11,4 +11,11 @@ pub struct Search {
     /// How many to show
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u8).range(1..=50))]
     pub(in crate::cli) limit: u8,
+}
+
+/// Which server is asked for its lists again.
+#[derive(Args, Clone, Debug)]
+pub struct Refresh {
+    /// Only this server; all that serve where it is left out
+    pub server: Option<String>,
 }

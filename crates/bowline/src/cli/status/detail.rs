@@ -60,6 +60,9 @@ fn lines(server: &Server) -> Vec<String> {
         breaker(server).unwrap_or_else(|| server.circuit.clone()),
     );
     say("limits", held_to(server));
+    if let Some(left_out) = server.left_out() {
+        say("left out", left_out);
+    }
     if let Some(secrets) = secrets(server) {
         say("secrets", secrets);
     }

@@ -27,6 +27,12 @@ const MAX_CALLS: RangeInclusive<u32> = 1..=65_536;
 /// Calls that may wait for a place.
 const QUEUE: RangeInclusive<u32> = 0..=65_536;
 
+/// Entries of one list that are offered.
+const MAX_LIST: RangeInclusive<u32> = 1..=131_072;
+
+/// Bytes of a response that is passed on whole: at most the share of one principal.
+const MAX_RESULT: RangeInclusive<u64> = 64 * 1024..=32 * size::MIB;
+
 /// Bytes of memory: less and no program starts.
 const MEMORY_BYTES: RangeInclusive<u64> = 16 * size::MIB..=16 * size::TIB;
 
@@ -98,10 +104,13 @@ pub(crate) struct Server {
     pub(crate) lazy: Option<bool>,
     pub(crate) idle_stop: Option<Span>,
     pub(crate) ping: Option<Span>,
+    pub(crate) relist: Option<Span>,
     pub(crate) speaks: Speaks,
     pub(crate) isolation: Isolation,
     pub(crate) max_calls: Option<u32>,
     pub(crate) queue: Option<u32>,
+    pub(crate) max_list: Option<u32>,
+    pub(crate) max_result: Option<u64>,
     pub(crate) limits: ChildLimits,
     /// Where `limits` stands, if it is given.
     pub(crate) limits_span: Option<Range<usize>>,
@@ -153,10 +162,13 @@ pub(super) fn fill(reader: &mut Reader, server: &mut Server, entries: &[Entry], 
             "lazy" => server.lazy = reader.boolean(entry),
             "idle_stop" => server.idle_stop = reader.span(entry),
             "ping" => server.ping = reader.span(entry),
+            "relist" => server.relist = reader.span(entry),
             "era" => server.speaks = speaks(reader, entry),
             "isolation" => server.isolation = isolation(reader, entry),
             "max_calls" => server.max_calls = reader.count_within(entry, &MAX_CALLS),
             "queue" => server.queue = reader.count_within(entry, &QUEUE),
+            "max_list" => server.max_list = reader.count_within(entry, &MAX_LIST),
+            "max_result" => server.max_result = reader.size_within(entry, &MAX_RESULT),
             "limits" => limits(reader, server, entry, place),
             "sandbox" | "fs" | "net" => sandbox::fill(reader, server, entry),
             "restart" => restart(reader, server, entry, place),

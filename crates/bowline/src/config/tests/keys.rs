@@ -25,9 +25,12 @@ install_timeout = "10m"
 drain_timeout = "1m"
 idle_stop = "15m"
 ping = "off"
+relist = "90s"
 era = "modern"
 max_calls = 8
 queue = 0
+max_list = 7
+max_result = "16MiB"
 limits = { memory = "2GiB", processes = 256, file = "512MB", open_files = 1024 }
 pin = "block"
 cache = false
@@ -61,8 +64,8 @@ const JSON: &str = r#"{
     "denials_max_bytes": "3MiB", "min_age": "2d", "max_age": "90d"}
 },
 "mcpServers": {"a": {"command": "uvx", "args": ["tool==1.0"], "x-bowline": {
-  "install_timeout": "10m", "drain_timeout": "1m", "idle_stop": "15m", "ping": "off", "era": "modern",
-  "max_calls": 8, "queue": 0, "pin": "block", "cache": false, "check_output": false,
+  "install_timeout": "10m", "drain_timeout": "1m", "idle_stop": "15m", "ping": "off", "relist": "90s", "era": "modern",
+  "max_calls": 8, "queue": 0, "max_list": 7, "max_result": "16MiB", "pin": "block", "cache": false, "check_output": false,
   "limits": {"memory": "2GiB", "processes": 256, "file": "512MB", "open_files": 1024},
   "tools": {"t": {"effect": "write", "idempotent": true, "timeout": "5s",
     "invalidates": ["get_*", "list"]}}
@@ -115,6 +118,8 @@ fn how_a_server_lives_and_what_it_takes_is_read_from_both_syntaxes() {
         (server.ping, server.calls_max, server.queue_max),
         (None, 8, 0)
     );
+    assert_eq!((server.relist, server.list_max), (Some(seconds(90)), 7));
+    assert_eq!(server.result_max, 16 << 20);
     assert_eq!(server.speaks, Speaks::Only(Era::Modern));
     let rule = ToolRule {
         effect: Some(Effect::Write),

@@ -95,7 +95,7 @@ pub(super) async fn order(
             return Err(Failure::plain(
                 StatusCode::NOT_FOUND,
                 "not_found",
-                "a server can be told to start, stop, restart or reload",
+                "a server can be told to start, stop, restart, reload or refresh",
             ));
         }
     };

@@ -7,11 +7,11 @@ use crate::harness::memory;
 use crate::sec::roads::{Forbidden, Hostile, ROADS, Road, Scene, Victim};
 
 /// What a process may need more because of one answer, in bytes.
-const GROWTH_BYTES_MAX: usize = 96 * 1024 * 1024;
+const GROWTH_BYTES_MAX: usize = 192 * 1024 * 1024;
 
 /// What a server may get rid of before nobody reads it any more, in bytes: what an answer may
 /// have, what is under way at an executor, and the sockets between.
-const POURED_BYTES_MAX: usize = 64 * 1024 * 1024;
+const POURED_BYTES_MAX: usize = 128 * 1024 * 1024;
 
 /// Pours until nobody reads.
 fn pour(victim: &mut Victim<'_>, head: &str, piece: &[u8]) {

@@ -7,7 +7,10 @@ use crate::harness::{Gateway, fixture};
 use crate::streams::next_event;
 
 /// More than any server may answer at once.
-const TOO_LARGE: usize = 9 * 1024 * 1024;
+const TOO_LARGE: usize = 65 * 1024 * 1024;
+
+/// More than passes whole, and less than that.
+const LARGE: usize = 9 * 1024 * 1024;
 
 fn answer(asked: &Asked, result: &Value) -> Answer {
     let id = &asked.json()["id"];
@@ -65,7 +68,11 @@ fn sec_30_a_result_over_the_size_cap_is_an_error_and_the_gateway_goes_on() {
     let gateway = up(&web);
     let mut session = gateway.session("/mcp");
     let large = session.call("web__look", &json!({"bytes": TOO_LARGE}));
-    assert!(large["error"].is_object(), "{:.300}", large.to_string());
+    let code = &large["error"]["data"]["code"];
+    assert_eq!(code, "answer_too_large", "{:.300}", large.to_string());
+    let kept = session.call("web__look", &json!({"bytes": LARGE}));
+    assert!(kept.to_string().len() < 256 * 1024, "its beginning alone");
+    assert_eq!(kept["result"]["content"][2]["type"], "resource_link");
     assert_eq!(session.text("web__look", &json!({"bytes": 3})), "xxx");
     assert_eq!(session.text("one__echo", &json!({"message": "hi"})), "hi");
 }

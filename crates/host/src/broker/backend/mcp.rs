@@ -75,7 +75,7 @@ impl HostBackend {
         let first = first.map_err(|_| failures::bad_request(&"the cursor is none of ours"))?;
         let host = self.host();
         let catalog = host.catalog();
-        host.refresh(&catalog, &Scope::Server(Arc::clone(asked.server)), kind);
+        host.refresh_stale(&catalog, &Scope::Server(Arc::clone(asked.server)), kind);
         let shelf = catalog.offer(asked.server).map(|offer| offer.shelf(kind));
         let items: &[Item] = shelf.map_or(&[], |shelf| &shelf.items);
         let mut page = format!("{{\"{}\":[", kind.member()).into_bytes();

@@ -6,9 +6,10 @@ use std::sync::atomic::Ordering;
 use bowline_core::breaker::Breaker;
 use bowline_core::error::Class;
 use bowline_core::tasks::LinkKey;
-use bowline_link::LinkEvent;
+use bowline_link::{Link, LinkEvent};
 
 use super::super::cause::Cause;
+use super::super::freshness::Outcomes;
 use super::super::list::Listed;
 use super::super::relist::Relist;
 use super::super::{Command, Dialled, Order, State, Wish};
@@ -32,8 +33,10 @@ impl Actor {
         // A new link is proof that the server can be reached.
         shared.with_breaker(since, Breaker::reached);
         let mut reachability = Reachability::default();
+        let entries_max = shared.spec.list_max;
         let mut vigil = Vigil::new(&shared);
         let mut closed = link.closed();
+        let _serving = shared.freshness.serve(since);
         loop {
             tokio::select! {
                 biased;
@@ -48,7 +51,7 @@ impl Actor {
                     command => return self.obey_while_ready(command, &link).await,
                 },
                 exit = &mut closed => return self.lost(exit, since),
-                () = shared.worn.notified() => relists.note_all(),
+                kinds = shared.freshness.next_wanted() => relists.note(&kinds),
                 Some(event) = events.recv() => match self.noted(event) {
                     LinkEvent::ToolsChanged => relists.tools.note(&[ListKind::Tools]),
                     LinkEvent::PromptsChanged => relists.others.note(&[ListKind::Prompts]),
@@ -59,16 +62,16 @@ impl Actor {
                     LinkEvent::Ambiguous => self.interactive(),
                     event => self.around.heard(&shared, LinkKey::SHARED, event),
                 },
-                listed = relists.tools.next(&link, shared.clock.as_ref()) => {
+                listed = relists.tools.next(&link, entries_max, shared.clock.as_ref()) => {
                     if let Some(cause) = refused(&listed) {
                         return self.leave(&link, Aim::Refused(cause), Vec::new()).await;
                     }
                     self.learn(&mut relists.tools, &listed);
-                    self.publish(&link, listed).await;
+                    self.relisted(&link, listed).await;
                 }
-                listed = relists.others.next(&link, shared.clock.as_ref()) => {
+                listed = relists.others.next(&link, entries_max, shared.clock.as_ref()) => {
                     self.learn(&mut relists.others, &listed);
-                    self.publish(&link, listed).await;
+                    self.relisted(&link, listed).await;
                 }
                 () = reachability.watch(&link, &shared) => {}
                 seen = vigil.next(&link, &shared, &memory) => match seen {
@@ -91,6 +94,14 @@ impl Actor {
     fn noted(&self, event: LinkEvent) -> LinkEvent {
         self.around.answers.heard(&self.shared.spec.name, &event);
         event
+    }
+
+    /// Publishes lists that were asked for again, and releases the callers that wait for them.
+    async fn relisted(&mut self, link: &Arc<dyn Link>, listed: Vec<Listed>) {
+        let outcomes = Outcomes::from(listed.as_slice());
+        self.publish(link, listed).await;
+        let now = self.shared.clock.now();
+        self.shared.freshness.complete(outcomes, now);
     }
 
     pub(super) fn learn(&self, relist: &mut Relist, listed: &[Listed]) {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use bowline_core::sync::lock;
 use bowline_core::time::Now;
 use bowline_link::Link;
 use bowline_link::stderr::{LAST_WORDS_LINES, last_words};
@@ -11,7 +12,7 @@ use bowline_wire::object;
 use bytes::Bytes;
 
 use super::super::cause::Cause;
-use super::super::list::{self, Listed, list_all};
+use super::super::list::{self, LeftOut, Listed, list_all};
 use super::super::starts::paced;
 use super::super::{Command, Dialled, Order, Ready, Shared, State, Surroundings, Wish};
 use super::{Actor, Phase, Relists};
@@ -100,7 +101,10 @@ impl Actor {
         let mut pages = Pages::default();
         for (kind, listed) in lists {
             match listed {
-                Ok(read) => *pages.get_mut(kind) = Some(read),
+                Ok(read) => {
+                    self.note_left_out(kind, read.left_out);
+                    *pages.get_mut(kind) = Some(read.pages);
+                }
                 Err(error) => {
                     let cause = Cause::from(&error);
                     tracing::warn!(%server, reason = %cause.reason, "a list could not be read");
@@ -115,6 +119,16 @@ impl Actor {
         let initialize = &link.server().initialize;
         self.offer(initialize, &pages).await;
         self.keep(initialize, &pages);
+    }
+
+    /// Remembers which entries of a list are left out, and logs it when that changes.
+    fn note_left_out(&self, kind: ListKind, left_out: LeftOut) {
+        let before = std::mem::replace(lock(&self.shared.left_out).get_mut(kind), left_out);
+        if before != left_out && !left_out.is_empty() {
+            let (server, entries_max) = (&self.shared.spec.name, self.shared.spec.list_max);
+            let (list, LeftOut { entries, more }) = (kind.member(), left_out);
+            tracing::warn!(%server, list, entries, more, entries_max, "list is cut at its limit");
+        }
     }
 
     /// Puts what the server said into the catalog, once it is known for good what of it was
@@ -215,7 +229,15 @@ async fn connect(
         .map_err(|error| StartError::Connect(Cause::from(&error)))?;
     let others = shared.clock.now().plus(list::OTHERS_TIMEOUT);
     let others = shared.clock.instant(others);
-    let lists = list_all(dialled.0.as_ref(), &ListKind::ALL, deadline, others).await;
+    let entries_max = shared.spec.list_max;
+    let lists = list_all(
+        dialled.0.as_ref(),
+        &ListKind::ALL,
+        entries_max,
+        deadline,
+        others,
+    )
+    .await;
     // Without its tools a server does not serve; without another list it does.
     let mut kept = Vec::new();
     for (kind, listed) in lists {

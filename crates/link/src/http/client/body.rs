@@ -6,6 +6,7 @@ use std::mem::take;
 use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
+use tokio::sync::Semaphore;
 
 use super::HttpError;
 
@@ -91,6 +92,21 @@ impl Body {
     /// # Errors
     /// `TooLong` as soon as the limit is passed, or what broke the body.
     pub async fn whole(&mut self, bytes_max: usize) -> Result<Bytes, HttpError> {
+        self.whole_gated(bytes_max, bytes_max, &Semaphore::const_new(0))
+            .await
+    }
+
+    /// Reads to the end, and waits for a permit of `gate` before more than `usual_bytes` are held;
+    /// the permit is given back at the end.
+    ///
+    /// # Errors
+    /// `TooLong` as soon as the limit is passed, or what broke the body.
+    pub async fn whole_gated(
+        &mut self,
+        usual_bytes: usize,
+        bytes_max: usize,
+        gate: &Semaphore,
+    ) -> Result<Bytes, HttpError> {
         if let State::Here(bytes) = &mut self.0 {
             return match take(bytes) {
                 bytes if bytes.len() > bytes_max => Err(HttpError::TooLong { bytes_max }),
@@ -117,7 +133,12 @@ impl Body {
                 all
             }
         };
+        let mut permit = None;
         while all.len() <= bytes_max {
+            if all.len() > usual_bytes && permit.is_none() {
+                // The gate is never closed.
+                permit = gate.acquire().await.ok();
+            }
             match self.chunk().await {
                 Some(chunk) => all.extend_from_slice(&chunk?),
                 None => return Ok(all.freeze()),

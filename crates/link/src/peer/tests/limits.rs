@@ -3,6 +3,7 @@
 use bowline_core::error::Execution;
 
 use super::*;
+use crate::message_limits::LargeLimits;
 
 /// The same thread feeds and reads, so all that is fed must be read meanwhile.
 async fn feed(scene: &mut Scene, bytes: &[u8]) {
@@ -27,6 +28,44 @@ async fn a_nine_mebibyte_line_fails_only_the_call_it_answers() {
     assert!(!small.is_finished());
     scene.answers(2).await;
     assert_eq!(text(small.await.unwrap()), ok(2));
+}
+
+#[tokio::test]
+async fn long_lines_are_read_for_lists_only() {
+    let limits = StdioLimits {
+        line_bytes_max: 1_000,
+        large: LargeLimits {
+            list_bytes_max: 10_000,
+            ..LargeLimits::default()
+        },
+        ..StdioLimits::default()
+    };
+    let mut scene = Scene::with(limits, 100_000);
+    let ping = scene.call(request("ping")).await;
+    let list = scene.call(request("tools/list")).await;
+    let longer = scene.call(request("tools/list")).await;
+    for _ in 0..3 {
+        scene.hears().await;
+    }
+    let answer = |id: u64, bytes: usize| {
+        let text = "y".repeat(bytes);
+        format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":\"{text}\"}}\n")
+    };
+    // While a list is waited for, nothing else may be as long: neither another response nor a
+    // notification.
+    feed(&mut scene, answer(1, 5_000).as_bytes()).await;
+    let bytes_max = 1_000;
+    assert_eq!(ping.await.unwrap(), Err(LinkError::TooLong { bytes_max }));
+    let notice = format!(
+        r#"{{"jsonrpc":"2.0","method":"x","params":["{}"]}}"#,
+        "y".repeat(5_000)
+    );
+    feed(&mut scene, format!("{notice}\n").as_bytes()).await;
+    feed(&mut scene, answer(2, 9_000).as_bytes()).await;
+    assert!(text(list.await.unwrap()).len() > 9_000);
+    feed(&mut scene, answer(3, 10_001).as_bytes()).await;
+    let bytes_max = 10_000;
+    assert_eq!(longer.await.unwrap(), Err(LinkError::TooLong { bytes_max }));
 }
 
 #[tokio::test]
