@@ -100,19 +100,24 @@ fn long_lists_are_paged_and_cuts_are_told() {
         "more than other messages may have"
     );
     std::fs::write(&list, text).unwrap();
+    let short = dir.path().join("short");
+    let few: Vec<_> = (0..200).map(|nth| format!("t{nth}")).collect();
+    offer(&short, &few.iter().map(String::as_str).collect::<Vec<_>>());
+    // A debug build is slow with so many, and more so beside other tests.
+    let patient = "pin = \"off\"\nstart_timeout = \"5m\"";
     let servers = [
-        entry("all", &list, ""),
-        entry("cut", &list, "max_list = 100"),
+        entry("all", &list, patient),
+        entry("cut", &short, "max_list = 100"),
     ];
     let gateway = Gateway::up(&servers.concat());
     assert_eq!(gateway.wait_for("all", "ready")["tools"], TOOLS);
     let cut = gateway.wait_for("cut", "ready");
     assert_eq!(cut["tools"], 100);
-    let left_out = json!([{"list": "tools", "entries": TOOLS - 100, "more": false}]);
+    let left_out = json!([{"list": "tools", "entries": 100, "more": false}]);
     assert_eq!(cut["left_out"], left_out);
     let shown = String::from_utf8(gateway.cli(&["ls"]).stdout).unwrap();
     assert!(
-        shown.contains("19900 tools left out; see max_list"),
+        shown.contains("100 tools left out; see max_list"),
         "{shown}"
     );
 

@@ -8,6 +8,7 @@ use bowline_core::call::Body;
 use bowline_link::{Link, LinkError, OnBehalf, Request};
 use bowline_wire::mcp::code;
 use bowline_wire::object;
+use bowline_wire::span::Span;
 use bowline_wire::splice::write_string;
 use bytes::Bytes;
 use thiserror::Error;
@@ -19,7 +20,7 @@ use crate::catalog::introduction::declares;
 /// Pages read of one list.
 const PAGES_MAX: usize = 4_096;
 
-/// Bytes of the entries of one list that are kept.
+/// Bytes of the pages of one list that are kept.
 const LIST_BYTES_MAX: usize = bowline_link::LARGE_BYTES_MAX;
 
 /// Bytes of a cursor.
@@ -105,12 +106,13 @@ struct Room {
 }
 
 impl Room {
-    /// Takes the room of a page's entries, and returns the page with those that fit and the
-    /// number of the others.
+    /// Takes the room of a page, and returns the page with those entries that fit and the number
+    /// of the others. What else a page holds counts as well.
     fn fit(&mut self, member: &str, page: Bytes) -> (Bytes, usize) {
-        let Some(list) = object::field(&page, member) else {
-            return (page, 0);
-        };
+        let list = object::field(&page, member).unwrap_or(Span { start: 0, end: 0 });
+        let around = page.len() - (list.end - list.start);
+        let after = self.bytes.saturating_sub(page.len());
+        self.bytes = self.bytes.saturating_sub(around);
         let mut items = object::items(list.of(&page));
         let mut end = None;
         let mut left_out = 0;
@@ -125,6 +127,7 @@ impl Room {
             end = Some(list.start + item.end);
         }
         if left_out == 0 {
+            self.bytes = after;
             return (page, 0);
         }
         left_out += items.count();
@@ -211,7 +214,7 @@ pub(crate) async fn pages(
             .and_then(|at| object::string(at.of(&page)).map(Cow::into_owned));
         let (page, entries) = room.fit(member, page);
         read.pages.push(page);
-        let is_full = entries > 0 || read.pages.len() >= PAGES_MAX;
+        let is_full = entries > 0 || room.bytes == 0 || read.pages.len() >= PAGES_MAX;
         read.left_out = LeftOut {
             entries,
             more: is_full && next.is_some(),
@@ -261,4 +264,37 @@ async fn page(
 fn is_unknown_method(error: &[u8]) -> bool {
     let code = object::field(error, "code").map(|at| at.of(error));
     code == Some(code::METHOD_NOT_FOUND.to_string().as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_counts_entries_and_all_of_a_page() {
+        let page = |entries: &str, rest: &str| {
+            Bytes::from(format!(r#"{{"tools":[{entries}],"_meta":"{rest}"}}"#))
+        };
+        let room = || Room {
+            entries: 2,
+            bytes: 100,
+        };
+        for (entries, kept, left_out) in [("1,2", "1,2", 0), ("1, 2 ,3,4", "1, 2", 2), ("", "", 0)]
+        {
+            let fitting = room().fit("tools", page(entries, ""));
+            assert_eq!(fitting, (page(kept, ""), left_out));
+        }
+        let mut spaced = room();
+        let space = " ".repeat(79);
+        assert_eq!(spaced.fit("tools", page(&space, "")).1, 0);
+        assert_eq!(spaced.bytes, 0);
+        // A page without entries takes room too, or many of them would take any.
+        let mut filled = room();
+        let rest = "x".repeat(90);
+        assert_eq!(filled.fit("tools", page("", &rest)), (page("", &rest), 0));
+        assert_eq!(filled.bytes, 0);
+        assert_eq!(filled.fit("tools", page("1", "")), (page("", ""), 1));
+        let other = Bytes::from_static(br#"{"prompts":[1,2,3]}"#);
+        assert_eq!(room().fit("tools", other.clone()), (other, 0));
+    }
 }
