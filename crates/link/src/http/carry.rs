@@ -207,8 +207,8 @@ impl Talk {
         let bytes_max = self.response_bytes_max(id);
         match content {
             Content::Json => {
-                let reads = &self.large_reads;
-                let body = response.body.whole_gated(usual_bytes, bytes_max, reads);
+                let gate = Some(self.large_reads.as_ref());
+                let body = response.body.whole_gated(usual_bytes, bytes_max, gate);
                 let body = body.await.map_err(trouble)?;
                 if self.take(body, Some(id)) {
                     return Ok(());

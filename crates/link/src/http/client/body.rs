@@ -92,8 +92,7 @@ impl Body {
     /// # Errors
     /// `TooLong` as soon as the limit is passed, or what broke the body.
     pub async fn whole(&mut self, bytes_max: usize) -> Result<Bytes, HttpError> {
-        self.whole_gated(bytes_max, bytes_max, &Semaphore::const_new(0))
-            .await
+        self.whole_gated(bytes_max, bytes_max, None).await
     }
 
     /// Reads to the end, and waits for a permit of `gate` before more than `usual_bytes` are held;
@@ -105,7 +104,7 @@ impl Body {
         &mut self,
         usual_bytes: usize,
         bytes_max: usize,
-        gate: &Semaphore,
+        gate: Option<&Semaphore>,
     ) -> Result<Bytes, HttpError> {
         if let State::Here(bytes) = &mut self.0 {
             return match take(bytes) {
@@ -135,9 +134,9 @@ impl Body {
         };
         let mut permit = None;
         while all.len() <= bytes_max {
-            if all.len() > usual_bytes && permit.is_none() {
-                // The gate is never closed.
-                permit = gate.acquire().await.ok();
+            if let Some(gate) = gate.filter(|_| all.len() > usual_bytes && permit.is_none()) {
+                // What is rare is boxed. The gate is never closed.
+                permit = Box::pin(gate.acquire()).await.ok();
             }
             match self.chunk().await {
                 Some(chunk) => all.extend_from_slice(&chunk?),
