@@ -29,9 +29,9 @@ pub struct ServeOptions {
     pub client: ClientOptions,
     /// How much runs at once.
     pub limits: ServeLimits,
-    /// Remembers what ran: in memory where absent, so that a restart of the program forgets it. With
-    /// [`Ledger::open`] what cannot be repeated is not run again over a kill of the program either:
-    /// its caller is told that nobody knows whether it ran.
+    /// Remembers what ran: in memory where absent, so that a restart of the program forgets it.
+    /// With [`Ledger::open`] what cannot be repeated is not run again over a kill of the program
+    /// either: its caller is told that nobody knows whether it ran.
     pub ledger: Option<Ledger>,
     /// Offers the tools to the hub's catalog as a server of this name, as they are when a
     /// connection is made. The config of the hub lets the peer bring it:
@@ -66,9 +66,9 @@ impl Default for ServeOptions {
 ///
 /// A connection that ends, well or not, is made anew after a wait that doubles from 500 ms to 30 s
 /// and is the shortest again after 10 s of service. A request runs once while the program lives:
-/// what comes again is answered by what came of it. A request that was running when the program was
-/// killed comes again to its next life and runs again there, unless [`serve_with`] is given a ledger
-/// on a disk.
+/// what comes again is answered by what came of it. A request that was running when the program
+/// was killed comes again to its next life and runs again there, unless [`serve_with`] is given a
+/// ledger on a disk.
 ///
 /// ```
 /// use std::sync::Arc;
