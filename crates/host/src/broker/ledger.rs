@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bowline_core::sync::lock;
-use bowline_core::time::millis;
 use bowline_journal::engine::DONE_KEPT;
 use bowline_journal::sqlite::OpenError;
 use bowline_journal::{
@@ -204,7 +203,6 @@ impl Book {
     /// Holds what nobody holds: what earlier processes began. What is so old that nobody can ask
     /// for it again is forgotten.
     async fn take_over(&self, at: At) -> Result<(), JournalError> {
-        let oldest = at.unix_ms.saturating_sub(millis(DONE_KEPT));
         loop {
             let lease = self
                 .journal
@@ -214,7 +212,7 @@ impl Book {
                 return Ok(());
             }
             for one in taken {
-                if one.stored_unix_ms < oldest {
+                if one.age > DONE_KEPT {
                     self.journal.withdraw(one.receipt, at).await?;
                 } else {
                     lock(&self.held).insert(one.dedupe, one.receipt);

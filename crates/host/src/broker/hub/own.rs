@@ -142,10 +142,7 @@ async fn take(shared: &Arc<Shared>, sender: &Arc<str>, delivery: Delivery) {
                 // It runs; its end is that of this lease as well.
                 return;
             }
-            let left = delivery
-                .expires_unix_ms
-                .map(|end| end.saturating_sub(shared.clock().unix_ms()))
-                .map_or(DELAY_MAX, Duration::from_millis);
+            let left = delivery.left.unwrap_or(DELAY_MAX);
             let subscriber = Mailbox::parse(&from.session_id)
                 .ok()
                 .and_then(|from| lock(&shared.peers).subscriber(&from));

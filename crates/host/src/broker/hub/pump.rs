@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::sync::lock;
-use bowline_core::time::Now;
+use bowline_core::time::{Now, millis};
 use bowline_journal::{Delivery, Lane, Order, Receipt};
 use bowline_wire::broker::{Frame, Letter};
 
@@ -195,9 +195,8 @@ fn sound(shared: &Shared, delivery: &Delivery) -> Result<Letter, Arc<str>> {
         return Err(format!("it was handed out {times} times and never acknowledged").into());
     }
     let letter = mailbox::read(&delivery.body).ok_or(UNREADABLE)?.letter;
-    let now = shared.clock().unix_ms();
-    Ok(match delivery.expires_unix_ms {
-        Some(end) => letter.lasting(end.saturating_sub(now)),
+    Ok(match delivery.left {
+        Some(left) => letter.lasting(millis(left)),
         None => letter,
     })
 }
