@@ -209,8 +209,9 @@ async fn exec_server_hears_name_of_client() {
     let connecting = start(async move { ExecutorClient::connect(&url, None, options).await });
     let (stream, _) = within(listener.accept()).await.unwrap();
     let caller = accept(stream, soon()).await.unwrap();
-    let io = caller.upgrade(exec_server_limits(), &Tasks::default());
-    let (_out, mut incoming) = io.await.unwrap();
+    let tasks = Tasks::default();
+    let io = caller.upgrade(exec_server_limits(), &tasks).await;
+    let (_out, mut incoming) = io.unwrap();
     let first = within(incoming.next()).await.unwrap();
     let first = String::from_utf8(first.to_vec()).unwrap();
     assert!(first.contains(r#""clientName":"notebook""#), "{first}");
