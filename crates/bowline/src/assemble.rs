@@ -215,8 +215,8 @@ impl Gateway {
         let hiding = (telemetry.secrets.clone(), Arc::default());
         let translate = translator(ground, env.clone(), token.clone(), hiding.clone());
         let specs = translate(&config);
-        let auditing = Auditing::open(&state, config.audit, &clock, &telemetry.secrets)?;
-        let auditing = auditing.exporting(config.audit_export.as_ref());
+        let auditing = Auditing::open(&state, config.audit, &clock, &telemetry.secrets)?
+            .exporting(config.audit_export.as_ref());
         let export = (config.audit_export.clone(), config.telemetry.clone());
         let doors = Doors {
             clock,
@@ -228,9 +228,8 @@ impl Gateway {
         };
         let tasks = Tasks::default();
         let executors = dialled_executors(&tasks, &doors.clock, &config, &telemetry.secrets);
-        let launcher = launcher(&listeners)?;
-        let instance = begin_instance(&state).await?;
-        let host = (doors, &executors, tasks, (launcher, instance));
+        let processes = (launcher(&listeners)?, begin_instance(&state).await?);
+        let host = (doors, &executors, tasks, processes);
         let host = start_host(specs, config.limits, &state, host)?;
         executors.report_to(host.events().clone());
         host.set_policy(config.policy.policy());

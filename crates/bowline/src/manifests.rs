@@ -310,7 +310,7 @@ mod tests {
     async fn what_is_too_large_is_not_kept_and_a_name_leads_nowhere_else() {
         let dir = tempfile::tempdir().unwrap();
         let store = open(dir.path());
-        save(&store, "d", manifest(&"x".repeat(13 * 1024 * 1024))).await;
+        save(&store, "d", manifest(&"x".repeat(97 * 1024 * 1024))).await;
         assert_eq!(store.load("s", "d"), None);
         assert!(!file(dir.path()).exists());
         assert_eq!(file::of_server(&store.0.directory, "../s"), None);

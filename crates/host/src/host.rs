@@ -189,12 +189,10 @@ impl Host {
             events: events.clone(),
             starts: Arc::new(Semaphore::new(limits.starts_max)),
         };
-        let specs = know_names(specs, &around.pins);
+        let specs = know_names(specs, &around.pins).into_iter();
         let stamps = start_stamps(Arc::clone(&clock));
-        let servers: Servers = specs
-            .into_iter()
-            .map(|spec| start_supervisor(spec, &stamps, &around))
-            .collect();
+        let servers = specs.map(|spec| start_supervisor(spec, &stamps, &around));
+        let servers: Servers = servers.collect();
         events.follow(catalog.changes(), &tasks);
         let purse = Purse::new(Arc::clone(&journal), Arc::clone(&clock), tasks.clone());
         let outbox = Outbox::new(journal, &audit, &around, &hall);

@@ -14,6 +14,8 @@ use bowline_host::catalog::ListKind;
 use bowline_host::{Host, HostLimits, Otherwise, Policy};
 use bowline_link::LinkEvent;
 use bowline_sim::{Act, Generation, Script, World, call, reaches, spec};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 const CAPABILITIES: &str = concat!(
     r#"{"protocolVersion":"2025-11-25","capabilities":{"tools":{},"prompts":{}},"#,
@@ -273,13 +275,13 @@ async fn unknown_tool_is_looked_for_once_before_refusal() {
     }
     assert_eq!(pages(&world), read + 1);
     pass(5).await;
-    let calls = (0..100).map(|nth| {
+    let mut calls = JoinSet::new();
+    for nth in 0..100 {
         let host = host.clone();
-        tokio::spawn(async move { host.call(call(&format!("s__no{nth}"), "{}")).await })
-    });
-    for call in calls.collect::<Vec<_>>() {
-        let error = call.await.unwrap().unwrap_err();
-        assert_eq!(error.code(), "tool_not_found");
+        calls.spawn(async move { host.call(call(&format!("s__no{nth}"), "{}")).await });
+    }
+    for answer in calls.join_all().await {
+        assert_eq!(answer.unwrap_err().code(), "tool_not_found");
     }
     assert_eq!(pages(&world), read + 2);
     // What names no server, or none of ours, asks nobody.
@@ -290,6 +292,11 @@ async fn unknown_tool_is_looked_for_once_before_refusal() {
     assert_eq!(pages(&world), read + 2);
 }
 
+#[expect(clippy::disallowed_methods, reason = "the paused clock of the test")]
+fn now() -> Instant {
+    Instant::now()
+}
+
 #[tokio::test(start_paused = true)]
 async fn hanging_relist_delays_unknown_tool_briefly() {
     let (world, host) = world(silent("old")).await;
@@ -298,7 +305,7 @@ async fn hanging_relist_delays_unknown_tool_briefly() {
         .unwrap()
         .follow(silent("new").list_takes(Duration::from_secs(3_600)));
     pass(6).await;
-    let begun = tokio::time::Instant::now();
+    let begun = now();
     let error = host.call(call("s__new", "{}")).await.unwrap_err();
     assert_eq!(error.code(), "tool_not_found");
     assert_eq!(begun.elapsed(), Duration::from_secs(3));

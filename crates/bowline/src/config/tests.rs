@@ -109,13 +109,8 @@ fn a_whole_file_becomes_values_without_options() {
         secrets: Secrets::default(),
     };
     assert_eq!(config.servers, [expected]);
-    assert_eq!(
-        config.listen,
-        [
-            "127.0.0.1:0".parse().unwrap(),
-            "[::1]:8080".parse().unwrap()
-        ]
-    );
+    let listen = ["127.0.0.1:0", "[::1]:8080"].map(|address| address.parse().unwrap());
+    assert_eq!(config.listen, listen);
     assert_eq!(
         config.path.as_deref(),
         Some(Path::new("/etc/b/bowline.toml"))

@@ -83,7 +83,7 @@ mod tests {
         let state = State::open(dir.path().join("state")).unwrap();
         let first = state.begin_instance().unwrap();
         let read = || std::fs::read(state.path().join("instances.json")).unwrap();
-        assert_eq!(former(Some(&read())), [first.clone()]);
+        assert_eq!(former(Some(&read())), std::slice::from_ref(&first));
         let second = state.begin_instance().unwrap();
         assert_eq!(former(Some(&read())), [second], "the first left nothing");
         for broken in [&b""[..], b"null", b"{\"v\":2,\"instances\":[]}", b"[1"] {

@@ -201,11 +201,14 @@ impl CallPath {
             return Some(Err(unknown()));
         };
         let (part, next) = part_from(&text, offset, PART_BYTES_MAX);
-        let mut contents = json!({"uri": &**uri, "mimeType": mime, "text": part});
-        if let Some(next) = next {
-            let next = format!("{}?offset={next}", self.results.uri(number));
-            contents["_meta"] = json!({"dev.bowline/next": next, "dev.bowline/bytes": text.len()});
-        }
+        let contents = match next {
+            Some(next) => {
+                let next = format!("{}?offset={next}", self.results.uri(number));
+                let meta = json!({"dev.bowline/next": next, "dev.bowline/bytes": text.len()});
+                json!({"uri": &**uri, "mimeType": mime, "text": part, "_meta": meta})
+            }
+            None => json!({"uri": &**uri, "mimeType": mime, "text": part}),
+        };
         let result = json!({"contents": [contents]}).to_string();
         Some(Ok(reply::whole(result.as_bytes(), &call.id, Origin::Live)))
     }

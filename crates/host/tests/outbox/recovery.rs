@@ -12,7 +12,7 @@ use bowline_core::time::Now;
 use bowline_host::spec::ServerSpec;
 use bowline_link::Exit;
 use bowline_sim::{Act, Gate, Generation, Hearer, Script, reaches};
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 
 use crate::rig::{Rig, doing, is_queued, n, pass, server, up, write};
 
@@ -115,6 +115,11 @@ async fn check_outage_ends(sessions: u64) {
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "tests")]
+fn spawn<T: Send + 'static>(task: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
+    tokio::spawn(task)
+}
+
 #[tokio::test(start_paused = true)]
 async fn outage_under_load_ends_for_many_sessions() {
     check_outage_ends(19).await;
@@ -149,11 +154,11 @@ async fn caller_behind_backlog_gets_live_answer() {
     let gate = Gate::closed();
     let rig = draining(&gate).await;
     let (host, open) = (rig.host.clone(), gate.clone());
-    let third = tokio::spawn(async move { host.call(numbered(1, 3)).await });
+    let third = spawn(async move { host.call(numbered(1, 3)).await });
     // Another session of the same principal has nothing before it.
     let other = {
         let host = rig.host.clone();
-        tokio::spawn(async move { host.call(numbered(2, 4)).await })
+        spawn(async move { host.call(numbered(2, 4)).await })
     };
     rig.world.until(|record| record.executions.len() == 3).await;
     assert_eq!(rig.ran(), [1, 2, 4], "the third waits for the second");
@@ -193,7 +198,7 @@ async fn caller_that_leaves_before_its_turn_is_withdrawn() {
         caller: Some(Hearer::of(1)),
         ..keyed()
     };
-    let waits = tokio::spawn(async move { host.call(call).await });
+    let waits = spawn(async move { host.call(call).await });
     while rig.letters().await.len() < 2 {
         tokio::task::yield_now().await;
     }
@@ -201,7 +206,7 @@ async fn caller_that_leaves_before_its_turn_is_withdrawn() {
     assert!(waits.await.is_err());
     // The same key again, from another session: it is a new call, and runs once.
     let host = rig.host.clone();
-    let again = tokio::spawn(async move { host.call(keyed()).await });
+    let again = spawn(async move { host.call(keyed()).await });
     rig.world.until(|record| record.executions.len() == 3).await;
     gate.release();
     let again: Result<Reply, CallError> = again.await.unwrap();

@@ -259,9 +259,7 @@ impl Talk {
             };
             let usual_bytes = self.spec.limits.body_bytes_max;
             let resumed = self.resume(&mut resume, held, id, deadline).await;
-            stream = resumed
-                .ok_or(lost)?
-                .gated(usual_bytes, &self.large_reads);
+            stream = resumed.ok_or(lost)?.gated(usual_bytes, &self.large_reads);
         }
     }
 

@@ -15,8 +15,8 @@ fn start(window: &mut Window, width: usize, parked: &[u64]) -> Vec<Turn> {
     let mut turns = Vec::new();
     while let Some(turn) = window.next(width, |id| parked.contains(&id)) {
         match turn {
-            Turn::Replay(id) => window.send(id),
-            Turn::Grant(id) => window.grant(id),
+            Replay(id) => window.send(id),
+            Grant(id) => window.grant(id),
         }
         turns.push(turn);
     }
