@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bowline_core::error::{Class, Execution};
 use bowline_core::policy::RoleAllowlist;
 use bowline_host::broker::{ReplyError, ServeLimits};
+use bowline_journal::engine::DONE_KEPT;
 use bowline_journal::{At, Draft, Filter, Journal, Lane, Memory, Sqlite};
 use bytes::Bytes;
 
@@ -173,14 +174,14 @@ async fn what_was_begun_so_long_ago_that_nobody_asks_again_is_forgotten() {
         hold: None,
     };
     let side = side(Arc::clone(&journal));
-    let now = At {
+    let at = || At {
         now: side.clock.now(),
         unix_ms: side.clock.unix_ms(),
     };
-    journal
-        .publish(left("ann/old"), At::default())
-        .await
-        .unwrap();
+    journal.publish(left("ann/old"), at()).await.unwrap();
+    // By elapsed time: the wall clock stands still.
+    tokio::time::advance(2 * DONE_KEPT).await;
+    let now = at();
     journal.publish(left("ann/new"), now).await.unwrap();
     side.carried(side.request("1", "write")).await;
     let filter = Filter {

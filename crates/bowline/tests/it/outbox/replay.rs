@@ -164,7 +164,6 @@ fn writes_of_a_revoked_token_become_dead_letters() {
     let mut owner = world.gateway.session("/mcp");
     world.becomes(&mut owner, &of_ann, "dead");
     world.status("");
-    hurry(&world, &of_bob);
     world.delivered(&mut bob, &of_bob);
     assert_eq!(world.ledger().len(), 1);
 }

@@ -19,11 +19,8 @@ fn queued_writes_and_sessions_outlive_a_killed_gateway() {
     // The same session, on a connection to the new gateway.
     let mut after = world.gateway.session("/mcp");
     after.id = id;
-    let state = world.state_of_said(&mut after, &first);
-    assert_eq!(
-        (&state["state"], &state["position"]),
-        (&json!("queued"), &json!(1))
-    );
+    let state = world.becomes(&mut after, &first, "queued");
+    assert_eq!(state["position"], 1);
     let third = queued(&after.call("web__write_once", &json!({"number": 3})));
     assert_eq!(third["position"], 3, "it does not overtake");
     world.web.restart();
