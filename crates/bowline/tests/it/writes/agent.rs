@@ -12,9 +12,6 @@ use serde_json::{Value, json};
 use super::{NUMBERS, World};
 use crate::harness::{PATIENCE, last};
 
-/// Where more wait, an agent takes its time.
-const BACKLOG: u64 = 16;
-
 /// What an agent was told of one write in the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Told {
@@ -29,7 +26,7 @@ enum Told {
 /// What came of one try.
 #[derive(Debug)]
 enum Try {
-    Told(Told, u64),
+    Told(Told),
     /// It did not start, so it may be tried again by anybody.
     NotStarted,
     /// No answer, or one that says that it may have run.
@@ -93,7 +90,7 @@ impl Agent {
     /// Writes all its numbers.
     pub(super) fn work(&mut self, world: &World) {
         for number in self.first..self.first + self.count {
-            let (told, position) = self.write(world, number);
+            let told = self.write(world, number);
             self.told.push(told);
             self.tally.sent += 1;
             match told {
@@ -102,21 +99,18 @@ impl Agent {
                 Told::Unknown => self.tally.unknown += 1,
             }
             world.done.fetch_add(1, Ordering::SeqCst);
-            if position > BACKLOG {
-                last(Duration::from_millis(position.min(200) * 2));
-            }
         }
     }
 
     /// Writes one number, again where it may, until it is told what became of it.
-    fn write(&mut self, world: &World, number: u64) -> (Told, u64) {
+    fn write(&mut self, world: &World, number: u64) -> Told {
         let end = Instant::now() + PATIENCE;
         loop {
             // Looked up each time: a killed gateway comes back elsewhere.
             let address = world.gateway.lock().unwrap().address;
             match self.attempt(address, number) {
-                Try::Told(told, position) => return (told, position),
-                Try::Unsure if !self.repeats() => return (Told::Unknown, 0),
+                Try::Told(told) => return told,
+                Try::Unsure if !self.repeats() => return Told::Unknown,
                 Try::Unsure | Try::NotStarted => {}
             }
             self.tally.repeated += 1;
@@ -157,11 +151,11 @@ impl Agent {
         if said["queued"] == true {
             assert!(self.repeats(), "{answer}");
             assert_eq!(said["idempotencyKey"], format!("key-{number}"), "{answer}");
-            return Try::Told(Told::Queued, said["position"].as_u64().unwrap());
+            return Try::Told(Told::Queued);
         }
         if answer["result"].is_object() {
             assert_eq!(said["number"], number, "{answer}");
-            return Try::Told(Told::Acknowledged, 0);
+            return Try::Told(Told::Acknowledged);
         }
         match answer["error"]["data"]["execution"].as_str() {
             Some("not_started") => Try::NotStarted,
@@ -213,14 +207,14 @@ impl Agent {
     }
 }
 
-fn connect(address: SocketAddr) -> io::Result<BufReader<TcpStream>> {
+pub(super) fn connect(address: SocketAddr) -> io::Result<BufReader<TcpStream>> {
     let stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_nodelay(true)?;
     Ok(BufReader::new(stream))
 }
 
-fn read(stream: &mut BufReader<TcpStream>) -> io::Result<(u16, Value)> {
+pub(super) fn read(stream: &mut BufReader<TcpStream>) -> io::Result<(u16, Value)> {
     let mut line = String::new();
     stream.read_line(&mut line)?;
     let status = line.split_whitespace().nth(1);

@@ -17,6 +17,9 @@ pub(super) struct Kills {
     by_kind: BTreeMap<&'static str, u64>,
 }
 
+/// How often the operator looks whether a server was given up.
+const OPERATOR: Duration = Duration::from_secs(1);
+
 /// Everything that can be killed.
 const KINDS: [&str; 6] = [
     "gateway",
@@ -52,6 +55,8 @@ impl Kills {
             self.kill(world, kind);
             *self.by_kind.entry(kind).or_default() += 1;
         }
+        // The operator stays until the last write is done.
+        wait_for(world, calls);
     }
 
     fn kill(&mut self, world: &World, kind: &str) {
@@ -99,7 +104,12 @@ impl Kills {
 /// Waits until so many writes are done.
 fn wait_for(world: &World, due: u64) {
     let mut seen = (world.done.load(Ordering::SeqCst), Instant::now());
+    let mut looked = Instant::now();
     loop {
+        if looked.elapsed() > OPERATOR {
+            world.start_ejected_server();
+            looked = Instant::now();
+        }
         let done = world.done.load(Ordering::SeqCst);
         if done >= due {
             return;
