@@ -1,5 +1,5 @@
-//! `cargo xtask endurance`: half an hour of calls and queued writes with the shipped defaults, while
-//! servers are killed and come back.
+//! `cargo xtask endurance`: half an hour of calls and queued writes with the shipped defaults,
+//! while servers are killed and come back.
 //!
 //! At the end no write may be lost, repeated or out of order, the outbox must be empty, and the
 //! gateway's memory must not have grown: its slope is the regression over the last two thirds of

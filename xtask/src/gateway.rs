@@ -1,6 +1,7 @@
 //! A gateway with a configuration and a state directory of its own, for a measurement.
 
 use std::{
+    collections::BTreeMap,
     fs,
     io::{BufRead, BufReader},
     net::SocketAddr,
@@ -62,6 +63,19 @@ impl RunningGateway {
 
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Returns the processes of the servers that are ready, by name of the server.
+    pub(crate) fn server_pids(&self) -> Result<BTreeMap<String, u32>> {
+        let status = self.api()?.api("GET", "/api/v1/servers")?;
+        let servers = status.get("servers").and_then(Value::as_array);
+        let pids = servers.into_iter().flatten().filter_map(|server| {
+            let name = server.get("name")?.as_str()?.to_owned();
+            let pid = u32::try_from(server.get("pid")?.as_u64()?).ok()?;
+            let active = server.get("active")?.as_bool()?;
+            active.then_some((name, pid))
+        });
+        Ok(pids.collect())
     }
 
     /// Returns a client of the API with the owner token.

@@ -13,11 +13,14 @@ mod client;
 mod codex;
 mod cuts;
 mod deny;
+mod endurance;
 mod examples;
 mod fleet;
 mod floods;
 mod gateway;
+mod http_fixture;
 mod ordeal;
+mod pace;
 mod peers;
 mod process;
 mod repo;
@@ -66,6 +69,10 @@ usage: cargo xtask COMMAND
            [--short] [--binary PATH]
   floods   one low principal, or nobody, floods the gateway while its owner works [--seconds N]
            [--only NAME,..] [--short] [--binary PATH] [--json]
+  endurance
+           half an hour of calls and queued writes while servers are killed: lost and repeated
+           writes, recovery, slope of the gateway's memory [--minutes N] [--seconds N] [--rate N]
+           [--binary PATH] [--json]
   apart    both SDKs call servers that only an executor reaches: it and they are in one network
            namespace, the gateway and the clients in another, with nothing between (root)
   soak     sim, ordeal, writes, fleet, cuts, chaos, and the long forms of tests; three
@@ -103,6 +110,7 @@ fn run(command: &str, rest: &[String]) -> Result<ExitCode> {
         "cuts" => cuts::run(&root, rest),
         "sbom" => sbom::run(&root, rest),
         "floods" => floods::run(&root, rest),
+        "endurance" => endurance::run(&root, rest),
         "apart" => apart::run(&root, rest),
         "soak" => no_options(rest).and_then(|()| soak::run(&root)),
         "bench" => bench::run(&root, rest),

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::gateway::{EVERYTHING, FAULTY, Gateway};
 use crate::client::Client;
+use crate::pace::Pace;
 use crate::process;
 
 /// Sessions that call healthy servers.
@@ -221,42 +222,4 @@ fn ending(answer: &Value) -> String {
         word("/error/data/class"),
         word("/error/data/execution")
     )
-}
-
-/// When to make the next call.
-#[derive(Debug)]
-struct Pace {
-    next: Instant,
-    every: Duration,
-    end: Instant,
-    late: u64,
-}
-
-impl Pace {
-    /// Callers take turns: the `nth` of them begins that much later.
-    fn new(every: Duration, nth: u32, callers: u32, end: Instant) -> Self {
-        Self {
-            next: process::now() + every * nth / callers,
-            every,
-            end,
-            late: 0,
-        }
-    }
-
-    /// Waits for the next turn; `false` when there is none any more.
-    fn next(&mut self) -> bool {
-        if self.next >= self.end {
-            return false;
-        }
-        let now = process::now();
-        if now < self.next {
-            thread::sleep(self.next - now);
-            self.next += self.every;
-        } else {
-            // Whoever is late does not catch up: the rate is a limit.
-            self.late += 1;
-            self.next = now + self.every;
-        }
-        process::now() < self.end
-    }
 }

@@ -29,6 +29,7 @@ use crate::{
         proxy::Proxy,
         tally,
     },
+    http_fixture::HttpFixture,
     process,
 };
 
@@ -64,7 +65,7 @@ pub(super) struct World {
     // In the order in which it ends.
     executor: Process,
     gateway: Gateway,
-    web: Process,
+    web: HttpFixture,
     pub(super) proxy: Proxy,
     address: SocketAddr,
     folder: Folder,
@@ -97,10 +98,11 @@ impl World {
         let proxy = Proxy::open()?;
         // A gateway answers to its own port only, so the proxy has the same at another address.
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, proxy.port()));
-        let (web, url) = web(binary, &folder.0)?;
-        let gateway = gateway_of(binary, &folder.0, address, &url)?;
+        let log = folder.0.join("web.stderr");
+        let web = HttpFixture::start(binary, &folder.0.join(WEB), &log)?;
+        let gateway = gateway_of(binary, &folder.0, address, &web.url)?;
         let afar = proxy.lead_to(address);
-        let executor = executor(binary, &folder.0, afar, &url, &gateway.token)?;
+        let executor = executor(binary, &folder.0, afar, web.authority(), &gateway.token)?;
         let mut world = Self {
             stop: Arc::default(),
             callers: Vec::new(),
@@ -202,8 +204,9 @@ impl World {
 
     /// No process ended by itself, and no stream outlived its call.
     fn nothing_is_left(&mut self, tally: &mut Tally) -> Result<()> {
-        for (name, process) in [("web", &mut self.web), ("executor", &mut self.executor)] {
-            if !matches!(process.0.try_wait(), Ok(None)) {
+        let executor_lives = matches!(self.executor.0.try_wait(), Ok(None));
+        for (name, lives) in [("web", self.web.is_alive()), (OFFICE, executor_lives)] {
+            if !lives {
                 tally.blame("ended by itself", name.to_owned());
             }
         }
@@ -234,25 +237,14 @@ impl Drop for World {
     }
 }
 
-/// The server over HTTP, and its URL.
-fn web(binary: &Path, folder: &Path) -> Result<(Process, String)> {
-    let mut command = Command::new(binary);
-    command.args(["fixture", "--http", "127.0.0.1:0", "--toolset", "writes"]);
-    command.arg("--ledger").arg(folder.join(WEB));
-    let (process, line) = spawn("web", folder, &mut command)?;
-    Ok((process, line.trim().to_owned()))
-}
-
 fn gateway_of(binary: &Path, folder: &Path, at: SocketAddr, url: &str) -> Result<Gateway> {
     let config = folder.join("gateway.toml");
-    // Nothing that a cut does may keep a server away: it is there.
-    let patient = "restart = { budget = 1000000, window = \"1m\", backoff = \"10ms..200ms\" }\n\
-                   breaker = { failures = 1000000, rest = \"200ms\" }\n";
+    // Breaker and restart budget are the shipped ones: no cut may keep a server away.
     fs::write(
         &config,
         format!(
-            "[servers.{WEB}]\nurl = {url:?}\nvia = \"executor:{OFFICE}\"\n{patient}\
-             [servers.{PIPE}]\nvia = \"executor:{OFFICE}\"\n{patient}"
+            "[servers.{WEB}]\nurl = {url:?}\nvia = \"executor:{OFFICE}\"\n\
+             [servers.{PIPE}]\nvia = \"executor:{OFFICE}\"\n"
         ),
     )?;
     let mut command = Command::new(binary);
@@ -266,7 +258,7 @@ fn executor(
     binary: &Path,
     folder: &Path,
     to: SocketAddr,
-    url: &str,
+    allow: &str,
     token: &str,
 ) -> Result<Process> {
     let (file, config) = (folder.join("token"), folder.join("executor.toml"));
@@ -278,10 +270,9 @@ fn executor(
         .mode(0o600)
         .open(&file)?;
     std::io::Write::write_all(&mut made, token.as_bytes())?;
-    let allow = url.trim_start_matches("http://").split('/').next();
     let mut command = Command::new(binary);
     command.args(["executor", "join", &format!("http://{to}"), "--json"]);
-    command.args(["--name", OFFICE, "--allow", allow.unwrap_or_default()]);
+    command.args(["--name", OFFICE, "--allow", allow]);
     command.arg("--token-file").arg(file);
     command.arg("--config").arg(config);
     Ok(spawn("executor", folder, &mut command)?.0)

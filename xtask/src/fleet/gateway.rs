@@ -141,9 +141,7 @@ pub(crate) fn fixture(name: &str, binary: &Path, ledger: &Path) -> String {
         .open(ledger);
     let args = json!(["fixture", "--toolset", "writes", "--ledger", ledger]);
     format!(
-        "[servers.{name}]\ncommand = {}\nargs = {args}\n\
-         restart = {{ budget = 1000000, window = \"1m\", backoff = \"10ms..200ms\" }}\n\
-         breaker = {{ failures = 5, rest = \"200ms\" }}\ntimeout = \"120s\"\n",
+        "[servers.{name}]\ncommand = {}\nargs = {args}\n",
         json!(binary)
     )
 }
