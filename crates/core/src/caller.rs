@@ -143,11 +143,38 @@ pub trait CallerEnd: fmt::Debug + Send + Sync {
 
 /// The end of a caller that takes no words and no questions, only its answer.
 #[derive(Clone, Copy, Debug)]
-pub struct Deaf(pub SessionKey);
+pub struct Deaf {
+    session: SessionKey,
+    lasting_id: Option<u64>,
+}
+
+impl Deaf {
+    /// Makes the end of a call of this session.
+    #[must_use]
+    pub const fn new(session: SessionKey) -> Self {
+        Self {
+            session,
+            lasting_id: None,
+        }
+    }
+
+    /// The same, for a session that has a lasting id.
+    #[must_use]
+    pub const fn with_lasting_id(self, id: u64) -> Self {
+        Self {
+            lasting_id: Some(id),
+            ..self
+        }
+    }
+}
 
 impl CallerEnd for Deaf {
     fn session(&self) -> SessionKey {
-        self.0
+        self.session
+    }
+
+    fn lasting_id(&self) -> Option<u64> {
+        self.lasting_id
     }
 
     fn push(&self, _: Bytes) {}

@@ -83,7 +83,9 @@ async fn all_share_a_link_until_the_server_asks_and_then_each_session_has_its_ow
     );
 
     // Who can answer nothing can share on.
-    host.call(by(Arc::new(Deaf(SessionKey(3))))).await.unwrap();
+    host.call(by(Arc::new(Deaf::new(SessionKey(3)))))
+        .await
+        .unwrap();
     assert_eq!(world.record().starts_of("s"), 3);
 }
 

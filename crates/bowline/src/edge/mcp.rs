@@ -17,7 +17,7 @@ pub(super) use read::{accepts, is_json};
 use std::sync::Arc;
 
 use bowline_core::call::{Principal, Scope};
-use bowline_core::caller::{CallerEnd, Deaf};
+use bowline_core::caller::CallerEnd;
 use bowline_core::error::{CallError, Execution};
 use bowline_core::shares::ShareError;
 use bowline_host::accounts::PrincipalAccounts;
@@ -219,7 +219,7 @@ async fn request(caller: Caller<'_>, session: &Arc<Session>, message: &Message) 
     });
     let told: Arc<dyn CallerEnd> = match &end {
         Some(end) => Arc::clone(end) as Arc<dyn CallerEnd>,
-        None => Arc::new(Deaf(session.key)),
+        None => session.without_stream(),
     };
     match call::begin(caller, session, message, ask, told) {
         Ok(running) => call::answer(caller.edge, running, end).await,

@@ -253,7 +253,7 @@ impl CallerEnd for Ear {
     fn withdraw(&self, _: QuestionId) {}
 
     fn home(&self) -> Arc<dyn CallerEnd> {
-        Arc::new(Deaf(SessionKey(0)))
+        Arc::new(Deaf::new(SessionKey(0)))
     }
 }
 

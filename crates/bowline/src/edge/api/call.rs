@@ -112,7 +112,7 @@ fn to_call(edge: &Edge, principal: Arc<Principal>, asked: &Asked<'_>, headers: &
         deadline: asked
             .timeout_ms
             .map(|wait| edge.host.clock().now().plus(Duration::from_millis(wait))),
-        caller: Some(Arc::new(Deaf(SessionKey(0)))),
+        caller: Some(Arc::new(Deaf::new(SessionKey(0)))),
         trace: edge.traces.tracer.place(trace::read(headers, None)),
         run: None,
         key: None,

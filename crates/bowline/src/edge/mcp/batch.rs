@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
 
-use bowline_core::caller::{CallerEnd, Deaf};
+use bowline_core::caller::CallerEnd;
 use bowline_wire::jsonrpc::Refusal;
 use bowline_wire::mcp::{Revision, code, method};
 use bowline_wire::{Kind, Message};
@@ -120,7 +120,7 @@ async fn part(
     };
     let told: Arc<dyn CallerEnd> = match end {
         Some(end) => Arc::clone(end) as Arc<dyn CallerEnd>,
-        None => Arc::new(Deaf(session.key)),
+        None => session.without_stream(),
     };
     Some(match call::begin(caller, session, message, ask, told) {
         Ok(running) => Part::Runs(running),

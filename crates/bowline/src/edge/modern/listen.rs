@@ -171,7 +171,7 @@ async fn subscribe(caller: Caller<'_>, key: SessionKey, uri: &str) -> bool {
         let taken = outbox.subscribe((principal, scope), key, uri).await;
         return taken.unwrap_or(false);
     }
-    let end: Arc<dyn CallerEnd> = Arc::new(Deaf(key));
+    let end: Arc<dyn CallerEnd> = Arc::new(Deaf::new(key));
     let taken = edge.host.subscribe(principal, scope, &end, uri).await;
     if let Err(error) = &taken {
         tracing::debug!(%error, "a resource is not told of");

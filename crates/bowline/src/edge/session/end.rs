@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use bowline_core::caller::{Abilities, CallerEnd, Question, QuestionId, SessionKey};
+use bowline_core::caller::{Abilities, CallerEnd, Deaf, Question, QuestionId, SessionKey};
 use bowline_core::level::Level;
 use bowline_core::time::Now;
 use bytes::Bytes;
@@ -216,6 +216,14 @@ impl Source for Home {
 
     fn left(&self, reader: Reader, _: Told) {
         self.0.home.leave(reader);
+    }
+}
+
+impl Session {
+    /// Returns the end of a call whose caller takes no stream. It has the lasting id of the
+    /// session, or its queued writes would be another session's after a restart.
+    pub(in crate::edge) fn without_stream(&self) -> Arc<dyn CallerEnd> {
+        Arc::new(Deaf::new(self.key).with_lasting_id(self.lasting_id))
     }
 }
 

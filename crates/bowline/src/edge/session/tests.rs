@@ -210,6 +210,17 @@ async fn a_listener_that_comes_back_hears_what_it_missed() {
     assert!(read(&mut late).unwrap().contains("not kept"));
 }
 
+#[test]
+fn call_without_stream_has_lasting_id_of_session() {
+    let sessions = Sessions::new(&[1; 32]);
+    let (_, session) = open(&sessions);
+    let end = CallEnd::new(&session, Bytes::from_static(b"1"), Vec::new());
+    assert!(end.lasting_id().is_some());
+    assert_eq!(session.without_stream().lasting_id(), end.lasting_id());
+    let (_, other) = open(&sessions);
+    assert_ne!(other.without_stream().lasting_id(), end.lasting_id());
+}
+
 #[tokio::test]
 async fn the_stream_of_a_call_is_kept_a_while_for_its_caller_only() {
     let sessions = Sessions::new(&[1; 32]);

@@ -338,6 +338,6 @@ impl CallerEnd for Words {
     }
 
     fn home(&self) -> Arc<dyn CallerEnd> {
-        Arc::new(bowline_core::caller::Deaf(SessionKey(0)))
+        Arc::new(bowline_core::caller::Deaf::new(SessionKey(0)))
     }
 }

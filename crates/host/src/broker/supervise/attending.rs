@@ -366,6 +366,6 @@ impl CallerEnd for Words {
     }
 
     fn home(&self) -> Arc<dyn CallerEnd> {
-        Arc::new(Deaf(SessionKey(0)))
+        Arc::new(Deaf::new(SessionKey(0)))
     }
 }

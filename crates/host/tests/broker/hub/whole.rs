@@ -78,7 +78,7 @@ impl CallerEnd for Person {
     }
 
     fn home(&self) -> Arc<dyn CallerEnd> {
-        Arc::new(bowline_core::caller::Deaf(SessionKey(7)))
+        Arc::new(bowline_core::caller::Deaf::new(SessionKey(7)))
     }
 }
 
