@@ -1,6 +1,25 @@
-//! Where rows of the audit trail are shipped to.
+//! What the audit trail keeps, and where its rows are shipped to.
 
 use std::path::PathBuf;
+
+use super::Audit;
+use super::file::File;
+
+/// Returns what the trail keeps, with defaults for what the file leaves out.
+pub(super) fn limits_of(file: &File) -> Audit {
+    let fallback = Audit::default();
+    Audit {
+        calls: file.audit_calls.unwrap_or(fallback.calls),
+        payload: file.audit_payload.unwrap_or(fallback.payload),
+        max_bytes: file.audit_bytes.unwrap_or(fallback.max_bytes),
+        keep: file.audit_keep.unwrap_or(fallback.keep),
+        denials_max_bytes: file
+            .audit_denials_bytes
+            .unwrap_or(fallback.denials_max_bytes),
+        min_age: file.audit_min_age.unwrap_or(fallback.min_age),
+        max_age: file.audit_max_age,
+    }
+}
 
 /// Where rows go as they are written.
 #[derive(Clone, Debug, PartialEq, Eq)]

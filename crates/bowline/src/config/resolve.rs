@@ -25,7 +25,7 @@ use super::warn::{
     warn, warn_of_forgetting, warn_of_sandboxes, warn_of_sharing, warn_of_strangers,
 };
 use super::{
-    Audit, Breaker, Broken, BrokerConfig, Config, Restart, ServerConfig, Telemetry, Warning,
+    Breaker, Broken, BrokerConfig, Config, Restart, ServerConfig, Telemetry, Warning, audit,
     clients, defaults, limits, name, policy,
 };
 use crate::secrets::Vault;
@@ -60,7 +60,7 @@ pub(super) fn resolve(
     let mut config = Config {
         limits: limits::host(&file),
         connections: limits::connections(&file),
-        audit: audit(&file),
+        audit: audit::limits_of(&file),
         audit_export: file.audit_export.clone(),
         telemetry: telemetry(&file),
         journal: file.engine.unwrap_or_default(),
@@ -173,21 +173,6 @@ fn servers(
 enum Stop {
     File(Problem),
     Machine(String),
-}
-
-fn audit(file: &File) -> Audit {
-    let fallback = Audit::default();
-    Audit {
-        calls: file.audit_calls.unwrap_or(fallback.calls),
-        payload: file.audit_payload.unwrap_or(fallback.payload),
-        max_bytes: file.audit_bytes.unwrap_or(fallback.max_bytes),
-        keep: file.audit_keep.unwrap_or(fallback.keep),
-        denials_max_bytes: file
-            .audit_denials_bytes
-            .unwrap_or(fallback.denials_max_bytes),
-        min_age: file.audit_min_age.unwrap_or(fallback.min_age),
-        max_age: file.audit_max_age,
-    }
 }
 
 /// Reads the allowlist document. What it switches off is not known without it, so a file that

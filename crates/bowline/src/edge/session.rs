@@ -41,9 +41,6 @@ pub use table::{AGE_MAX, IDLE, OpenError, Seat, Sessions};
 /// Characters of what a client calls itself that are remembered.
 const CLIENT_CHARS_MAX: usize = 64;
 
-/// Marks the names of streams that sessions listen on; those of calls do not have it.
-const HOME: u64 = 1 << 63;
-
 /// The lists of which a session is told that they changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum News {
@@ -188,7 +185,7 @@ impl Session {
             level: AtomicU8::new(0),
             // Numbers go on after a restart, so that no old place is taken for a new one.
             home: Line::after(at.unix_ms),
-            home_label: home_label(id),
+            home_label: lost::home_label(id),
             mark: lost::mark_of(id),
             streams: Streams::default(),
             known: Mutex::default(),
@@ -479,15 +476,6 @@ struct Beginning {
     now: Now,
     unix_ms: u64,
     issued_s: u64,
-}
-
-/// Names the stream a session listens on: the same after a restart, another for each session.
-fn home_label(id: &str) -> Label {
-    let mut start = [0; 8];
-    for (to, from) in start.iter_mut().zip(id.bytes()) {
-        *to = from;
-    }
-    Label(HOME | u64::from_be_bytes(start))
 }
 
 /// Returns the level of a log message; nothing for any other message.

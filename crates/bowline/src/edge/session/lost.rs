@@ -36,6 +36,18 @@ pub(super) fn mark_of(id: &str) -> SessionMark {
     mark
 }
 
+/// Marks the names of streams that sessions listen on; those of calls do not have it.
+const HOME: u64 = 1 << 63;
+
+/// Names the stream a session listens on: the same after a restart, another for each session.
+pub(super) fn home_label(id: &str) -> Label {
+    let mut start = [0; 8];
+    for (to, from) in start.iter_mut().zip(id.bytes()) {
+        *to = from;
+    }
+    Label(HOME | u64::from_be_bytes(start))
+}
+
 impl Session {
     /// Names the stream of the calls `ids`.
     pub(super) fn name_stream<'a>(
