@@ -44,8 +44,8 @@ pub(super) struct Report {
     /// The longest time after an outage in which a write was queued.
     queued_after_outage: Duration,
     slope_kib_per_hour: f64,
-    first_kib: u64,
-    last_kib: u64,
+    /// Resident memory once a minute.
+    minutes_kib: Vec<u64>,
 }
 
 impl Report {
@@ -78,8 +78,7 @@ impl Report {
             refused_after_restart: longest(&restarts, recoveries, &calls.failures, refused),
             queued_after_outage: longest(&outages, recoveries, &calls.failures, queued),
             slope_kib_per_hour: slope(counted) * 3_600.0,
-            first_kib: counted.first().copied().unwrap_or(0),
-            last_kib: counted.last().copied().unwrap_or(0),
+            minutes_kib: samples.iter().step_by(60).copied().collect(),
             calls,
         }
     }
@@ -131,8 +130,7 @@ impl Report {
             "refused_after_restart_ms": millis(self.refused_after_restart),
             "queued_after_outage_ms": millis(self.queued_after_outage),
             "rss_slope_kib_per_hour": self.slope_kib_per_hour,
-            "rss_first_kib": self.first_kib,
-            "rss_last_kib": self.last_kib,
+            "rss_minutes_kib": self.minutes_kib,
             "missed": self.missed(),
         })
     }
@@ -170,8 +168,8 @@ impl Report {
         );
         let _ = writeln!(
             out,
-            "memory: {} KiB to {} KiB, slope {:.0} KiB/h (goal {:.0})",
-            self.first_kib, self.last_kib, self.slope_kib_per_hour, SLOPE_KIB_PER_HOUR_MAX
+            "memory: slope {:.0} KiB/h (goal {:.0}), each minute in KiB: {:?}",
+            self.slope_kib_per_hour, SLOPE_KIB_PER_HOUR_MAX, self.minutes_kib
         );
         let missed = self.missed().join(", ");
         let _ = if missed.is_empty() {
