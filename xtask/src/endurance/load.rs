@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use super::{PIPE, WEB};
 use crate::{client::Client, pace::Pace, process};
 
-/// Callers in all: five of eight call the process, two read over HTTP, one writes. The ledger of the
-/// fixture holds 100,000 writes, so half an hour at 300 calls a second must stay below that.
+/// Callers in all: five of eight call the process, two read over HTTP, one writes. The fixture's
+/// ledger holds 100,000 writes, so half an hour at 300 calls a second must stay below that.
 const CALLERS: u32 = 32;
 
 /// Numbers of one writer begin at its number times this.
