@@ -22,7 +22,7 @@ const PRAGMAS: &str = "
     PRAGMA wal_autocheckpoint = 0;
     PRAGMA journal_size_limit = 67108864;
     PRAGMA temp_store = MEMORY;
-    PRAGMA cache_size = -8192;
+    PRAGMA cache_size = -2048;
 ";
 
 /// Each step brings a file of its place in the list to the next version; a new file takes all.

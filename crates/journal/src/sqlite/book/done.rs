@@ -1,11 +1,17 @@
-//! Remembers how messages ended.
+//! Ends of messages: for each an entry of a few bytes in memory, and the row on disk.
+//!
+//! A fingerprint of the key leads to the row, so memory does not grow with the rows themselves. A
+//! row carries its own checksum: a row that changed or went while the journal is open is reported
+//! as damaged, never as absent.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::HashSet;
+use std::hash::BuildHasher as _;
 
 use bowline_core::time::millis;
 use bytes::Bytes;
 
 use super::Book;
+use super::segments::Dedupes;
 use crate::engine::{
     At, DONE_BYTES_MAX, DONE_KEPT, DONE_MAX, Done, Draft, JournalError, Lane, MessageId,
 };
@@ -13,52 +19,66 @@ use crate::sqlite::fault::{Fault, damaged};
 use crate::sqlite::rows::{DoneSlot, Slot, done_key, lane_mark};
 use crate::sqlite::sum::{Sum, Tally, of_bytes};
 
-/// The ends that are remembered.
+/// Index of the ends on disk.
 #[derive(Debug, Default)]
 pub(super) struct Dones {
-    by_key: HashMap<Sum, DoneSlot>,
-    /// The same by age.
-    order: VecDeque<Sum>,
+    /// Fingerprint of a key to the sequence number of its row.
+    seqs: Dedupes,
+    count: u64,
     /// Bytes of results.
     bytes: u64,
-    /// Lanes of which the end of a message cannot be read.
+    /// The oldest row; absent until it is needed.
+    oldest: Option<DoneSlot>,
+    /// Rows up to this sequence number are deleted, or damaged and left alone.
+    passed: u64,
+    /// Lanes that have a damaged row.
     suspect: HashSet<u64>,
-    /// Whether ends are gone of which nobody knows the lane.
+    /// True if a row is gone or damaged beyond its lane.
     all_suspect: bool,
 }
 
 impl Dones {
-    /// Refuses to say that a message was never done where it may be one that cannot be read.
+    /// Refuses to report a message as never done if its row may be a damaged one.
     fn check_absent(&self, lane: &Lane) -> Result<(), JournalError> {
         match self.all_suspect || self.suspect.contains(&lane_mark(lane)) {
-            true => Err(damaged(format!("the end of a message of lane `{lane}`"))),
+            true => Err(damaged_end(lane)),
             false => Ok(()),
         }
     }
+
+    fn insert(&mut self, print: u32, slot: &DoneSlot) {
+        self.seqs.insert(print, slot.seq);
+        self.count += 1;
+        self.bytes += slot.result_bytes();
+    }
+
+    fn add_damaged(&mut self, lane: Option<u64>) {
+        self.suspect.extend(lane);
+        self.all_suspect |= lane.is_none();
+    }
+}
+
+fn damaged_end(lane: &Lane) -> JournalError {
+    damaged(format!("the end of a message of lane `{lane}`"))
 }
 
 impl Book {
-    /// Reads the ends, where that was not done before.
+    /// Returns the index of ends, read from disk on first use.
     fn dones(&mut self) -> Result<&mut Dones, Fault> {
         if self.dones.is_none() {
             let mut dones = Dones::default();
             let mut tally = Tally::default();
             let mut bad = 0;
-            for one in DoneSlot::all(&self.conn)? {
-                match one {
-                    Ok(slot) => {
-                        tally.add(slot.sum());
-                        dones.bytes += slot.result.map_or(0, |(bytes, _)| bytes);
-                        dones.order.push_back(slot.key);
-                        dones.by_key.insert(slot.key, slot);
-                    }
-                    Err(lane) => {
-                        bad += 1;
-                        dones.suspect.extend(lane);
-                        dones.all_suspect |= lane.is_none();
-                    }
+            DoneSlot::each(&self.conn, |read| match read {
+                Ok(slot) => {
+                    tally.add(slot.sum());
+                    dones.insert(self.done_print(&slot.key), &slot);
                 }
-            }
+                Err(lane) => {
+                    bad += 1;
+                    dones.add_damaged(lane);
+                }
+            })?;
             let is_all = tally == self.ledger.done;
             dones.all_suspect |= !is_all && tally.count + bad != self.ledger.done.count;
             dones.all_suspect |= !is_all && bad == 0;
@@ -69,17 +89,34 @@ impl Book {
             .ok_or_else(|| damaged("the list of ends").into())
     }
 
+    /// Fingerprints a key with the key of this process, so that no caller can choose keys that
+    /// share a fingerprint.
+    fn done_print(&self, key: &Sum) -> u32 {
+        (self.prints.hash_one(key) >> 32) as u32
+    }
+
+    /// Returns the row of a message that ended.
+    fn find_done(&mut self, lane: &Lane, dedupe: &str) -> Result<Option<DoneSlot>, Fault> {
+        let key = done_key(lane, dedupe);
+        let print = self.done_print(&key);
+        let candidates: Vec<u64> = self.dones()?.seqs.candidates(print).collect();
+        for seq in candidates {
+            match DoneSlot::by_seq(&self.conn, seq)? {
+                Some(Ok(slot)) if slot.key == key => return Ok(Some(slot)),
+                Some(Ok(_)) => {}
+                Some(Err(_)) | None => return Err(damaged_end(lane).into()),
+            }
+        }
+        self.dones()?.check_absent(lane)?;
+        Ok(None)
+    }
+
     /// Returns how a message of the same id ended.
     pub(super) fn done_before(&mut self, draft: &Draft) -> Result<Option<Done>, Fault> {
-        let key = done_key(&draft.lane, &draft.dedupe);
-        let dones = self.dones()?;
-        let Some(slot) = dones.by_key.get(&key).cloned() else {
-            dones.check_absent(&draft.lane)?;
-            return Ok(None);
-        };
-        match slot.digest == draft.digest {
-            true => self.done_of(&slot).map(Some),
-            false => Err(JournalError::Conflict.into()),
+        match self.find_done(&draft.lane, &draft.dedupe)? {
+            None => Ok(None),
+            Some(slot) if slot.digest == draft.digest => self.done_of(&slot).map(Some),
+            Some(_) => Err(JournalError::Conflict.into()),
         }
     }
 
@@ -88,13 +125,10 @@ impl Book {
         lane: &Lane,
         dedupe: &str,
     ) -> Result<Option<Done>, Fault> {
-        let key = done_key(lane, dedupe);
-        let dones = self.dones()?;
-        let Some(slot) = dones.by_key.get(&key).cloned() else {
-            dones.check_absent(lane)?;
-            return Ok(None);
-        };
-        self.done_of(&slot).map(Some)
+        match self.find_done(lane, dedupe)? {
+            None => Ok(None),
+            Some(slot) => self.done_of(&slot).map(Some),
+        }
     }
 
     fn done_of(&self, slot: &DoneSlot) -> Result<Done, Fault> {
@@ -136,33 +170,52 @@ impl Book {
         };
         slot.insert(&self.conn, result.map(AsRef::as_ref))?;
         self.ledger.done.add(slot.sum());
-        let dones = self.dones()?;
-        dones.bytes += slot.result.map_or(0, |(bytes, _)| bytes);
-        dones.order.push_back(slot.key);
-        dones.by_key.insert(slot.key, slot);
+        let print = self.done_print(&slot.key);
+        self.dones()?.insert(print, &slot);
         Ok(())
     }
 
-    /// Forgets ends that are too old or too many.
+    /// Deletes ends that are too old or too many.
     pub(super) fn forget_done(&mut self, at: At) -> Result<(), Fault> {
         let oldest_kept = at.unix_ms.saturating_sub(millis(DONE_KEPT));
-        loop {
+        while let Some(oldest) = self.oldest_done()? {
             let dones = self.dones()?;
-            let first = dones.order.front().and_then(|key| dones.by_key.get(key));
-            let Some(first) = first else {
-                return Ok(());
-            };
-            let is_many = dones.order.len() as u64 > DONE_MAX || dones.bytes > DONE_BYTES_MAX;
-            if !is_many && first.unix_ms >= oldest_kept {
+            let is_many = dones.count > DONE_MAX || dones.bytes > DONE_BYTES_MAX;
+            if !is_many && oldest.unix_ms >= oldest_kept {
                 return Ok(());
             }
-            let (seq, key, sum) = (first.seq, first.key, first.sum());
-            dones.bytes -= first.result.map_or(0, |(bytes, _)| bytes);
-            dones.order.pop_front();
-            dones.by_key.remove(&key);
             self.begin()?;
-            DoneSlot::delete(&self.conn, seq)?;
-            self.ledger.done.take(sum);
+            DoneSlot::delete(&self.conn, oldest.seq)?;
+            self.ledger.done.take(oldest.sum());
+            let print = self.done_print(&oldest.key);
+            let dones = self.dones()?;
+            dones.seqs.remove(print, oldest.seq);
+            dones.count = dones.count.saturating_sub(1);
+            dones.bytes = dones.bytes.saturating_sub(oldest.result_bytes());
+            dones.passed = oldest.seq;
+            dones.oldest = None;
+        }
+        Ok(())
+    }
+
+    /// Returns the oldest row. Damaged rows are passed over and stay on disk.
+    fn oldest_done(&mut self) -> Result<Option<DoneSlot>, Fault> {
+        loop {
+            let dones = self.dones()?;
+            if dones.oldest.is_some() || dones.count == 0 {
+                return Ok(dones.oldest.clone());
+            }
+            let passed = dones.passed;
+            let next = DoneSlot::first_after(&self.conn, passed)?;
+            let dones = self.dones()?;
+            match next {
+                None => return Ok(None),
+                Some((_, Ok(slot))) => dones.oldest = Some(slot),
+                Some((seq, Err(lane))) => {
+                    dones.passed = seq;
+                    dones.add_damaged(lane);
+                }
+            }
         }
     }
 }

@@ -232,7 +232,7 @@ pub(super) struct Dedupes {
 }
 
 impl Dedupes {
-    fn insert(&mut self, print: u32, id: u64) {
+    pub(super) fn insert(&mut self, print: u32, id: u64) {
         if self.ids.is_empty() {
             // A dead letter that is put back is older than those before it.
             self.base = id.saturating_sub(u64::from(u32::MAX / 2));
@@ -246,7 +246,7 @@ impl Dedupes {
         }
     }
 
-    fn remove(&mut self, print: u32, id: u64) {
+    pub(super) fn remove(&mut self, print: u32, id: u64) {
         let offset = self.ids.get(&print).copied();
         if offset.is_some_and(|offset| self.base + u64::from(offset) == id) {
             self.ids.remove(&print);

@@ -21,6 +21,12 @@ pub(in crate::sqlite) struct DoneSlot {
     pub(in crate::sqlite) result: Option<(u64, Sum)>,
 }
 
+/// A row as it was read; of a damaged one the mark of its lane, if that is readable.
+type Read = Result<DoneSlot, Option<u64>>;
+
+/// Columns of a row without its result.
+const SLOT: &str = "SELECT seq, key, lane, id, digest, at, result_bytes, result_sum, sum FROM done";
+
 /// Stands for a lane in rows of ends.
 pub(in crate::sqlite) fn lane_mark(lane: &Lane) -> u64 {
     let sum = Summer::new("lane mark").bytes(lane.as_str().as_bytes());
@@ -79,16 +85,46 @@ impl DoneSlot {
         whole(fixed(row, 8)?, slot.sum(), slot)
     }
 
-    /// Reads all, oldest first; of each that is damaged the mark of its lane, where it has one.
-    pub(in crate::sqlite) fn all(
+    /// Returns the bytes of the result.
+    pub(in crate::sqlite) fn result_bytes(&self) -> u64 {
+        self.result.map_or(0, |(bytes, _)| bytes)
+    }
+
+    /// Returns the row; of a damaged one the mark of its lane, if that is readable.
+    fn read(row: &Row<'_>) -> Read {
+        let lane = |_| int(row, 2).ok().filter(|found| is_mark(*found));
+        Self::of(row).map_err(lane)
+    }
+
+    /// Shows all rows, oldest first.
+    pub(in crate::sqlite) fn each(
         conn: &Connection,
-    ) -> rusqlite::Result<Vec<Result<Self, Option<u64>>>> {
-        let sql = "SELECT seq, key, lane, id, digest, at, result_bytes, result_sum, sum \
-                   FROM done ORDER BY seq";
-        let mut statement = conn.prepare(sql)?;
-        let lane = |row: &Row<'_>| int(row, 2).ok().filter(|found| is_mark(*found));
-        let rows = statement.query_map([], |row| Ok(Self::of(row).map_err(|_| lane(row))))?;
-        rows.collect()
+        mut show: impl FnMut(Read),
+    ) -> rusqlite::Result<()> {
+        let mut statement = conn.prepare(&format!("{SLOT} ORDER BY seq"))?;
+        let mut rows = statement.query([])?;
+        while let Some(row) = rows.next()? {
+            show(Self::read(row));
+        }
+        Ok(())
+    }
+
+    /// Reads the row of a sequence number; none if there is none.
+    pub(in crate::sqlite) fn by_seq(conn: &Connection, seq: u64) -> rusqlite::Result<Option<Read>> {
+        let mut statement = conn.prepare_cached(&format!("{SLOT} WHERE seq = ?1"))?;
+        let read = statement.query_row([Int(seq)], |row| Ok(Self::read(row)));
+        read.optional()
+    }
+
+    /// Reads the first row after a sequence number, with its own number.
+    pub(in crate::sqlite) fn first_after(
+        conn: &Connection,
+        seq: u64,
+    ) -> rusqlite::Result<Option<(u64, Read)>> {
+        let sql = format!("{SLOT} WHERE seq > ?1 ORDER BY seq LIMIT 1");
+        let mut statement = conn.prepare_cached(&sql)?;
+        let read = statement.query_row([Int(seq)], |row| Ok((int(row, 0)?, Self::read(row))));
+        read.optional()
     }
 
     pub(in crate::sqlite) fn insert(

@@ -5,7 +5,9 @@ use std::path::Path;
 use rusqlite::Connection;
 
 use super::*;
-use crate::engine::{Done, Entry, Filter, Health, LaneView, MessageId, Order, Standing, Value};
+use crate::engine::{
+    DONE_KEPT, Done, Entry, Filter, Health, LaneView, MessageId, Order, Standing, Value,
+};
 
 type Said<T> = Result<T, JournalError>;
 
@@ -266,6 +268,47 @@ fn a_damaged_end_stops_only_its_lane() {
     wait(journal.publish(draft("two", "new"), at(21))).unwrap();
     let two = Lane::new("two").unwrap();
     assert_eq!(wait(journal.result(&two, "new")), Ok(None));
+}
+
+#[test]
+fn end_changed_while_open_is_damaged_not_absent() {
+    for sql in [
+        "DELETE FROM done WHERE seq = 1",
+        "UPDATE done SET at = at + 1 WHERE seq = 1",
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("state.db");
+        fill(&path);
+        let journal = open(&path);
+        let (one, two) = (Lane::new("one").unwrap(), Lane::new("two").unwrap());
+        assert!(wait(journal.result(&one, "done")).unwrap().is_some());
+        let intruder = Connection::open(&path).unwrap();
+        intruder.execute_batch(sql).unwrap();
+        assert!(is_damaged(&wait(journal.result(&one, "done"))), "{sql}");
+        let again = wait(journal.publish(draft("one", "done"), at(21)));
+        assert!(is_damaged(&again), "{sql}: {again:?}");
+        assert!(wait(journal.result(&two, "done")).unwrap().is_some());
+    }
+}
+
+#[test]
+fn damaged_oldest_end_lets_later_ends_expire() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("state.db");
+    fill(&path);
+    let journal = open(&path);
+    let two = Lane::new("two").unwrap();
+    assert!(wait(journal.result(&two, "done")).unwrap().is_some());
+    let intruder = Connection::open(&path).unwrap();
+    let sql = "UPDATE done SET at = at + 1 WHERE seq = 1";
+    intruder.execute_batch(sql).unwrap();
+    let late = DONE_KEPT + Duration::from_secs(60);
+    let late = at(u64::try_from(late.as_millis()).unwrap());
+    let new = hold(&journal, "three", "new");
+    wait(journal.ack(new, None, late)).unwrap();
+    assert_eq!(wait(journal.result(&two, "done")), Ok(None));
+    let one = Lane::new("one").unwrap();
+    assert!(is_damaged(&wait(journal.result(&one, "done"))));
 }
 
 #[test]
